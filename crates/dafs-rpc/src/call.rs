@@ -1,6 +1,8 @@
 //! A call as a handler sees it, deferred answers, and callbacks.
 
+use crate::answer::{self, AnswerTo, Protection};
 use crate::call_chunks::CallChunks;
+use crate::gss::{Context, InitAnswer};
 use crate::inbox::{CallbackRequest, Command, Inbox};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
@@ -8,6 +10,7 @@ use dafs_dat::connections::{Admitted, Origin};
 use dafs_dat::{PeerInfo, PeerProcess};
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::AuthSys;
+use dafs_wire::rpc::gss::Service;
 use dafs_wire::xdr::{Decoder, MovedData};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -57,6 +60,41 @@ pub enum Credential<'a> {
     None,
     /// The caller's own claim, without proof (AUTH_SYS).
     Sys(AuthSys<'a>),
+    /// The caller has proven its name (RPCSEC_GSS).
+    Gss {
+        /// Its context.
+        context: &'a Arc<Context>,
+        /// The protection of this call.
+        service: Service,
+    },
+}
+
+/// The parts of a call that change while a handler has it.
+#[derive(Default)]
+pub(crate) struct CallState {
+    deferred: Cell<bool>,
+    protection: Cell<Protection>,
+}
+
+impl std::fmt::Debug for CallState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CallState").field("deferred", &self.deferred).finish_non_exhaustive()
+    }
+}
+
+impl CallState {
+    pub(crate) fn new(protection: Protection) -> Self {
+        Self { deferred: Cell::new(false), protection: Cell::new(protection) }
+    }
+
+    /// True when the handler has deferred the answer.
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.deferred.get()
+    }
+
+    pub(crate) fn take_protection(&self) -> Protection {
+        self.protection.take()
+    }
 }
 
 /// The calling process, as far as the kernel of this host knows it.
@@ -128,8 +166,7 @@ pub struct Call<'a> {
     pub(crate) call_chunks: Option<&'a Arc<CallChunks>>,
     /// Memory that the record takes while the handler keeps it.
     pub(crate) held_bytes: usize,
-    /// Set when the handler defers the answer.
-    pub(crate) deferred: &'a Cell<bool>,
+    pub(crate) state: &'a CallState,
 }
 
 impl<'a> Call<'a> {
@@ -159,15 +196,11 @@ impl<'a> Call<'a> {
             }
             None => Arguments::Copied(private_copy(self.args)),
         };
-        self.deferred.set(true);
+        self.state.deferred.set(true);
         let call_chunks = self.call_chunks.cloned();
-        let responder = Responder {
-            connection: self.connection(),
-            xid: self.xid,
-            held_bytes: self.held_bytes,
-            call_chunks: call_chunks.clone(),
-            answered: false,
-        };
+        let chunks = call_chunks.clone();
+        let mut responder = Responder::new(self.connection(), self.xid, self.held_bytes, chunks);
+        responder.protection = self.state.take_protection();
         (OwnedArgs { args, call_chunks }, responder)
     }
 
@@ -241,12 +274,30 @@ impl Deref for OwnedArgs {
 pub struct Responder {
     connection: ConnectionRef,
     xid: u32,
+    protection: Protection,
     held_bytes: usize,
     call_chunks: Option<Arc<CallChunks>>,
     answered: bool,
 }
 
 impl Responder {
+    pub(crate) fn new(
+        connection: ConnectionRef,
+        xid: u32,
+        held_bytes: usize,
+        call_chunks: Option<Arc<CallChunks>>,
+    ) -> Self {
+        let protection = Protection::None;
+        Self { connection, xid, protection, held_bytes, call_chunks, answered: false }
+    }
+
+    /// Answers a request for a context.
+    pub(crate) fn respond_init(mut self, answer: &InitAnswer) {
+        self.protection = Protection::Applied;
+        let reply = answer::of_init(self.xid, answer);
+        self.answer(Ok(reply));
+    }
+
     /// Sends the results.
     pub fn respond(self, reply: Reply) {
         self.answer(Ok(reply));
@@ -262,7 +313,17 @@ impl Responder {
         let ConnectionRef { id: connection, inbox, .. } = &self.connection;
         let (connection, xid, held_bytes) = (*connection, self.xid, self.held_bytes);
         let call_chunks = self.call_chunks.take();
-        inbox.push(Command::Answer { connection, xid, answer, held_bytes, call_chunks });
+        let mut to = AnswerTo { xid, protection: std::mem::take(&mut self.protection) };
+        let answer = match to.protection {
+            // This thread has the results, and reactors have others to serve.
+            Protection::Gss(_) => {
+                let reply = to.complete(answer);
+                to = AnswerTo { xid, protection: Protection::Applied };
+                Ok(reply)
+            }
+            Protection::None | Protection::Applied => answer,
+        };
+        inbox.push(Command::Answer { connection, to, answer, held_bytes, call_chunks });
     }
 
     /// The connection on which the call arrived.
@@ -296,7 +357,11 @@ pub struct ConnectionRef {
 
 impl ConnectionRef {
     pub(crate) fn new(id: ConnectionId, inbox: Arc<Inbox>) -> Self {
-        Self { id, inbox, admitted: None }
+        Self::of(id, inbox, None)
+    }
+
+    pub(crate) fn of(id: ConnectionId, inbox: Arc<Inbox>, admitted: Option<Arc<Admitted>>) -> Self {
+        Self { id, inbox, admitted }
     }
 
     /// The identifier of the connection.

@@ -6,6 +6,7 @@
 //! * Every callback completes exactly once, at the latest when the connection ends.
 //! * Replies without a callback are ignored; a record that is not RPC ends the connection.
 
+use crate::answer::AnswerTo;
 use crate::back::{self, Back};
 use crate::call::{CallerProcess, ConnectionId};
 use crate::dispatch::{Incoming, Outcome, dispatch};
@@ -39,6 +40,8 @@ pub(crate) enum Ending {
     NotRecords(#[from] RecordError),
     #[error("the peer sent no RPC message: {0}")]
     NotRpc(#[from] XdrError),
+    #[error("the peer sent a call again with the same sequence number, or far too late")]
+    Replayed,
     #[error("the peer did not complete a record in time")]
     Stalled,
     #[error("the peer did not read its replies in time")]
@@ -328,37 +331,26 @@ impl Connection {
             admitted: self.admitted.as_ref(),
         };
         match dispatch(&incoming, &mut self.known, turn)? {
-            Outcome::Answer(xid, answer) => self.answer(xid, answer),
-            Outcome::Kept => {
+            Outcome::Answer(to, answer) => self.output.push(to.complete(answer)),
+            Outcome::Kept(held_bytes) => {
                 self.pending += 1;
                 self.pending_bytes += held_bytes;
             }
             Outcome::Dropped => {}
+            Outcome::Replayed => return Err(Ending::Replayed),
         }
         Ok(())
-    }
-
-    /// Queues the answer to a call.
-    #[inline]
-    fn answer(&mut self, xid: u32, answer: Result<Reply, Rejection>) {
-        self.output.push(match answer {
-            Ok(mut reply) => {
-                reply.seal(xid);
-                reply
-            }
-            Err(rejection) => Reply::refusal(&rejection.header(xid)),
-        });
     }
 
     /// Queues the answer to a deferred call.
     pub(crate) fn answer_later(
         &mut self,
-        xid: u32,
+        to: AnswerTo,
         answer: Result<Reply, Rejection>,
         held_bytes: usize,
     ) {
         self.forget(held_bytes);
-        self.answer(xid, answer);
+        self.output.push(to.complete(answer));
     }
 
     /// Frees the slot and the memory of a deferred call.
@@ -419,7 +411,8 @@ impl Connection {
         let starved = self.reader.is_starved(turn.budget);
         let first_call = nanoseconds(turn.config.first_call_timeout);
         // A first record in progress may be slow; the timeouts below apply to it.
-        if !self.known && !self.reader.is_inside() && passed(self.begun_ns, first_call) {
+        let is_silent = !self.known && !self.reader.is_inside() && !self.is_waited_for();
+        if is_silent && passed(self.begun_ns, first_call) {
             return Err(Ending::Silent);
         }
         if !self.reader.is_inside() || !self.may_take(turn.config) || starved {

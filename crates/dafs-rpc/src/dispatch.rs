@@ -2,19 +2,24 @@
 //!
 //! Invariants
 //! * The handler sees only calls with a valid header and credential, whatever the record holds.
+//! * Of a call of RPCSEC_GSS it sees verified and decrypted arguments alone.
 
+use crate::answer::{AnswerTo, Protection};
 use crate::auth::authenticate;
-use crate::call::{Call, CallerProcess, ConnectionId};
+use crate::call::{
+    Call, CallState, CallerProcess, ConnectionId, ConnectionRef, Credential, Responder,
+};
 use crate::call_chunks::CallChunks;
 use crate::connection::{TurnContext, shielded};
+use crate::gss::{self, Accepted, Acceptor, Body, GssCall, Verified};
 use crate::handler::{Handled, Handler};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
 use dafs_dat::connections::Admitted;
-use dafs_wire::rpc::{AcceptStatus, CallError, CallHeader, RejectStatus};
+use dafs_wire::rpc::{AcceptStatus, AuthFlavor, AuthStatus, CallError, CallHeader, RejectStatus};
 use dafs_wire::xdr::{Decoder, XdrError};
-use std::cell::Cell;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A record that is a call, with its context.
@@ -36,11 +41,13 @@ pub(crate) struct Incoming<'a> {
 /// The outcome of a call.
 pub(crate) enum Outcome {
     /// Answer now.
-    Answer(u32, Result<Reply, Rejection>),
-    /// The answer is deferred.
-    Kept,
+    Answer(AnswerTo, Result<Reply, Rejection>),
+    /// The answer is deferred. The call holds so many bytes meanwhile.
+    Kept(usize),
     /// There will be no answer.
     Dropped,
+    /// The connection must end: the call is a replay.
+    Replayed,
 }
 
 /// Serves a call. Sets `known` once the handler knows the connection.
@@ -59,33 +66,183 @@ pub(crate) fn dispatch<H: Handler>(
         Ok(header) => header,
         Err(CallError::Rejected { xid, status }) => {
             turn.tally.rejected += 1;
-            return Ok(Outcome::Answer(xid, Err(Rejection::Reject(status))));
+            let to = AnswerTo::plain(xid);
+            return Ok(Outcome::Answer(to, Err(Rejection::Reject(status))));
         }
         Err(CallError::Malformed(error)) => return Err(error),
         Err(_) => return Err(XdrError::Trailing(record.len())),
     };
-    let xid = header.xid;
+    let body = decoder.rest();
+    // Over RDMA a peer may be able to change a message that was verified.
+    if header.credential.flavor == AuthFlavor::RPCSEC_GSS
+        && !incoming.is_rdma
+        && let Some(acceptor) = turn.handler.gss()
+    {
+        let acceptor = acceptor.clone();
+        return Ok(dispatch_gss(incoming, &header, body, known, turn, &acceptor));
+    }
     let credential = match authenticate(header.credential) {
         Ok(credential) => credential,
         Err(status) => {
             turn.tally.rejected += 1;
             let rejection = Rejection::Reject(RejectStatus::Auth(status));
-            return Ok(Outcome::Answer(xid, Err(rejection)));
+            return Ok(Outcome::Answer(AnswerTo::plain(header.xid), Err(rejection)));
         }
     };
+    Ok(hand_over(incoming, &header, known, turn, Arguments::plain(credential, body)))
+}
+
+/// The caller and the arguments of a call, after the checks of its flavor.
+struct Arguments<'a> {
+    credential: Credential<'a>,
+    args: &'a [u8],
+    /// The block of decrypted arguments.
+    opened: Option<&'a Arc<Block>>,
+    protection: Protection,
+}
+
+impl<'a> Arguments<'a> {
+    fn plain(credential: Credential<'a>, args: &'a [u8]) -> Self {
+        Self { credential, args, opened: None, protection: Protection::None }
+    }
+}
+
+/// Serves a call of RPCSEC_GSS.
+fn dispatch_gss<H: Handler>(
+    incoming: &Incoming<'_>,
+    header: &CallHeader<'_>,
+    body: &[u8],
+    known: &mut bool,
+    turn: &mut TurnContext<'_, H>,
+    acceptor: &Arc<dyn Acceptor>,
+) -> Outcome {
+    let xid = header.xid;
+    let origin = incoming.process.host(incoming.peer.ip());
+    let call = GssCall { message: incoming.record, header, body, origin, now_ns: turn.now_ns };
+    let refused = |turn: &mut TurnContext<'_, H>, protection, rejection| {
+        turn.tally.rejected += 1;
+        Outcome::Answer(AnswerTo { xid, protection }, Err(rejection))
+    };
+    match gss::accept(acceptor.contexts(), &call) {
+        Accepted::Serve(verified) => serve_gss(incoming, header, body, known, turn, verified),
+        Accepted::Establish { .. }
+            if !turn.handler.may_establish(incoming.peer, incoming.process) =>
+        {
+            let rejection = Rejection::Reject(RejectStatus::Auth(AuthStatus::TooWeak));
+            refused(turn, Protection::None, rejection)
+        }
+        Accepted::Establish { establishing, token } => {
+            let (token, now_ns) = (token.to_vec(), turn.now_ns);
+            let held_bytes = token.len();
+            let admitted = incoming.admitted.cloned();
+            let connection =
+                ConnectionRef::of(incoming.connection_id, turn.inbox.clone(), admitted);
+            let call_chunks = incoming.call_chunks.cloned();
+            let responder = Responder::new(connection, xid, held_bytes, call_chunks);
+            let (own, peer) = (acceptor.clone(), incoming.peer);
+            acceptor.run(
+                origin,
+                Box::new(move || {
+                    let answer = establishing.step(&token, now_ns, || own.begin());
+                    if let gss::InitAnswer::Failed(failure) = &answer {
+                        tracing::info!(%peer, reason = failure.text, "a context is refused");
+                    }
+                    responder.respond_init(&answer);
+                }),
+            );
+            Outcome::Kept(held_bytes)
+        }
+        Accepted::Destroy(verified) => {
+            // The reply has no results to protect, only a verifier.
+            let protection = Protection::Gss(verified.with_header_alone());
+            Outcome::Answer(AnswerTo { xid, protection }, Ok(Reply::new()))
+        }
+        Accepted::Refuse(status) => {
+            let rejection = Rejection::Reject(RejectStatus::Auth(status));
+            refused(turn, Protection::None, rejection)
+        }
+        Accepted::Garbage => {
+            refused(turn, Protection::None, Rejection::Accept(AcceptStatus::GarbageArgs))
+        }
+        Accepted::Busy => {
+            refused(turn, Protection::None, Rejection::Accept(AcceptStatus::SystemError))
+        }
+        Accepted::CloseConnection => Outcome::Replayed,
+    }
+}
+
+/// Serves a call of an established context.
+fn serve_gss<H: Handler>(
+    incoming: &Incoming<'_>,
+    header: &CallHeader<'_>,
+    body: &[u8],
+    known: &mut bool,
+    turn: &mut TurnContext<'_, H>,
+    verified: Verified,
+) -> Outcome {
+    let opened;
+    let (args, opened) = match verified.body(body) {
+        Ok(Body::Plain(args)) => (Ok(args), None),
+        Ok(Body::Sealed(token)) => {
+            opened = open(&verified, token);
+            match &opened {
+                Ok((block, place)) => (Ok(&block.bytes()[place.clone()]), Some(block)),
+                Err(status) => (Err(*status), None),
+            }
+        }
+        Err(gss::Garbage) => (Err(AcceptStatus::GarbageArgs), None),
+    };
+    let args = match args {
+        Ok(args) => args,
+        Err(status) => {
+            turn.tally.rejected += 1;
+            let to = AnswerTo { xid: header.xid, protection: Protection::Gss(verified) };
+            return Outcome::Answer(to, Err(Rejection::Accept(status)));
+        }
+    };
+    let (context, service) = (verified.context().clone(), verified.service());
+    let arguments = Arguments {
+        credential: Credential::Gss { context: &context, service },
+        args,
+        opened,
+        protection: Protection::Gss(verified),
+    };
+    hand_over(incoming, header, known, turn, arguments)
+}
+
+/// Decrypts arguments. Returns their block, and their place in it.
+fn open(verified: &Verified, token: &[u8]) -> Result<(Arc<Block>, Range<usize>), AcceptStatus> {
+    let mut block = Block::new(token.len()).map_err(|_| AcceptStatus::SystemError)?;
+    let place = verified.open(token, block.spare(token.len()));
+    let place = place.map_err(|gss::Garbage| AcceptStatus::GarbageArgs)?;
+    block.fill(place.end);
+    Ok((Arc::new(block), place))
+}
+
+/// Hands a call over to the handler.
+fn hand_over<H: Handler>(
+    incoming: &Incoming<'_>,
+    header: &CallHeader<'_>,
+    known: &mut bool,
+    turn: &mut TurnContext<'_, H>,
+    arguments: Arguments<'_>,
+) -> Outcome {
+    let xid = header.xid;
     if !std::mem::replace(known, true)
         && let Some(admitted) = incoming.admitted
     {
         admitted.hear();
     }
-    let deferred = Cell::new(false);
+    let Arguments { credential, args, opened, protection } = arguments;
+    let state = CallState::new(protection);
+    let held_bytes = opened.map_or(incoming.held_bytes, |block| block.capacity());
     let call = Call {
         xid,
         program: header.program,
         version: header.version,
         procedure: header.procedure,
         credential,
-        args: decoder.rest(),
+        args,
         peer: incoming.peer,
         process: incoming.process,
         is_rdma: incoming.is_rdma,
@@ -93,22 +250,23 @@ pub(crate) fn dispatch<H: Handler>(
         connection_id: incoming.connection_id,
         now_ns: turn.now_ns,
         inbox: turn.inbox,
-        block: incoming.block,
+        block: opened.or(incoming.block),
         call_chunks: incoming.call_chunks,
-        held_bytes: incoming.held_bytes,
-        deferred: &deferred,
+        held_bytes,
+        state: &state,
     };
     // The caller learns no details; the panic has been reported where it happened.
     let handled = shielded(|| turn.handler.call(call));
     let handled = handled.unwrap_or_else(|| AcceptStatus::SystemError.into());
-    Ok(match handled {
+    let to = AnswerTo { xid, protection: state.take_protection() };
+    match handled {
         // A responder exists, whatever the handler returned; the responder completes the call.
-        _ if deferred.get() => Outcome::Kept,
-        Handled::Reply(reply) => Outcome::Answer(xid, Ok(reply)),
+        _ if state.is_deferred() => Outcome::Kept(held_bytes),
+        Handled::Reply(reply) => Outcome::Answer(to, Ok(reply)),
         Handled::Reject(rejection) => {
             turn.tally.rejected += 1;
-            Outcome::Answer(xid, Err(rejection))
+            Outcome::Answer(to, Err(rejection))
         }
         Handled::Later | Handled::Drop => Outcome::Dropped,
-    })
+    }
 }

@@ -1,8 +1,11 @@
 //! The interface of a program that serves calls.
 
-use crate::call::{Call, ConnectionId};
+use crate::call::{Call, CallerProcess, ConnectionId};
+use crate::gss::Acceptor;
 use crate::reply::{Rejection, Reply};
 use dafs_wire::rpc::{AcceptStatus, RejectStatus};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// The outcome of [`Handler::call`].
@@ -71,6 +74,17 @@ pub trait Handler {
 
     /// Serves a call of any program.
     fn call(&mut self, call: Call<'_>) -> Handled;
+
+    /// The acceptor of RPCSEC_GSS contexts. Without one, the server refuses that flavor.
+    fn gss(&self) -> Option<&Arc<dyn Acceptor>> {
+        None
+    }
+
+    /// True if this peer may establish contexts. The reactor asks for each request for one.
+    fn may_establish(&mut self, peer: SocketAddr, process: CallerProcess) -> bool {
+        let _ = (peer, process);
+        true
+    }
 
     /// True when the program reads this call with [`Call::decoder`] and takes DDP-eligible data
     /// from [`Call::data`]. Then the transport does not join the data with the rest of the

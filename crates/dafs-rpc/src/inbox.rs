@@ -4,6 +4,7 @@
 //! * A thread that adds a command and finds the reactor asleep wakes it. The reactor announces that
 //!   it sleeps, then checks the inbox, then sleeps: no wake-up is lost.
 
+use crate::answer::AnswerTo;
 use crate::call::{CallerProcess, ConnectionId};
 use crate::call_chunks::CallChunks;
 use crate::reply::{Rejection, Reply};
@@ -21,7 +22,7 @@ pub(crate) enum Command {
     /// The answer to a deferred call.
     Answer {
         connection: ConnectionId,
-        xid: u32,
+        to: AnswerTo,
         answer: Result<Reply, Rejection>,
         held_bytes: usize,
         call_chunks: Option<Arc<CallChunks>>,

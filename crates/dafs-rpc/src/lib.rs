@@ -122,6 +122,7 @@
 //! * Bulk data is not copied in user space, except for the copies that [`dafs_mem::Site`] counts.
 //! * Steady traffic allocates nothing.
 
+mod answer;
 mod auth;
 mod back;
 mod call;
@@ -129,6 +130,7 @@ mod call_chunks;
 pub mod client;
 mod connection;
 mod dispatch;
+pub mod gss;
 mod handler;
 mod inbox;
 mod limits;
@@ -144,6 +146,7 @@ pub use call::{
     Call, CallerProcess, ConnectionId, ConnectionRef, Credential, OwnedArgs, Responder,
 };
 pub use dafs_dat::PeerProcess;
+pub use dafs_wire::rpc::gss::Service as GssService;
 pub use dafs_wire::rpc::{AcceptStatus, AuthStatus, AuthSys, Groups, RejectStatus, VersionRange};
 pub use handler::{CallbackError, Handled, Handler};
 pub use inbox::{CallbackRequest, Injector};

@@ -147,5 +147,40 @@ pub(crate) const STARVED_PER_TURN: usize = 64;
 /// Exchanges (the chunks of one call) that a reactor caches.
 pub(crate) const RDMA_CALL_CHUNKS_KEPT_MAX: usize = 256;
 
+/// Sequence numbers of a GSS context that a server takes out of order. The Linux client sends as
+/// many calls on each of its connections before it encodes one again.
+pub(crate) const GSS_WINDOW: u32 = 1024;
+
+/// GSS contexts of a server.
+pub(crate) const GSS_CONTEXTS_MAX: usize = 65_536;
+
+/// Divisor of the limit of contexts; the quotient is the limit of those that have carried no
+/// verified call.
+pub(crate) const GSS_UNPROVEN_DIVISOR: usize = 8;
+
+/// Contexts in one part of the table; a large table has several parts with a lock each.
+pub(crate) const GSS_CONTEXTS_PER_SHARD: usize = 1024;
+
+/// Parts of the table of contexts.
+pub(crate) const GSS_SHARDS_MAX: usize = 64;
+
+/// Contexts that are being established. Each may hold a token of 64 KiB.
+pub(crate) const GSS_HALF_OPEN_MAX: usize = 1024;
+
+/// The same for one host.
+pub(crate) const GSS_HALF_OPEN_PER_HOST_MAX: usize = 64;
+
+/// Timeout for the tokens of one context together.
+pub(crate) const GSS_HALF_OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time for which a context outlives its ticket, because the clocks of hosts differ.
+pub(crate) const GSS_GRACE: Duration = Duration::from_secs(60);
+
+/// The longest MIC of any mechanism, in bytes. Those of Kerberos have 28 to 40 bytes (RFC 4121,
+/// RFC 8009).
+pub(crate) const GSS_MIC_BYTES_MAX: usize = 64;
+
+const _: () = assert!(GSS_WINDOW.is_power_of_two() && GSS_WINDOW >= u64::BITS);
+const _: () = assert!(GSS_MIC_BYTES_MAX <= dafs_wire::rpc::gss::MIC_BYTES_MAX);
 const _: () = assert!(BULK_IN_HEAD_BYTES_MAX < HEAD_BYTES / 2 + 1);
 const _: () = assert!(RECEIVE_BYTES_BEFORE_LARGE < LARGE_RECORD_BYTES);

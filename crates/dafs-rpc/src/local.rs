@@ -3,11 +3,11 @@
 //! Invariants
 //! * A handler cannot distinguish such calls from others, except that the reactor never wakes.
 
-use crate::call::{Call, CallerProcess, ConnectionId, ConnectionRef, Credential};
+use crate::answer::Protection;
+use crate::call::{Call, CallState, CallerProcess, ConnectionId, ConnectionRef, Credential};
 use crate::handler::{Handled, Handler};
 use crate::inbox::{CallbackRequest, Command, Inbox, Injector};
 use crate::reply::{Rejection, Reply};
-use std::cell::Cell;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub enum LocalEvent {
         xid: u32,
         /// The results, or a rejection.
         answer: Result<Reply, Rejection>,
+        /// True if the reply has its header and its protection already (RPCSEC_GSS).
+        is_complete: bool,
         /// Memory that the call held, in bytes.
         held_bytes: usize,
     },
@@ -95,7 +97,7 @@ impl LocalReactor {
             block: None,
             call_chunks: None,
             held_bytes: request.args.len(),
-            deferred: &Cell::new(false),
+            state: &CallState::default(),
         })
     }
 
@@ -111,8 +113,15 @@ impl LocalReactor {
         let mut commands = Vec::new();
         self.inbox.take(&mut commands);
         let event = |command| match command {
-            Command::Answer { connection, xid, answer, held_bytes, .. } => {
-                Some(LocalEvent::Answer { connection, xid, answer, held_bytes })
+            Command::Answer { connection, to, answer, held_bytes, .. } => {
+                let is_complete = matches!(to.protection, Protection::Applied);
+                Some(LocalEvent::Answer {
+                    connection,
+                    xid: to.xid,
+                    answer,
+                    is_complete,
+                    held_bytes,
+                })
             }
             Command::Forget { connection, held_bytes } => {
                 Some(LocalEvent::Forgotten(connection, held_bytes))

@@ -4,6 +4,7 @@
 //! Invariants
 //! * The connection consumes all input, at once or when output has been taken; no byte is lost.
 
+use crate::answer::{AnswerTo, Protection};
 use crate::call::ConnectionId;
 use crate::connection::{Connection, Ending, Progress, Tally, TurnContext};
 use crate::handler::Handler;
@@ -128,10 +129,11 @@ impl LocalConnection {
         let inbox = reactor.inbox();
         let mut turn = TurnContext { handler, inbox, budget, config, tally: &mut tally, now_ns };
         match event {
-            LocalEvent::Answer { connection: id, xid, answer, held_bytes }
+            LocalEvent::Answer { connection: id, xid, answer, is_complete, held_bytes }
                 if id == connection.id =>
             {
-                connection.answer_later(xid, answer, held_bytes);
+                let protection = if is_complete { Protection::Applied } else { Protection::None };
+                connection.answer_later(AnswerTo { xid, protection }, answer, held_bytes);
             }
             LocalEvent::Forgotten(id, held_bytes) if id == connection.id => {
                 connection.forget(held_bytes);

@@ -148,6 +148,17 @@ impl Block {
         space.unwrap_or_else(|| VolatileSlice::from_mut(&mut []))
     }
 
+    /// The bytes behind the filled ones, at most `len_max`, of memory that is not lent.
+    pub(crate) fn spare(&mut self, len_max: usize) -> &mut [u8] {
+        assert!(!*self.lent.get_mut(), "a transport may write to this memory");
+        let len = len_max.min(self.capacity() - self.filled);
+        let Some(buffer) = &self.buffer else { return &mut [] };
+        // SAFETY: the mapping holds `filled + len` bytes, which were zeroed when it was made. This
+        // block is borrowed exclusively while the slice lives. It is not lent, and a transport that
+        // still has memory registered after its loan does not work on it.
+        unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr().add(self.filled), len) }
+    }
+
     /// Marks `len` more bytes as filled, at most up to the capacity.
     pub(crate) fn fill(&mut self, len: usize) {
         debug_assert!(len <= self.capacity() - self.filled, "more was filled than there is");

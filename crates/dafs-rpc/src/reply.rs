@@ -234,6 +234,46 @@ impl Reply {
         self.head[..RESULTS_AT].copy_from_slice(&bytes);
     }
 
+    /// Replaces the room for the header with `front`, and writes the record mark.
+    pub(crate) fn replace_front(&mut self, front: &[u8]) {
+        let longer = front.len() - SUCCESS_HEADER_BYTES;
+        self.head.splice(FRAGMENT_MARK_BYTES..RESULTS_AT, front.iter().copied());
+        self.pieces.iter_mut().for_each(|piece| piece.at += longer);
+        self.mark_whole();
+    }
+
+    /// Appends bytes that follow the results.
+    pub(crate) fn append(&mut self, bytes: &[u8]) {
+        self.head.extend_from_slice(bytes);
+    }
+
+    /// The parts of the results, in order.
+    ///
+    /// # Errors
+    /// When data lies in the caller's memory, which may change.
+    pub(crate) fn results(&self) -> io::Result<SmallVec<[&[u8]; 8]>> {
+        let (mut parts, mut is_private) = (SmallVec::new(), true);
+        self.visit(RESULTS_AT, |part| match part {
+            Part::Head(part) => parts.push(part),
+            Part::Piece(PieceData::Block(block)) => parts.push(block.bytes()),
+            Part::Piece(PieceData::Placed(..)) => is_private = false,
+        });
+        let refusal = || io::Error::other("results lie in the memory of their caller");
+        is_private.then_some(parts).ok_or_else(refusal)
+    }
+
+    /// A complete record of a header and a block.
+    pub(crate) fn of_block(front: &[u8], block: Block) -> Self {
+        let mut reply = Self::new();
+        reply.head.truncate(FRAGMENT_MARK_BYTES);
+        reply.head.extend_from_slice(front);
+        reply.piece_bytes = block.filled();
+        let (at, data) = (reply.head.len(), PieceData::Block(block));
+        reply.pieces.push(Piece { at, padding: 0, data, sink: None });
+        reply.mark_whole();
+        reply
+    }
+
     /// A complete record that denies or rejects a call.
     pub(crate) fn refusal(header: &ReplyHeader<'_>) -> Self {
         let mut reply = Self::new();
@@ -253,7 +293,7 @@ impl Reply {
     }
 
     fn mark_whole(&mut self) {
-        let len = self.head.len() - FRAGMENT_MARK_BYTES;
+        let len = self.head.len() + self.piece_bytes - FRAGMENT_MARK_BYTES;
         let mark = FragmentMark::whole(len).unwrap_or(FragmentMark { len: 0, last: true });
         self.head[..FRAGMENT_MARK_BYTES].copy_from_slice(&mark.to_bytes());
     }

@@ -29,6 +29,7 @@ pub use rdma::Port;
 pub use request::{Locate, Located, Request, SendData};
 
 use self::core::ServerCall;
+use crate::answer::AnswerTo;
 use crate::reply::{Rejection, Reply};
 use dafs_dat::{Address, EndpointId};
 use dafs_wire::xdr::Encode;
@@ -88,13 +89,7 @@ impl BackRequest {
     /// Answers the callback; from any thread. An answer after the connection has ended is
     /// discarded.
     pub fn answer(self, answer: Result<Reply, Rejection>) {
-        let record = match answer {
-            Ok(mut reply) => {
-                reply.seal(self.xid);
-                reply
-            }
-            Err(rejection) => Reply::refusal(&rejection.header(self.xid)),
-        };
+        let record = AnswerTo::plain(self.xid).complete(answer);
         match self.server {
             Server::Tcp(client) => {
                 if let Some(shared) = client.upgrade() {

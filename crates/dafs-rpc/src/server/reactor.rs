@@ -307,8 +307,8 @@ impl<H: Handler> Reactor<H> {
             return None;
         };
         match command {
-            Command::Answer { xid, answer, held_bytes, .. } => {
-                peer.connection.answer_later(xid, answer, held_bytes);
+            Command::Answer { to, answer, held_bytes, .. } => {
+                peer.connection.answer_later(to, answer, held_bytes);
             }
             Command::Forget { held_bytes, .. } => peer.connection.forget(held_bytes),
             Command::CallBack { call, .. } => {

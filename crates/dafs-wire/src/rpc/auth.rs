@@ -22,6 +22,13 @@ impl AuthFlavor {
     pub const RPCSEC_GSS: Self = Self(6);
     /// The probe for transport layer security (RFC 9289).
     pub const TLS: Self = Self(7);
+    /// RPCSEC_GSS with Kerberos V5: a number for lists of flavors, which no credential has (RFC 2623
+    /// section 2.2.3).
+    pub const KRB5: Self = Self(390_003);
+    /// The same with integrity.
+    pub const KRB5I: Self = Self(390_004);
+    /// The same with privacy.
+    pub const KRB5P: Self = Self(390_005);
 }
 
 /// A credential or a verifier whose body is not decoded.

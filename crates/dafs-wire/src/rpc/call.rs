@@ -3,7 +3,7 @@
 use super::auth::OpaqueAuth;
 use super::limits::{AUTH_BODY_BYTES_MAX, RPC_VERSION};
 use super::reply::{AuthStatus, RejectStatus, VersionRange};
-use crate::xdr::{Decoder, Encode, Encoder, XdrError};
+use crate::xdr::{Decoder, Encode, Encoder, UNIT_BYTES, XdrError, padded};
 use thiserror::Error;
 
 /// The direction of a message (RFC 5531 section 9, `msg_type`).
@@ -97,6 +97,16 @@ impl<'a> CallHeader<'a> {
         let credential = auth(decoder, xid, AuthStatus::BadCredential)?;
         let verifier = auth(decoder, xid, AuthStatus::BadVerifier)?;
         Ok(Self { xid, program, version, procedure, credential, verifier })
+    }
+}
+
+impl CallHeader<'_> {
+    /// The bytes of the header from the XID to the end of the credential. The verifier of
+    /// RPCSEC_GSS covers them (RFC 2203 section 5.3.1).
+    #[inline]
+    pub const fn bytes_to_verifier(&self) -> usize {
+        // XID, direction, RPC version, program, version, procedure, flavor and length.
+        8 * UNIT_BYTES + padded(self.credential.body.len())
     }
 }
 
@@ -210,6 +220,8 @@ mod tests {
             };
             let bytes = header.encoded();
             prop_assert_eq!(CallHeader::decode(&mut Decoder::new(&bytes)), Ok(header));
+            let verifier_bytes = header.verifier.encoded().len();
+            prop_assert_eq!(header.bytes_to_verifier() + verifier_bytes, bytes.len());
             for end in 0..bytes.len() {
                 let piece = CallHeader::decode(&mut Decoder::new(&bytes[..end]));
                 prop_assert!(matches!(piece, Err(CallError::Malformed(_))));

@@ -7,6 +7,7 @@
 
 mod auth;
 mod call;
+pub mod gss;
 pub mod limits;
 mod record;
 mod reply;

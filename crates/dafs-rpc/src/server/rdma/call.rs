@@ -93,7 +93,6 @@ pub(super) enum Taken {
 pub(super) struct Served {
     outcome: Outcome,
     call_chunks: Option<Arc<CallChunks>>,
-    held_bytes: usize,
 }
 
 impl<H: Handler> Context<'_, H> {
@@ -249,13 +248,17 @@ impl<H: Handler> Context<'_, H> {
         }
         self.connection.receives.give_back(arrived.slot);
         match taken {
-            Taken::Served(Served { outcome, call_chunks, held_bytes }) => match outcome {
-                Outcome::Answer(xid, answer) => self.answer(xid, answer, call_chunks),
-                Outcome::Kept => {
+            Taken::Served(Served { outcome, call_chunks }) => match outcome {
+                Outcome::Answer(to, answer) => self.answer(to, answer, call_chunks),
+                Outcome::Kept(held_bytes) => {
                     self.connection.pending += 1;
                     self.hold(held_bytes);
                 }
                 Outcome::Dropped => self.drop_call(),
+                Outcome::Replayed => {
+                    self.connection.credits.end();
+                    self.fail(Ending::Replayed);
+                }
             },
             Taken::Refused { xid, fault } => self.refuse(xid, fault),
             Taken::Broken(error) => {
@@ -320,7 +323,7 @@ impl<H: Handler> Context<'_, H> {
             admitted: self.connection.admitted.as_ref(),
         };
         match dispatch(&incoming, &mut self.connection.known, &mut self.core.turn()) {
-            Ok(outcome) => Taken::Served(Served { outcome, call_chunks, held_bytes }),
+            Ok(outcome) => Taken::Served(Served { outcome, call_chunks }),
             Err(error) => Taken::Broken(error),
         }
     }

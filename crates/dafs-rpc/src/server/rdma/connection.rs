@@ -33,6 +33,8 @@ pub(super) enum Ending {
     Silent,
     #[error("this server failed at what the peer sent; please report it")]
     Fault,
+    #[error("the peer sent a call again with the same sequence number, or far too late")]
+    Replayed,
     #[error("the peer sent no RPC-over-RDMA: {0}")]
     Header(#[from] HeaderError),
     #[error("no memory can be had: {0}")]

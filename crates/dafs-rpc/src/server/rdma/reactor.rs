@@ -258,10 +258,10 @@ impl<H: Handler> RdmaReactor<H> {
 
     fn run_command(&mut self, command: Command) {
         match command {
-            Command::Answer { connection, xid, answer, held_bytes, call_chunks } => {
+            Command::Answer { connection, to, answer, held_bytes, call_chunks } => {
                 let Some(mut context) = self.find(connection) else { return };
                 context.forget(held_bytes);
-                context.answer(xid, answer, call_chunks);
+                context.answer(to, answer, call_chunks);
                 context.resume();
             }
             Command::Forget { connection, held_bytes } => {

@@ -10,6 +10,7 @@
 use super::connection::Ending;
 use super::layout::cut;
 use super::link::Context;
+use crate::answer::AnswerTo;
 use crate::call_chunks::CallChunks;
 use crate::handler::Handler;
 use crate::memory::Block;
@@ -27,20 +28,15 @@ impl<H: Handler> Context<'_, H> {
     /// Answers a call with these chunks.
     pub(super) fn answer(
         &mut self,
-        xid: u32,
+        to: AnswerTo,
         answer: Result<Reply, Rejection>,
         call_chunks: Option<Arc<CallChunks>>,
     ) {
         self.connection.credits.end();
         if !self.connection.is_closing() {
             self.grant();
-            let reply = match answer {
-                Ok(mut reply) => {
-                    reply.seal(xid);
-                    reply
-                }
-                Err(rejection) => Reply::refusal(&rejection.header(xid)),
-            };
+            let xid = to.xid;
+            let reply = to.complete(answer);
             if let Err(ending) = self.send_reply(xid, reply, call_chunks.as_ref()) {
                 self.fail(ending);
             }
