@@ -15,6 +15,7 @@ pub mod dafs_attributes;
 pub mod dafs_entries;
 pub mod dafs_request;
 pub mod dafs_response;
+pub mod gss_tokens;
 mod input;
 mod iwarp;
 pub mod iwarp_connection;
@@ -42,6 +43,8 @@ mod program;
 #[allow(dead_code, reason = "the worlds of RPC over RDMA use more of it")]
 #[path = "../../dafs-rpc/tests/rpc/rdma_sim/raw.rs"]
 mod raw;
+pub mod rpc_gss;
+pub mod rpc_gss_accept;
 pub mod rpc_header;
 pub mod rpc_stream;
 pub mod rpcrdma_client;
@@ -50,3 +53,5 @@ pub mod rpcrdma_private_data;
 pub mod rpcrdma_server;
 mod rpcrdma_steps;
 pub mod shm_packets;
+pub mod tls_certificate;
+pub mod tls_first_bytes;

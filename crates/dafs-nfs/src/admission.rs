@@ -9,7 +9,7 @@
 //! * The port proves nothing about a process of this host, where the kernel may let any user bind
 //!   it. A process whose user the kernel does not name is refused.
 //! * A process of this host that runs neither as root nor as the server's own user acts as its own
-//!   user, whatever it claims.
+//!   user, whatever it claims, or as the principal that it proves to be.
 //! * A server that cannot act as other users serves only root and its own user on this host,
 //!   because others would borrow the server's rights.
 
@@ -61,6 +61,15 @@ pub struct CallerIdentity {
     pub cred: Cred,
     /// The flavour of RPC authentication.
     pub flavour: Flavour,
+    /// The name that the caller has proven, as its mechanism exports it.
+    pub principal: Option<Arc<[u8]>>,
+}
+
+impl CallerIdentity {
+    /// A caller without a proven name.
+    pub fn unproven(cred: Cred, flavour: Flavour) -> Self {
+        Self { cred, flavour, principal: None }
+    }
 }
 
 impl Admission {
@@ -131,16 +140,14 @@ impl Origin {
     pub fn who(&self, credential: &Credential<'_>) -> CallerIdentity {
         match (credential, self.trust) {
             (Credential::Sys(_), Trust::Known(uid, gid)) => {
-                CallerIdentity { cred: Cred::new(uid, gid), flavour: Flavour::Sys }
+                CallerIdentity::unproven(Cred::new(uid, gid), Flavour::Sys)
             }
             (Credential::Sys(sys), _) => {
                 let groups: Arc<[u32]> = Arc::from(&*sys.groups);
-                CallerIdentity {
-                    cred: Cred { uid: sys.uid, gid: sys.gid, groups },
-                    flavour: Flavour::Sys,
-                }
+                let cred = Cred { uid: sys.uid, gid: sys.gid, groups };
+                CallerIdentity::unproven(cred, Flavour::Sys)
             }
-            _ => CallerIdentity { cred: Cred::new(NO_USER, NO_USER), flavour: Flavour::None },
+            _ => CallerIdentity::unproven(Cred::new(NO_USER, NO_USER), Flavour::None),
         }
     }
 
@@ -156,8 +163,10 @@ impl Origin {
 
     /// Returns an export to name in a refusal, if callers from here may reach no export at all.
     /// Such callers get no state in the server.
-    pub(crate) fn refused<'a>(&self, namespace: &'a Namespace) -> Option<&'a Export> {
-        let mut exports = namespace.exports().map(|export| (&**export, self.refusal(export)));
+    /// Those that prove their names need no privileged port.
+    pub(crate) fn refused<'a>(&self, namespace: &'a Namespace, proven: bool) -> Option<&'a Export> {
+        let mut exports =
+            namespace.exports().map(|export| (&**export, self.refusal_of(export, proven)));
         let (first, refusal) = exports.next()?;
         refusal?;
         let others: Vec<_> = exports.collect();
@@ -171,20 +180,27 @@ impl Origin {
         Some(near.filter(|_| is_far).map_or(first, |(export, _)| *export))
     }
 
-    /// Returns the reason why no caller from here may reach an export. `None` if some may.
+    /// Returns the reason why no caller from here may use an export. `None` if some may.
     pub(crate) fn refusal(&self, export: &Export) -> Option<Refusal> {
-        let flavours = [Flavour::Sys, Flavour::None];
-        if flavours.iter().any(|&flavour| self.admitted(export, flavour)) {
+        let flavours = export.options().admits.flavours.iter();
+        if flavours.clone().any(|flavour| self.admitted(export, *flavour)) {
             return None;
         }
+        self.refusal_of(export, false).or(Some(Refusal::Port))
+    }
+
+    /// Returns the reason why unproven or proven callers from here may not reach an export.
+    fn refusal_of(&self, export: &Export, proven: bool) -> Option<Refusal> {
         let admits = &export.options().admits;
-        let by_port = |flavour: &Flavour| admits.admits(self.address, *flavour, true);
-        Some(match self.trust {
-            Trust::Refused => Refusal::Rights,
-            Trust::Unknown => Refusal::Owner,
-            _ if flavours.iter().any(by_port) => Refusal::Port,
-            _ => Refusal::Network,
-        })
+        let reaches = |privileged| admits.reaches(self.address, proven, privileged);
+        match self.trust {
+            Trust::Refused => Some(Refusal::Rights),
+            Trust::Unknown => Some(Refusal::Owner),
+            Trust::Believed | Trust::Known(..) if reaches(true) => None,
+            Trust::Anybody if reaches(false) => None,
+            _ if reaches(true) => Some(Refusal::Port),
+            _ => Some(Refusal::Network),
+        }
     }
 }
 

@@ -16,15 +16,17 @@ use crate::v4::compound::context::CallContext;
 use crate::v4::compound::end::Parked;
 use crate::v4::compound::engine::{self, Answer};
 use dafs_mem::Shrinking as _;
+use dafs_rpc::gss::{Acceptor, Handle, MIC_BYTES_MAX, Origin as GssOrigin};
 use dafs_rpc::{
-    AcceptStatus, AuthStatus, Call, CallbackError, ConnectionId, Credential, Groups, Handled,
-    Handler, OwnedArgs, RejectStatus, Rejection, Reply, Responder, VersionRange,
+    AcceptStatus, AuthStatus, Call, CallbackError, CallerProcess, ConnectionId, Credential, Groups,
+    Handled, Handler, OwnedArgs, RejectStatus, Rejection, Reply, Responder, VersionRange,
 };
 use dafs_service::{Owner, Place};
 use dafs_store::Wait;
 use dafs_wire::xdr::padded;
 use dafs_wire::{mount3, nfs3, nfs4};
 use rustc_hash::FxHashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The null procedure of every program.
@@ -45,8 +47,9 @@ struct PeerState {
     origin: Origin,
     /// The owner of its calls for the scheduler.
     owner: Owner,
-    /// True if some export admits callers from its origin, as of a version of the exports.
-    admitted: Option<(u64, bool)>,
+    /// True if some export admits callers from its origin, as of a version of the exports: those
+    /// that prove their name, and others.
+    admitted: [Option<(u64, bool)>; 2],
     /// The last credential and the caller that it stands for: the next call most likely brings the
     /// same.
     last: Option<(u32, u32, Groups, CallerIdentity)>,
@@ -58,16 +61,16 @@ impl NfsHandler {
         Self { shared, connections: FxHashMap::default(), listings: Arc::default() }
     }
 
-    fn call_v4(&mut self, call: Call<'_>) -> Handled {
+    fn call_v4(&mut self, call: Call<'_>, who: CallerIdentity) -> Handled {
         match call.procedure {
             nfs4::limits::PROCEDURE_NULL => Reply::new().into(),
-            nfs4::limits::PROCEDURE_COMPOUND => self.compound(call),
+            nfs4::limits::PROCEDURE_COMPOUND => self.compound(call, who),
             _ => AcceptStatus::ProcedureUnavailable.into(),
         }
     }
 
-    fn compound(&mut self, call: Call<'_>) -> Handled {
-        let context = self.context(&call);
+    fn compound(&mut self, call: Call<'_>, who: CallerIdentity) -> Handled {
+        let context = self.context(&call, who);
         match engine::compound(&self.shared, context, Args::of(&call), Wait::Never) {
             Answer::Reply(reply) => reply.into(),
             Answer::Garbage => AcceptStatus::GarbageArgs.into(),
@@ -79,8 +82,8 @@ impl NfsHandler {
         }
     }
 
-    fn call_v3(&mut self, call: Call<'_>) -> Handled {
-        let sender = self.sender(&call);
+    fn call_v3(&mut self, call: Call<'_>, who: CallerIdentity) -> Handled {
+        let sender = self.sender(&call, who);
         match v3::call(&self.shared, sender, call.xid, call.procedure, Args::of(&call)) {
             v3::Answer::Reply(reply) => reply.into(),
             v3::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
@@ -100,8 +103,8 @@ impl NfsHandler {
         }
     }
 
-    fn call_mount(&mut self, call: Call<'_>) -> Handled {
-        let sender = self.sender(&call);
+    fn call_mount(&mut self, call: Call<'_>, who: CallerIdentity) -> Handled {
+        let sender = self.sender(&call, who);
         match mount::call(&self.shared, &sender, call.procedure, call.args) {
             mount::Answer::Reply(reply) => reply.into(),
             mount::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
@@ -115,7 +118,7 @@ impl NfsHandler {
             let number = call.connection_id.to_u64();
             let owner = Owner { origin: origin.of_turns(), number };
             let connection = Connection::new(call.connection(), self.listings.clone());
-            PeerState { connection, origin, owner, admitted: None, last: None }
+            PeerState { connection, origin, owner, admitted: [None; 2], last: None }
         })
     }
 
@@ -123,34 +126,58 @@ impl NfsHandler {
     fn is_admitted(&mut self, call: &Call<'_>) -> bool {
         let shared = self.shared.clone();
         let version = shared.service.namespace_version();
+        let is_proven = matches!(call.credential, Credential::Gss { .. });
         let peer = self.peer(call);
-        if let Some((at, admitted)) = peer.admitted
+        if let Some((at, admitted)) = peer.admitted[usize::from(is_proven)]
             && at == version
         {
             return admitted;
         }
         let namespace = shared.service.namespace();
-        let refused = peer.origin.refused(&namespace);
+        let refused = peer.origin.refused(&namespace, is_proven);
         if let Some(export) = refused {
             shared.note_refusal(&peer.origin, export);
         }
-        peer.admitted = Some((version, refused.is_none()));
+        peer.admitted[usize::from(is_proven)] = Some((version, refused.is_none()));
         refused.is_none()
     }
 
-    fn sender(&mut self, call: &Call<'_>) -> Sender {
+    /// Identifies the caller.
+    fn who(&mut self, call: &Call<'_>) -> Result<CallerIdentity, AuthStatus> {
+        let Credential::Gss { context, service } = call.credential else {
+            return Ok(self.peer(call).who(&call.credential));
+        };
+        let gss = self.shared.gss().ok_or(AuthStatus::TooWeak)?;
+        let now_ns = call.now_ns;
+        let (who, is_stale) = gss.who(context, service, now_ns)?;
+        if is_stale {
+            let (own, context) = (gss.clone(), context.clone());
+            gss.acceptor.run(
+                GssOrigin::of_address(call.peer.ip()),
+                Box::new(move || {
+                    let name = &context.principal().display_name;
+                    if let Err(error) = own.identities.resolve(name, now_ns) {
+                        tracing::warn!(%error, "the groups of a user may be old");
+                    }
+                }),
+            );
+        }
+        Ok(who)
+    }
+
+    fn sender(&mut self, call: &Call<'_>, who: CallerIdentity) -> Sender {
         let now_ns = self.shared.service_time(call.now_ns);
         let peer = self.peer(call);
         let (origin, connection) = (peer.origin, peer.connection.clone());
         let listings = connection.listings().clone();
-        Sender { origin, who: peer.who(&call.credential), connection, now_ns, listings }
+        Sender { origin, who, connection, now_ns, listings }
     }
 
-    fn context(&mut self, call: &Call<'_>) -> CallContext {
+    fn context(&mut self, call: &Call<'_>, who: CallerIdentity) -> CallContext {
         let now_ns = self.shared.service_time(call.now_ns);
         let peer = self.peer(call);
         CallContext {
-            who: peer.who(&call.credential),
+            who,
             origin: peer.origin,
             owner: peer.owner,
             connection: peer.connection.clone(),
@@ -165,13 +192,26 @@ impl NfsHandler {
 impl Handler for NfsHandler {
     type Message = ();
 
+    fn gss(&self) -> Option<&Arc<dyn Acceptor>> {
+        self.shared.gss().map(|gss| &gss.acceptor)
+    }
+
+    fn may_establish(&mut self, peer: SocketAddr, process: CallerProcess) -> bool {
+        let origin = self.shared.admission().origin(peer, process);
+        origin.refused(&self.shared.service.namespace(), true).is_none()
+    }
+
     fn call(&mut self, call: Call<'_>) -> Handled {
         if call.procedure != PROCEDURE_NULL && !self.is_admitted(&call) {
             let status = RejectStatus::Auth(AuthStatus::TooWeak);
             return Handled::Reject(Rejection::Reject(status));
         }
+        let who = match self.who(&call) {
+            Ok(who) => who,
+            Err(status) => return RejectStatus::Auth(status).into(),
+        };
         match (call.program, call.version) {
-            (nfs4::limits::PROGRAM, nfs4::limits::VERSION) => self.call_v4(call),
+            (nfs4::limits::PROGRAM, nfs4::limits::VERSION) => self.call_v4(call, who),
             (nfs4::limits::PROGRAM, _) if self.shared.data_role().is_some() => {
                 let (low, high) = (nfs4::limits::VERSION, nfs4::limits::VERSION);
                 AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
@@ -179,12 +219,12 @@ impl Handler for NfsHandler {
             (mount3::PROGRAM, _) if self.shared.data_role().is_some() => {
                 AcceptStatus::ProgramUnavailable.into()
             }
-            (nfs3::PROGRAM, nfs3::VERSION) => self.call_v3(call),
+            (nfs3::PROGRAM, nfs3::VERSION) => self.call_v3(call, who),
             (nfs4::limits::PROGRAM, _) => {
                 let (low, high) = (nfs3::VERSION, nfs4::limits::VERSION);
                 AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
             }
-            (mount3::PROGRAM, mount3::VERSION) => self.call_mount(call),
+            (mount3::PROGRAM, mount3::VERSION) => self.call_mount(call, who),
             (mount3::PROGRAM, _) => {
                 let (low, high) = (mount3::VERSION, mount3::VERSION);
                 AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
@@ -259,6 +299,8 @@ fn call_bytes(call: &Call<'_>) -> usize {
     let head = 6 * 4 + 2 * 8;
     let credential = match call.credential {
         Credential::Sys(sys) => 5 * 4 + padded(sys.machine.len()) + 4 * sys.groups.len(),
+        // Four numbers and the handle; the MIC of the header.
+        Credential::Gss { .. } => 5 * 4 + Handle::BYTES + MIC_BYTES_MAX,
         _ => 0,
     };
     let moved = call.decoder().moved().iter();

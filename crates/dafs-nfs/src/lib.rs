@@ -9,6 +9,7 @@ pub mod limits;
 mod admission;
 mod args;
 mod connection;
+mod gss;
 mod handler;
 mod io;
 mod listings;
@@ -22,5 +23,6 @@ mod v4;
 mod wire_handle;
 
 pub use admission::{Admission, CallerIdentity, Origin};
+pub use gss::NfsGss;
 pub use handler::NfsHandler;
 pub use shared::{NfsCounts, NfsOptions, NfsShared};

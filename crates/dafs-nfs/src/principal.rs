@@ -2,6 +2,7 @@
 
 use crate::admission::CallerIdentity;
 use dafs_service::{Flavour, Identity};
+use std::sync::Arc;
 
 /// The owner of a credential, as far as it decides who may use a client's record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -10,14 +11,19 @@ pub(crate) enum Principal {
     Nobody,
     /// AUTH_SYS: the user. Groups may change while a client runs.
     User(u32),
+    /// RPCSEC_GSS: the exported name (RFC 2743 3.2). The service of a call is no part of it.
+    Gss(Arc<[u8]>),
 }
 
 impl Principal {
     /// Returns the principal of a caller.
     pub(crate) fn of(who: &CallerIdentity) -> Self {
-        match who.flavour {
-            Flavour::None => Self::Nobody,
-            Flavour::Sys => Self::User(who.cred.uid),
+        match (who.flavour, &who.principal) {
+            (Flavour::Sys, _) => Self::User(who.cred.uid),
+            (Flavour::Krb5 | Flavour::Krb5i | Flavour::Krb5p, Some(name)) => {
+                Self::Gss(name.clone())
+            }
+            _ => Self::Nobody,
         }
     }
 
@@ -26,6 +32,7 @@ impl Principal {
         match self {
             Self::Nobody => Identity { mechanism: "none", principal: Vec::new() },
             Self::User(uid) => Identity { mechanism: "sys", principal: uid.to_be_bytes().to_vec() },
+            Self::Gss(name) => Identity { mechanism: "gss", principal: name.to_vec() },
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use crate::admission::{Admission, Origin};
 use crate::connection::Connection;
+use crate::gss::NfsGss;
 use crate::limits::TIDY_EVERY_NS;
 use crate::mount::Mounts;
 use crate::refusals::Refusals;
@@ -23,7 +24,7 @@ use dafs_service::{
 use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::Status;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The identity of this server towards NFS clients.
 #[derive(Debug, Clone)]
@@ -56,6 +57,8 @@ pub struct NfsShared {
     pool: Arc<dyn Pool>,
     admission: Admission,
     options: Arc<NfsOptions>,
+    /// Set before the first call, if the server has RPCSEC_GSS.
+    gss: OnceLock<Arc<NfsGss>>,
     /// The role of a data server, if it is one.
     data_role: Option<DataRole>,
     pub(crate) sessions: SessionTable,
@@ -132,6 +135,7 @@ impl NfsShared {
             duplicates: Duplicates::new(options.secret),
             mounts: Mounts::default(),
             options: Arc::new(options),
+            gss: OnceLock::new(),
             data_role,
             refusals: Refusals::default(),
             tokens: Tokens::default(),
@@ -145,6 +149,16 @@ impl NfsShared {
     /// Returns the identity of this server.
     pub fn options(&self) -> &Arc<NfsOptions> {
         &self.options
+    }
+
+    /// Lets callers prove their names. For the time before the first call.
+    pub fn accept_gss(&self, gss: Arc<NfsGss>) {
+        let _ = self.gss.set(gss);
+    }
+
+    /// The acceptor of callers that prove their names, if the server has one.
+    pub(crate) fn gss(&self) -> Option<&Arc<NfsGss>> {
+        self.gss.get()
     }
 
     /// Returns the role of a data server, if this is one.
@@ -188,11 +202,7 @@ impl NfsShared {
         if origin.admitted(export, flavour) {
             return Ok(());
         }
-        let other = match flavour {
-            Flavour::None => Flavour::Sys,
-            Flavour::Sys => Flavour::None,
-        };
-        if origin.admitted(export, other) {
+        if origin.refusal(export).is_none() {
             return Err(Status::WrongSec);
         }
         self.note_refusal(origin, export);
@@ -244,6 +254,9 @@ impl NfsShared {
     fn tidy(&self, now_ns: u64) {
         self.service.tick(now_ns);
         self.duplicates.tidy(now_ns);
+        if let Some(gss) = self.gss() {
+            gss.acceptor.contexts().tick((self.options.clock)());
+        }
         for key in self.sessions.gone() {
             self.forget_client(key);
         }

@@ -18,8 +18,8 @@ pub use admin::{
 pub use config::{
     BrickConfig, CephDataServer, CephFsConfig, Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT,
     DataRdma, DataServerPlace, EngineConfig, EngineError, ExportConfig, ExportSource,
-    GlusterConfig, GlusterDataServer, NFS_PORT, NFS_RDMA_PORT, NfsConfig, NodeConfig, NodePlace,
-    OsdConfig, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
+    GlusterConfig, GlusterDataServer, KerberosConfig, NFS_PORT, NFS_RDMA_PORT, NfsConfig,
+    NodeConfig, NodePlace, OsdConfig, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
 };
 pub use dafs_cluster::ClusterSecret;
 pub use server::{

@@ -36,6 +36,7 @@ mod grace;
 mod guards;
 mod handle;
 mod hosts;
+mod identities;
 mod index;
 mod layout;
 mod lock;
@@ -74,6 +75,10 @@ pub use files::{FsLimits, Resolved, Unresolved};
 pub use front::Front;
 pub use handle::Handle;
 pub use hosts::{FairQueue, Host, HostUse, Shared, has_share, least_to_lose, network_of_host};
+pub use identities::{
+    Directory, Identities, Known, LocalDirectory, LocalUser, LookupFailed, Mapped, Pattern, Rule,
+    Rules, UserOf,
+};
 pub use layout::{
     DeviceUse, DeviceWithTicket, IoCount, LayoutGranted, LayoutMode, LayoutRequest, Layouts, Ticket,
 };

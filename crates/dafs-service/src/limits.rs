@@ -312,6 +312,12 @@ pub const LEASES_EVERY_NS: u64 = 500_000_000;
 /// Time between two checks of grace, recalls and local changes, in nanoseconds.
 pub const RECALLS_EVERY_NS: u64 = 100_000_000;
 
+/// Time for which the groups of a principal are used without another lookup, in nanoseconds.
+pub const IDENTITY_FRESH_NS: u64 = 600_000_000_000;
+
+/// Principals whose users are kept: as many as there are contexts.
+pub const IDENTITIES_MAX: usize = 65_536;
+
 /// How often a start asks a busy store what became of a change: ten minutes of pauses, in which a store
 /// searches an export of many million files.
 pub(crate) const BUSY_STORE_TRIES_MAX: u32 = 120_000;

@@ -78,32 +78,70 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// The credential flavour of an RPC call (RFC 5531 8.2).
+/// The security flavour of an RPC call (RFC 5531 8.2; RFC 2203 and 2623 for those of Kerberos).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
     /// AUTH_NONE: no user.
     None,
     /// AUTH_SYS: user and groups, unproven.
     Sys,
+    /// RPCSEC_GSS with Kerberos: the user is proven, the header is protected.
+    Krb5,
+    /// The same with a MIC over arguments and results.
+    Krb5i,
+    /// The same with arguments and results encrypted.
+    Krb5p,
 }
 
-/// The callers that an export admits through front ends without authentication.
+impl Flavour {
+    /// All flavours, the weakest first.
+    pub const ALL: [Self; 5] = [Self::None, Self::Sys, Self::Krb5, Self::Krb5i, Self::Krb5p];
+
+    /// The name in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Sys => "sys",
+            Self::Krb5 => "krb5",
+            Self::Krb5i => "krb5i",
+            Self::Krb5p => "krb5p",
+        }
+    }
+
+    /// True if a caller proves its user, so that its port and address prove nothing more.
+    pub fn is_proven(self) -> bool {
+        !matches!(self, Self::None | Self::Sys)
+    }
+}
+
+impl FromStr for Flavour {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|flavour| flavour.name() == text);
+        found.ok_or_else(|| {
+            format!("{text:?} is no security flavour; use {}", Self::ALL.map(Self::name).join(", "))
+        })
+    }
+}
+
+/// The callers that an export admits through the NFS front ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admits {
     /// Networks of admitted callers.
     pub networks: Vec<AddressRange>,
-    /// Admits AUTH_NONE. Such callers are the anonymous user.
-    pub none: bool,
-    /// Admits AUTH_SYS.
-    pub sys: bool,
-    /// Admits ports from 1024 up, which every user of the caller's host may use.
+    /// The admitted flavours, in the order of preference that clients are told. Callers with
+    /// AUTH_NONE are the anonymous user.
+    pub flavours: Vec<Flavour>,
+    /// Admits unproven callers from ports from 1024 up, which every user of the caller's host may
+    /// use.
     pub unprivileged_ports: bool,
 }
 
 impl Default for Admits {
     fn default() -> Self {
         let networks = AddressRange::loopback().to_vec();
-        Self { networks, none: false, sys: true, unprivileged_ports: false }
+        Self { networks, flavours: vec![Flavour::Sys], unprivileged_ports: false }
     }
 }
 
@@ -112,12 +150,14 @@ impl Admits {
     /// is the union over `all`. They serve a directory that leads to all of them and holds nothing
     /// itself.
     pub(crate) fn any_of<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
-        let nobody =
-            Self { networks: Vec::new(), none: false, sys: false, unprivileged_ports: false };
+        let nobody = Self { networks: Vec::new(), flavours: Vec::new(), unprivileged_ports: false };
         all.fold(nobody, |mut any, one| {
             any.networks.extend(&one.networks);
-            any.none |= one.none;
-            any.sys |= one.sys;
+            for flavour in &one.flavours {
+                if !any.flavours.contains(flavour) {
+                    any.flavours.push(*flavour);
+                }
+            }
             any.unprivileged_ports |= one.unprivileged_ports;
             any
         })
@@ -126,12 +166,13 @@ impl Admits {
     /// True if a caller of this flavour at this address is admitted. `privileged` says that the
     /// port, or the kernel of this host, vouches for the caller.
     pub fn admits(&self, address: IpAddr, flavour: Flavour, privileged: bool) -> bool {
-        let flavour = match flavour {
-            Flavour::None => self.none,
-            Flavour::Sys => self.sys,
-        };
-        flavour
-            && (privileged || self.unprivileged_ports)
+        self.flavours.contains(&flavour) && self.reaches(address, flavour.is_proven(), privileged)
+    }
+
+    /// True if callers at this address, proven or not, may use some flavour.
+    pub fn reaches(&self, address: IpAddr, proven: bool, privileged: bool) -> bool {
+        !self.flavours.is_empty()
+            && (privileged || self.unprivileged_ports || proven)
             && self.networks.iter().any(|range| range.contains(address))
     }
 }
@@ -159,6 +200,13 @@ mod tests {
         assert!(!admits.admits(here, Flavour::Sys, false));
         assert!(!admits.admits(here, Flavour::None, true));
         assert!(!admits.admits(there, Flavour::Sys, true));
+        let proven = Admits { flavours: vec![Flavour::Krb5i], ..Admits::default() };
+        assert!(proven.admits(here, Flavour::Krb5i, false));
+        assert!(
+            ![Flavour::Sys, Flavour::Krb5, Flavour::Krb5p]
+                .map(|it| proven.admits(here, it, true))
+                .contains(&true)
+        );
         let open = Admits { networks: vec!["192.0.2.0/24".parse().unwrap()], ..admits };
         assert!(open.admits(there, Flavour::Sys, true) && !open.admits(here, Flavour::Sys, true));
     }

@@ -15,8 +15,8 @@ use crate::shared::NfsShared;
 use crate::v3::Sender;
 use crate::wire_handle;
 use dafs_rpc::Reply;
-use dafs_service::{Caller, Export, Flavour, Handle, ServiceError};
-use dafs_store::{Kind, StoreError, Wait};
+use dafs_service::{Caller, Export, Flavour, Handle, NO_USER, ServiceError};
+use dafs_store::{Cred, Kind, StoreError, Wait};
 use dafs_wire::mount3::{HostName, Mounted, Path, Procedure, Status, encode_mounted};
 use dafs_wire::nfs3::FileHandle;
 use dafs_wire::rpc::AuthFlavor;
@@ -55,10 +55,20 @@ pub(crate) fn call(shared: &NfsShared, sender: &Sender, procedure: u32, args: &[
 
 /// Returns the flavours with which this host may use an export, best first.
 fn flavors(export: &Export, sender: &Sender) -> impl Iterator<Item = u32> {
-    let origin = &sender.origin;
-    let sys = origin.admitted(export, Flavour::Sys).then_some(AuthFlavor::SYS.0);
-    let none = origin.admitted(export, Flavour::None).then_some(AuthFlavor::NONE.0);
-    sys.into_iter().chain(none)
+    let flavours = export.options().admits.flavours.iter().copied();
+    flavours.filter(|flavour| sender.origin.admitted(export, *flavour)).map(number)
+}
+
+/// The number of a flavour. For Kerberos it is a pseudo-flavour (RFC 2623 5).
+fn number(flavour: Flavour) -> u32 {
+    let number = match flavour {
+        Flavour::None => AuthFlavor::NONE,
+        Flavour::Sys => AuthFlavor::SYS,
+        Flavour::Krb5 => AuthFlavor::KRB5,
+        Flavour::Krb5i => AuthFlavor::KRB5I,
+        Flavour::Krb5p => AuthFlavor::KRB5P,
+    };
+    number.0
 }
 
 fn mnt(shared: &NfsShared, sender: &Sender, path: Path<'_>, reply: &mut Reply) {
@@ -82,8 +92,18 @@ fn mount(
     let client = service.stateless_client();
     let Sender { who, now_ns, .. } = sender;
     let (subject, wait) = (sender.subject(), Wait::Never);
-    let caller = Caller { client, cred: &who.cred, subject, wait, now_ns: *now_ns };
-    let found = walk::follow(service, caller, path.0);
+    // A claim is worth nothing at an export that demands proofs, so the first walk is nobody's.
+    let nobody = Cred::new(NO_USER, NO_USER);
+    let caller = Caller { client, cred: &nobody, subject, wait, now_ns: *now_ns };
+    let mut found = walk::follow(service, caller, path.0);
+    let reached = found.as_ref().map_or_else(|unresolved| unresolved.handle, |found| found.handle);
+    let is_admitted = service
+        .namespace()
+        .export(&reached)
+        .is_ok_and(|export| sender.origin.admitted(export, who.flavour));
+    if is_admitted {
+        found = walk::follow(service, Caller { cred: &who.cred, ..caller }, path.0);
+    }
     let reached = found.as_ref().map_or_else(|unresolved| unresolved.handle, |found| found.handle);
     let namespace = service.namespace();
     let export = namespace.export(&reached).map_err(status_of)?;

@@ -11,6 +11,7 @@
 //! * The cache is bounded in number, bytes and time. A request under way is never dropped to make
 //!   room. A host with many requests displaces replies to its own requests.
 
+use crate::admission::CallerIdentity;
 use crate::args::Args;
 use crate::limits::{
     DUPLICATE_AGE_NS_MAX, DUPLICATE_REPLY_BYTES_MAX, DUPLICATE_SAMPLE_BYTES, DUPLICATE_SHARDS,
@@ -19,7 +20,6 @@ use crate::limits::{
 use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
 use dafs_service::{FairQueue, Host};
-use dafs_store::Cred;
 use rustc_hash::FxHashMap;
 use siphasher::sip::SipHasher13;
 use std::collections::hash_map;
@@ -43,7 +43,7 @@ pub(super) struct RequestKey {
 pub(super) struct Source<'a> {
     pub(super) host: Host,
     pub(super) address: IpAddr,
-    pub(super) cred: &'a Cred,
+    pub(super) who: &'a CallerIdentity,
 }
 
 /// The state of a request.
@@ -102,8 +102,10 @@ impl Duplicates {
         let stream = args.stream();
         let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
         from.address.hash(&mut hasher);
-        hasher.write_u32(from.cred.uid);
-        hasher.write_u32(from.cred.gid);
+        hasher.write_u32(from.who.cred.uid);
+        hasher.write_u32(from.who.cred.gid);
+        hasher.write_u8(from.who.flavour as u8);
+        from.who.principal.hash(&mut hasher);
         hasher.write_usize(stream.len());
         if stream.len() <= 2 * DUPLICATE_SAMPLE_BYTES {
             hasher.write(stream);
@@ -187,15 +189,21 @@ impl Duplicates {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_service::Flavour;
+    use dafs_store::Cred;
 
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    fn from(address: IpAddr, cred: &Cred) -> Source<'_> {
-        Source { host: Host::of(address), address, cred }
+    fn from(address: IpAddr, who: &CallerIdentity) -> Source<'_> {
+        Source { host: Host::of(address), address, who }
+    }
+
+    fn sys(uid: u32) -> CallerIdentity {
+        CallerIdentity::unproven(Cred::new(uid, 1), Flavour::Sys)
     }
 
     fn key(cache: &Duplicates, xid: u32, args: &[u8]) -> RequestKey {
-        cache.key(from(PEER, &Cred::new(1, 1)), xid, 8, Args::plain(args))
+        cache.key(from(PEER, &sys(1)), xid, 8, Args::plain(args))
     }
 
     #[test]
@@ -218,13 +226,22 @@ mod tests {
     fn anything_else_is_another_request() {
         let cache = Duplicates::new([1; 16]);
         let request = key(&cache, 7, b"args");
-        let cred = Cred::new(1, 1);
+        let cred = sys(1);
         let other_peer: IpAddr = "192.0.2.1".parse().unwrap();
+        let proven = |name: &[u8]| CallerIdentity {
+            flavour: Flavour::Krb5,
+            principal: Some(name.into()),
+            ..sys(1)
+        };
+        let [anna, bert] = [proven(b"anna"), proven(b"bert")];
+        let of = |who| cache.key(from(PEER, who), 7, 8, Args::plain(b"args"));
+        assert_ne!(of(&anna), of(&bert));
+        assert_ne!(of(&anna), request);
         let others = [
             key(&cache, 8, b"args"),
             key(&cache, 7, b"argz"),
             cache.key(from(PEER, &cred), 7, 9, Args::plain(b"args")),
-            cache.key(from(PEER, &Cred::new(2, 1)), 7, 8, Args::plain(b"args")),
+            cache.key(from(PEER, &sys(2)), 7, 8, Args::plain(b"args")),
             cache.key(from(other_peer, &cred), 7, 8, Args::plain(b"args")),
         ];
         assert!(others.iter().all(|other| *other != request));
@@ -264,7 +281,7 @@ mod tests {
     #[test]
     fn a_flood_pushes_out_replies_to_itself_alone() {
         let cache = Duplicates::new([1; 16]);
-        let cred = Cred::new(1, 1);
+        let cred = sys(1);
         let honest = from("192.0.2.1".parse().unwrap(), &cred);
         let request = cache.key(honest, 7, 12, Args::plain(b"name"));
         assert!(matches!(cache.begin(request, 0), Known::New));

@@ -432,7 +432,7 @@ pub(crate) fn call(
     if needs_once(procedure) {
         let cache = &shared.duplicates;
         let (host, address) = (sender.origin.host(), sender.origin.address());
-        let from = Source { host, address, cred: &sender.who.cred };
+        let from = Source { host, address, who: &sender.who };
         let key = cache.key(from, xid, procedure.number(), args);
         match cache.begin(key, sender.now_ns) {
             Known::New => once = Some(Once { shared: shared.clone(), key, finished: false }),

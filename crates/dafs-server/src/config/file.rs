@@ -2,6 +2,7 @@
 
 use super::cephfs::CephFile;
 use super::gluster::GlusterFile;
+use super::kerberos::{self, IdentityFile, KerberosFile};
 use super::{
     Config, DANGER_SENTENCE, DataRdma, ExportConfig, ExportSource, NfsConfig, NodeConfig,
     NodePlace, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
@@ -41,6 +42,9 @@ pub(super) struct ConfigFile {
     nfs: NfsFile,
     #[serde(default)]
     cluster: ClusterFile,
+    kerberos: Option<KerberosFile>,
+    #[serde(default)]
+    identity: Vec<IdentityFile>,
     #[serde(default)]
     export: Vec<ExportFile>,
 }
@@ -96,7 +100,8 @@ struct ExportFile {
     anonymous_uid: Option<u32>,
     anonymous_gid: Option<u32>,
     networks: Option<Vec<String>>,
-    security: Option<Vec<String>>,
+    #[serde(alias = "security")]
+    sec: Option<Vec<String>>,
     #[serde(default)]
     unprivileged_ports: bool,
     durable_replies: Option<String>,
@@ -191,6 +196,8 @@ impl ConfigFile {
         config.auth.own_identity = self.server_auth.map(own);
         config.wake = self.wake;
         config.crc = self.crc;
+        let exports = config.exports.iter();
+        config.kerberos = kerberos::check(self.kerberos, &self.identity, exports, base)?;
         self.limits.apply(&mut config.limits)?;
         self.nfs.apply(&mut config.nfs)?;
         Ok(config)
@@ -537,15 +544,9 @@ impl ExportFile {
             let parse = |text: &String| text.parse().map_err(|e: String| wrong("networks", e));
             admits.networks = networks.iter().map(parse).collect::<Result<_, _>>()?;
         }
-        if let Some(security) = &self.security {
-            (admits.sys, admits.none) = (false, false);
-            for flavour in security {
-                match flavour.as_str() {
-                    "sys" => admits.sys = true,
-                    "none" => admits.none = true,
-                    _ => return Err(wrong("security", "use \"sys\" and \"none\"".to_owned())),
-                }
-            }
+        if let Some(sec) = &self.sec {
+            let parse = |text: &String| text.parse().map_err(|e: String| wrong("sec", e));
+            admits.flavours = sec.iter().map(parse).collect::<Result<_, _>>()?;
         }
         Ok(admits)
     }

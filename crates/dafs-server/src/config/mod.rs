@@ -5,8 +5,10 @@ mod cephfs;
 mod engine;
 mod file;
 mod gluster;
+mod kerberos;
 
 pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
+pub use kerberos::KerberosConfig;
 
 use dafs_dat::Wake;
 use dafs_engine::{AuthConfig, SessionLimits};
@@ -331,6 +333,8 @@ pub struct Config {
     pub threads: usize,
     /// The rules of authentication.
     pub auth: AuthConfig,
+    /// The use of Kerberos, if there is any.
+    pub kerberos: Option<KerberosConfig>,
     /// The directory with the key that signs file handles. `None` means the user's default one.
     pub state_directory: Option<PathBuf>,
     /// Request CRC32C from iWARP peers.
@@ -358,6 +362,7 @@ impl Config {
             wake: Wake::Adaptive,
             threads: default_threads(),
             auth: AuthConfig::default(),
+            kerberos: None,
             state_directory: None,
             crc: false,
             limits: SessionLimits::default(),
@@ -467,7 +472,7 @@ mod tests {
     use super::*;
     use dafs_service::Squash;
 
-    fn load(text: &str) -> Result<Config, ConfigError> {
+    pub(super) fn load(text: &str) -> Result<Config, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("data")).unwrap();
         let path = dir.path().join("dafs.toml");
@@ -475,7 +480,7 @@ mod tests {
         Config::load(&path)
     }
 
-    const EXPORT: &str = "[[export]]\nname = \"data\"\npath = \"data\"\n";
+    pub(super) const EXPORT: &str = "[[export]]\nname = \"data\"\npath = \"data\"\n";
 
     #[test]
     fn a_small_file_gets_safe_defaults() {
@@ -506,7 +511,7 @@ mod tests {
         check(&format!("[nfs]\n{twice}\n{EXPORT}"), "another port");
         check(&format!("[nfs]\ngrace_time_seconds = 9999\n{EXPORT}"), "0 to 3600");
         check(&format!("{EXPORT}networks = [\"10/8\"]"), "192.0.2.0/24");
-        check(&format!("{EXPORT}security = [\"krb6\"]"), "\"sys\" and \"none\"");
+        check(&format!("{EXPORT}security = [\"krb6\"]"), "use none, sys, krb5");
         check(&EXPORT.replace("\"data\"\n", "\"gone\"\n"), "is no directory");
         check(&format!("{EXPORT}memory_bytes = 5"), "leave it out");
         check("[[export]]\nname = \"data\"", "memory_bytes = N");

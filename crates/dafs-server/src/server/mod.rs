@@ -12,6 +12,7 @@ mod gluster;
 mod inherited;
 mod inventory;
 mod journal;
+mod kerberos;
 mod layout;
 mod listen;
 mod local_metadata;
@@ -82,6 +83,9 @@ pub enum StartError {
     /// An error of the names of the exports.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
+    /// Kerberos cannot be used.
+    #[error(transparent)]
+    Kerberos(#[from] dafs_gss::library::LibraryError),
     /// An error of the undo logs.
     #[error(transparent)]
     Undo(#[from] UndoError),

@@ -1,6 +1,7 @@
 //! The NFS part of a running server: its sockets, its reactors.
 
 use super::inherited::Inherited;
+use super::kerberos;
 use super::nfs_rdma::RdmaListeners;
 use super::rpcbind::Registration;
 use super::{StartError, listen};
@@ -56,7 +57,11 @@ impl NfsServer {
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
         let options = options(config, &identity.server, identity.secret);
         let (pool, verifier) = (shared.pool.clone(), shared.write_verifier.clone());
+        let gss = config.kerberos.as_ref().map(|config| kerberos::open(config, pool.clone()));
         let nfs = NfsShared::new(shared.service.clone(), pool, verifier, admission(), options);
+        if let Some(gss) = gss.transpose()? {
+            nfs.accept_gss(gss);
+        }
         let threads = config.threads.clamp(1, THREADS_MAX);
         let tcp_threads = if listeners.is_empty() { 0 } else { threads };
         let rdma_threads = if rdma.is_empty() { 0 } else { threads };

@@ -6,6 +6,7 @@ mod common;
 mod direct;
 mod fronts;
 mod gluster;
+mod kerberos;
 mod layouts;
 mod mounts;
 mod striped;

@@ -56,7 +56,7 @@ impl World {
         let config = ServiceConfig::new(Duration::from_secs(90), 1);
         let service = Arc::new(Service::new(config, Namespace::new(exports).unwrap()));
         let shared = shared(service);
-        let who = CallerIdentity { cred: Cred::new(0, 0), flavour: Flavour::Sys };
+        let who = CallerIdentity::unproven(Cred::new(0, 0), Flavour::Sys);
         let listings = Arc::<Listings>::default();
         let connection =
             Connection::new(LocalReactor::new().unwrap().connection(1), listings.clone());

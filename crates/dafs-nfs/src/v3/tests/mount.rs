@@ -132,7 +132,7 @@ fn exports_are_mounted_by_their_whole_name() {
     let closed = |options: &mut ExportOptions| {
         options.admits.networks = vec!["192.0.2.0/24".parse().unwrap()];
     };
-    let both = |options: &mut ExportOptions| options.admits.none = true;
+    let both = |options: &mut ExportOptions| options.admits.flavours.push(Flavour::None);
     let mut world =
         World::with(vec![export("data", |_| {}), export("data2", both), export("secret", closed)]);
     let data = mnt(&world, "/data").unwrap().0;

@@ -28,8 +28,9 @@ pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_
         return Err(Status::StaleClientId.into());
     }
     let confirmed = owner.record().is_confirmed();
-    // A caller whose user is only claimed could claim to be this one.
-    let matters = !confirmed || cx.call().origin.is_certain();
+    // A caller whose user is only claimed could claim to be this one, unless this one is proven.
+    let is_proven = matches!(owner.principal(), Principal::Gss(_));
+    let matters = !confirmed || is_proven || cx.call().origin.is_certain();
     if matters && *owner.principal() != Principal::of(&cx.call().who) {
         return Err(Status::ClidInUse.into());
     }

@@ -32,9 +32,10 @@ pub(crate) fn destroy_clientid(cx: &mut OpContext<'_>, args: &DestroyClientidArg
     let key = ClientKey(args.client_id);
     let client = cx.service().clients.find(key)?;
     let origin = &cx.call().origin;
-    // As for CREATE_SESSION: a caller whose user is only claimed could claim to be this one.
-    let is_other =
-        origin.is_certain() && *client.identity() != Principal::of(&cx.call().who).identity();
+    // As for CREATE_SESSION: a caller whose user is only claimed could claim to be this one, unless
+    // this one is proven.
+    let matters = origin.is_certain() || client.identity().mechanism == "gss";
+    let is_other = matters && *client.identity() != Principal::of(&cx.call().who).identity();
     if is_other || !client.calls_from(&origin.client_address()) {
         return Err(Status::StaleClientId.into());
     }

@@ -27,8 +27,7 @@ pub(crate) fn exchange_id(cx: &mut OpContext<'_>, args: &ExchangeIdArgs<'_>) -> 
     }
     match &args.state_protect {
         StateProtectArgs::None => {}
-        // Both need RPCSEC_GSS, which this server does not support. A client that gets this error
-        // can connect without protection.
+        // Neither is supported yet. A client that gets this error can connect without protection.
         StateProtectArgs::MachineCredential(_) => return Err(Status::Inval.into()),
         StateProtectArgs::Ssv(_) => return Err(Status::EncrAlgUnsupp.into()),
     }

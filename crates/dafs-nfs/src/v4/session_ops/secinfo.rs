@@ -4,10 +4,11 @@
 
 use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult};
-use dafs_service::Handle;
+use dafs_service::{Flavour, Handle};
 use dafs_wire::nfs4::{
     SecinfoArgs, SecinfoNoNameArgs, SecinfoResult, SecinfoStyle, Security, Status,
 };
+use dafs_wire::rpc::gss::KERBEROS_OID;
 
 /// Returns the flavours for the object of a name in the current directory.
 pub(crate) fn secinfo(cx: &mut OpContext<'_>, args: &SecinfoArgs<'_>) -> OpResult {
@@ -37,15 +38,22 @@ pub(crate) fn secinfo_no_name(cx: &mut OpContext<'_>, args: &SecinfoNoNameArgs) 
 fn answer(cx: &mut OpContext<'_>, handle: &Handle) -> OpResult {
     let namespace = cx.service().namespace();
     let export = namespace.export(handle)?;
-    let admits = &export.options().admits;
-    let mut flavors = Vec::with_capacity(2);
-    if admits.sys {
-        flavors.push(Security::Sys);
-    }
-    if admits.none {
-        flavors.push(Security::None);
-    }
-    let result = SecinfoResult { flavors };
+    // RPCSEC_GSS is for TCP alone.
+    let is_rdma = cx.call().is_rdma;
+    let flavours = export.options().admits.flavours.iter();
+    let flavours = flavours.filter(|flavour| !is_rdma || !flavour.is_proven());
+    let result = SecinfoResult { flavors: flavours.map(|flavour| security(*flavour)).collect() };
     cx.clear_current();
     cx.answer(&result)
+}
+
+fn security(flavour: Flavour) -> Security<'static> {
+    let gss = |service| Security::Gss { mechanism: &KERBEROS_OID, quality: 0, service };
+    match flavour {
+        Flavour::None => Security::None,
+        Flavour::Sys => Security::Sys,
+        Flavour::Krb5 => gss(1),
+        Flavour::Krb5i => gss(2),
+        Flavour::Krb5p => gss(3),
+    }
 }

@@ -1,0 +1,261 @@
+//! NFSv3 and MOUNT with Kerberos, as a stock client uses them: a real KDC, the system's library on
+//! both sides, and calls that are made by hand.
+
+use crate::common::Running;
+use dafs_gss::library::{Credentials, Initiator};
+use dafs_gss::mechanism::{Initiate, ServiceName, Step, Wanted};
+use dafs_gss::token::{Keys, Parts};
+use dafs_server::KerberosConfig;
+use dafs_service::{Flavour, Pattern, Rule, Rules, UserOf};
+use dafs_testkit::realm::Realm;
+use dafs_wire::rpc::gss::{
+    Credential, InitArgs, InitResults, IntegrityBody, PrivacyBody, Protected, ProtectedData,
+    Service,
+};
+use dafs_wire::rpc::{
+    AcceptStatus, AuthFlavor, CallHeader, FragmentMark, OpaqueAuth, ReplyHeader, ReplyStatus,
+};
+use dafs_wire::xdr::{Decoder, Encode, Encoder};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
+
+const MOUNT: (u32, u32) = (100_005, 3);
+const NFS: (u32, u32) = (100_003, 3);
+const ACCES: u32 = 13;
+
+/// A client with a context.
+struct Client {
+    stream: TcpStream,
+    handle: Vec<u8>,
+    keys: Option<Keys>,
+    sequence: u32,
+}
+
+impl Client {
+    fn new(server: SocketAddr, realm: &Realm, user: &str, service: &ServiceName) -> Self {
+        let (path, principal) = (realm.path(&format!("{user}.keytab")), None);
+        let initiator = Initiator::new(Credentials::Keytab { path, principal }).unwrap();
+        let stream = TcpStream::connect(server).unwrap();
+        let mut client = Self { stream, handle: Vec::new(), keys: None, sequence: 0 };
+        let wanted = Wanted { target: service, mutual: true, bindings: None };
+        let Step::Continue { pending, token } = initiator.initiate(None, &wanted, &[]) else {
+            panic!("no token")
+        };
+        let args = InitArgs { token: &token }.encoded();
+        let reply = client.send(NFS, 0, Credential::Init, &args);
+        let (_, results) = accepted(&reply).unwrap();
+        let answer: InitResults<'_> = Decoder::new(results).value().unwrap();
+        let InitResults::Complete { handle, token, .. } = answer else { panic!("{answer:?}") };
+        client.handle = handle.to_vec();
+        let Step::Done(done) = initiator.initiate(Some(pending), &wanted, token) else {
+            panic!("the server did not prove itself")
+        };
+        client.keys = Some(done.keys);
+        client
+    }
+
+    /// Sends a call, and returns its reply.
+    fn send(
+        &mut self,
+        (program, version): (u32, u32),
+        procedure: u32,
+        credential: Credential<'_>,
+        body: &[u8],
+    ) -> Vec<u8> {
+        let credential = credential.encoded();
+        let header = CallHeader {
+            xid: 100 + self.sequence,
+            program,
+            version,
+            procedure,
+            credential: OpaqueAuth { flavor: AuthFlavor::RPCSEC_GSS, body: &credential },
+            verifier: OpaqueAuth::NONE,
+        };
+        let mut message = header.encoded();
+        if let Some(keys) = &self.keys {
+            message.truncate(header.bytes_to_verifier());
+            let mut mic = vec![0; keys.enctype().mic_len()];
+            keys.mic(&message[..], &mut mic).unwrap();
+            let verifier = OpaqueAuth { flavor: AuthFlavor::RPCSEC_GSS, body: &mic };
+            Encoder::new(&mut message).value(&verifier);
+        }
+        message.extend_from_slice(body);
+        self.stream.write_all(&FragmentMark::whole(message.len()).unwrap().to_bytes()).unwrap();
+        self.stream.write_all(&message).unwrap();
+        receive(&mut self.stream)
+    }
+
+    /// Calls, and returns the results, or `None` if the call was denied.
+    fn call(
+        &mut self,
+        program: (u32, u32),
+        procedure: u32,
+        service: Service,
+        args: &[u8],
+    ) -> Option<Vec<u8>> {
+        self.sequence += 1;
+        let (sequence, handle) = (self.sequence, self.handle.clone());
+        let credential = Credential::Data(Protected { handle: &handle, sequence, service });
+        let plain = [&sequence.to_be_bytes()[..], args].concat();
+        let keys = self.keys.as_ref().unwrap();
+        let mut body = Vec::new();
+        let mut encoder = Encoder::new(&mut body);
+        match service {
+            Service::None => encoder.raw(args),
+            Service::Integrity => {
+                let mut mic = vec![0; keys.enctype().mic_len()];
+                keys.mic(&plain[..], &mut mic).unwrap();
+                encoder.opaque(&plain);
+                encoder.opaque(&mic);
+            }
+            Service::Privacy => {
+                let mut token = vec![0; keys.enctype().sealed_len(plain.len())];
+                keys.seal(&plain[..], &mut token).unwrap();
+                PrivacyBody { token: &token }.encode(&mut encoder);
+            }
+        }
+        let reply = self.send(program, procedure, credential, &body);
+        let (verifier, results) = accepted(&reply)?;
+        let keys = self.keys.as_ref().unwrap();
+        keys.verify_mic(&sequence.to_be_bytes()[..], verifier).unwrap();
+        let mut opened = vec![0; results.len()];
+        let content = match service {
+            Service::None => return Some(results.to_vec()),
+            Service::Integrity => {
+                let body = IntegrityBody::from_bytes(results).unwrap();
+                keys.verify_mic(Parts::new(&[body.covered()]), body.mic()).unwrap();
+                body.content()
+            }
+            Service::Privacy => {
+                let body = PrivacyBody::from_bytes(results).unwrap();
+                let len = keys.open(body.token, &mut opened).unwrap();
+                ProtectedData::from_bytes(&opened[..len]).unwrap()
+            }
+        };
+        assert_eq!(content.sequence, sequence);
+        Some(content.data.to_vec())
+    }
+
+    /// Makes a file, and returns the status of NFSv3.
+    fn create(&mut self, service: Service, root: &[u8], name: &str) -> u32 {
+        let mut args = Vec::new();
+        let mut encoder = Encoder::new(&mut args);
+        encoder.opaque(root);
+        encoder.opaque(name.as_bytes());
+        // UNCHECKED, a mode, and nothing else.
+        [0, 1, 0o640, 0, 0, 0, 0, 0].into_iter().for_each(|word| encoder.u32(word));
+        status(&self.call(NFS, 8, service, &args).unwrap())
+    }
+
+    /// GETATTR. Returns its status, or `None` if the call was denied.
+    fn getattr(&mut self, service: Service, handle: &[u8]) -> Option<u32> {
+        let mut args = Vec::new();
+        Encoder::new(&mut args).opaque(handle);
+        self.call(NFS, 1, service, &args).map(|results| status(&results))
+    }
+}
+
+/// Reads a record.
+fn receive(stream: &mut TcpStream) -> Vec<u8> {
+    let mut mark = [0; 4];
+    stream.read_exact(&mut mark).unwrap();
+    let mut record = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
+    stream.read_exact(&mut record).unwrap();
+    record
+}
+
+fn status(results: &[u8]) -> u32 {
+    Decoder::new(results).u32().unwrap()
+}
+
+/// The verifier and the results of a successful reply; `None` for a denied call.
+fn accepted(reply: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut decoder = Decoder::new(reply);
+    let header: ReplyHeader<'_> = decoder.value().unwrap();
+    match header.status {
+        ReplyStatus::Accepted { verifier, status: AcceptStatus::Success } => {
+            Some((verifier.body, decoder.rest()))
+        }
+        ReplyStatus::Denied(_) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+const CASES: &[(&str, &[&str])] = &[(
+    "all",
+    &[
+        "aes256-cts-hmac-sha384-192",
+        "aes128-cts-hmac-sha256-128",
+        "aes256-cts-hmac-sha1-96",
+        "aes128-cts-hmac-sha1-96",
+    ],
+)];
+
+#[test]
+fn proven_users_work_by_the_flavours_of_the_export() {
+    let test = "kerberos::proven_users_work_by_the_flavours_of_the_export";
+    let Some((realm, _)) = Realm::again(test, CASES) else { return };
+    let is_root = rustix::process::geteuid().is_root();
+    let anna = if is_root { 4711 } else { rustix::process::geteuid().as_raw() };
+    let nfs = ServiceName::new("nfs", "localhost").unwrap();
+    let server = Running::new(|config| {
+        let pattern: Pattern = "anna@TEST.DAFS".parse().unwrap();
+        let rule = Rule { pattern, user: UserOf::Number(anna, 100) };
+        let rules = Rules { rules: vec![rule], default_realm: None };
+        let keytab = realm.path("server.keytab");
+        config.kerberos = Some(KerberosConfig { keytab, nfs: nfs.clone(), rules });
+        let export = &mut config.exports[0];
+        export.name = "data".to_owned();
+        export.options.admits.flavours = vec![Flavour::Krb5p, Flavour::Krb5i];
+    });
+    if is_root {
+        std::os::unix::fs::chown(server.path(), Some(anna), None).unwrap();
+    }
+    let address = server.server().nfs_addresses()[0];
+    let mut client = Client::new(address, &realm, "anna", &nfs);
+
+    let mut path = Vec::new();
+    Encoder::new(&mut path).opaque(b"/data");
+    let mounted = client.call(MOUNT, 1, Service::Integrity, &path).unwrap();
+    let mut decoder = Decoder::new(&mounted);
+    assert_eq!(decoder.u32().unwrap(), 0, "the mount was refused");
+    let root = decoder.opaque(64).unwrap().to_vec();
+    let flavors: Vec<u32> = (0..decoder.u32().unwrap()).map(|_| decoder.u32().unwrap()).collect();
+    assert_eq!(flavors, [390_005, 390_004]);
+
+    for (service, name) in [(Service::Privacy, "private"), (Service::Integrity, "whole")] {
+        assert_eq!(client.create(service, &root, name), 0, "{name}");
+        assert_eq!(std::fs::metadata(server.path().join(name)).unwrap().uid(), anna);
+        assert_eq!(client.getattr(service, &root), Some(0));
+    }
+    // The export demands more than a header that is protected.
+    assert_ne!(client.getattr(Service::None, &root), Some(0));
+    // A user without a rule is nobody.
+    let mut bert = Client::new(address, &realm, "bert", &nfs);
+    assert_eq!(bert.getattr(Service::Privacy, &root), Some(0));
+    if is_root {
+        assert_eq!(bert.create(Service::Privacy, &root, "of bert"), ACCES);
+    }
+    // A context of one user is no context of another: its MICs are others.
+    bert.handle.clone_from(&client.handle);
+    assert_eq!(bert.getattr(Service::Privacy, &root), None);
+    // Without a context there is nothing.
+    let mut sys = Vec::new();
+    let header = CallHeader {
+        xid: 1,
+        program: NFS.0,
+        version: NFS.1,
+        procedure: 1,
+        credential: OpaqueAuth { flavor: AuthFlavor::SYS, body: &[0; 20] },
+        verifier: OpaqueAuth::NONE,
+    };
+    header.encode(&mut Encoder::new(&mut sys));
+    Encoder::new(&mut sys).opaque(&root);
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(&FragmentMark::whole(sys.len()).unwrap().to_bytes()).unwrap();
+    stream.write_all(&sys).unwrap();
+    let reply = receive(&mut stream);
+    let refused = accepted(&reply).is_none_or(|(_, results)| status(results) != 0);
+    assert!(refused, "a claim was believed");
+}

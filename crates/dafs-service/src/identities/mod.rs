@@ -1,0 +1,214 @@
+//! Users of authenticated principals, with their groups from this host's user database.
+//!
+//! Invariants
+//! * Reactors never ask the database: [`Identities::known`] returns what an earlier
+//!   [`Identities::resolve`] on another thread has found.
+//! * A lookup that failed is not "no such user" and not "no groups". What was known stays, and a
+//!   principal that was not known is refused.
+//! * The number of kept principals is bounded. Those that were used longest ago make room.
+
+mod directory;
+mod rules;
+
+pub use directory::{Directory, LocalDirectory, LocalUser};
+pub use rules::{Pattern, Rule, Rules, UserOf};
+
+use crate::limits::{IDENTITIES_MAX, IDENTITY_FRESH_NS};
+use dafs_mem::Mutex;
+use dafs_store::Cred;
+use rules::User;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// The user of a principal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapped {
+    /// The user and its groups. `None` is the anonymous user of an export.
+    pub cred: Option<Cred>,
+}
+
+/// The database of users could not be asked.
+#[derive(Debug, Error)]
+#[error(
+    "cannot look up user {user:?} of principal {principal}: {source}; see `getent passwd {user}`"
+)]
+pub struct LookupFailed {
+    principal: String,
+    user: String,
+    source: std::io::Error,
+}
+
+/// The knowledge about a principal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Known {
+    /// Its user.
+    Fresh(Arc<Mapped>),
+    /// Its user some time ago. The caller has [`Identities::resolve`] called again on another
+    /// thread. Others are not told so meanwhile.
+    Stale(Arc<Mapped>),
+    /// Nothing: have [`Identities::resolve`] called first.
+    Nothing,
+}
+
+#[derive(Debug)]
+struct Entry {
+    mapped: Arc<Mapped>,
+    found_ns: u64,
+    used_ns: u64,
+}
+
+/// The users of principals.
+#[derive(Debug)]
+pub struct Identities {
+    rules: Rules,
+    directory: Box<dyn Directory>,
+    entries: Mutex<FxHashMap<Arc<str>, Entry>>,
+}
+
+impl Identities {
+    /// Makes a table without entries.
+    pub fn new(rules: Rules, directory: Box<dyn Directory>) -> Self {
+        Self { rules, directory, entries: Mutex::default() }
+    }
+
+    /// Returns what is known of a principal, given in its display form.
+    pub fn known(&self, principal: &str, now_ns: u64) -> Known {
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(principal) else { return Known::Nothing };
+        entry.used_ns = now_ns;
+        let mapped = entry.mapped.clone();
+        if now_ns.saturating_sub(entry.found_ns) <= IDENTITY_FRESH_NS {
+            return Known::Fresh(mapped);
+        }
+        // The next caller after a failed lookup asks again after a tenth of the time.
+        entry.found_ns = now_ns.saturating_sub(IDENTITY_FRESH_NS / 10 * 9);
+        Known::Stale(mapped)
+    }
+
+    /// Asks the database of users. It may block.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn resolve(&self, principal: &str, now_ns: u64) -> Result<Arc<Mapped>, LookupFailed> {
+        let mapped = Arc::new(self.look_up(principal)?);
+        let mut entries = self.entries.lock();
+        if entries.len() >= IDENTITIES_MAX && !entries.contains_key(principal) {
+            // An eighth goes at once, so that the search is rare.
+            let mut used: Vec<u64> = entries.values().map(|entry| entry.used_ns).collect();
+            let (_, bound, _) = used.select_nth_unstable(IDENTITIES_MAX / 8);
+            entries.retain(|_, entry| entry.used_ns > *bound);
+        }
+        let entry = Entry { mapped: mapped.clone(), found_ns: now_ns, used_ns: now_ns };
+        entries.insert(principal.into(), entry);
+        Ok(mapped)
+    }
+
+    fn look_up(&self, principal: &str) -> Result<Mapped, LookupFailed> {
+        let verdict = self.rules.decide(principal);
+        let name = match verdict.user {
+            User::Nobody => return Ok(Mapped { cred: None }),
+            User::Number(uid, gid) => {
+                return Ok(Mapped { cred: Some(Cred::new(uid, gid)) });
+            }
+            User::Name(name) => name,
+        };
+        let found = self.directory.user(name).map_err(|source| LookupFailed {
+            principal: principal.to_owned(),
+            user: name.to_owned(),
+            source,
+        })?;
+        let cred =
+            found.map(|user| Cred { uid: user.uid, gid: user.gid, groups: user.groups.into() });
+        Ok(Mapped { cred })
+    }
+
+    /// Says in words who a principal is and why, for administrators.
+    pub fn explain(&self, principal: &str) -> String {
+        let verdict = self.rules.decide(principal);
+        let rule = match verdict.rule {
+            Some(pattern) => format!("by the rule for {pattern}"),
+            None => "by no rule".to_owned(),
+        };
+        let user = match self.look_up(principal) {
+            Err(error) => return format!("{error} ({rule})"),
+            Ok(Mapped { cred: Some(cred), .. }) => {
+                let groups: Vec<String> = cred.groups.iter().map(u32::to_string).collect();
+                format!("user {}, group {}, groups {}", cred.uid, cred.gid, groups.join(" "))
+            }
+            Ok(Mapped { cred: None, .. }) => match verdict.user {
+                User::Name(name) => format!("nobody: this host has no user {name:?}"),
+                User::Number(..) | User::Nobody => "nobody".to_owned(),
+            },
+        };
+        format!("{principal} is {user} ({rule})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[derive(Debug)]
+    struct Toy(Arc<AtomicBool>);
+
+    impl Directory for Toy {
+        fn user(&self, name: &str) -> io::Result<Option<LocalUser>> {
+            if self.0.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let groups = (100..120).collect();
+            Ok((name == "anna").then_some(LocalUser { uid: 7, gid: 70, groups }))
+        }
+    }
+
+    fn identities() -> (Identities, Arc<AtomicBool>) {
+        let is_down = Arc::new(AtomicBool::new(false));
+        let rules = Rules { default_realm: Some("R".into()), ..Rules::default() };
+        (Identities::new(rules, Box::new(Toy(is_down.clone()))), is_down)
+    }
+
+    #[test]
+    fn a_user_has_all_groups_of_the_database() {
+        let (identities, _) = identities();
+        assert_eq!(identities.known("anna@R", 0), Known::Nothing);
+        let anna = identities.resolve("anna@R", 0).unwrap();
+        let cred = anna.cred.as_ref().unwrap();
+        assert_eq!((cred.uid, cred.gid, cred.groups.len()), (7, 70, 20));
+        assert_eq!(identities.known("anna@R", IDENTITY_FRESH_NS), Known::Fresh(anna));
+        assert_eq!(identities.resolve("bert@R", 0).unwrap().cred, None);
+        assert!(identities.explain("bert@R").contains("no user \"bert\""));
+        assert!(identities.explain("anna@R").contains("user 7, group 70"));
+    }
+
+    #[test]
+    fn a_database_that_fails_takes_nothing_away() {
+        let (identities, is_down) = identities();
+        let anna = identities.resolve("anna@R", 0).unwrap();
+        is_down.store(true, Ordering::Relaxed);
+        let later = IDENTITY_FRESH_NS + 1;
+        assert_eq!(identities.known("anna@R", later), Known::Stale(anna.clone()));
+        assert!(identities.resolve("anna@R", later).is_err());
+        assert_eq!(identities.known("anna@R", later), Known::Fresh(anna.clone()), "asked once");
+        let again = later + IDENTITY_FRESH_NS / 10 + 1;
+        assert_eq!(identities.known("anna@R", again), Known::Stale(anna));
+        let error = identities.resolve("bert@R", later).unwrap_err();
+        assert!(error.to_string().contains("getent passwd bert"), "{error}");
+        assert_eq!(identities.known("bert@R", later), Known::Nothing);
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let (identities, _) = identities();
+        let last = IDENTITIES_MAX as u64;
+        for number in 0..=last {
+            identities.resolve(&format!("u{number}@R"), number).unwrap();
+        }
+        let len = identities.entries.lock().len();
+        assert!(len < IDENTITIES_MAX && len > IDENTITIES_MAX / 2, "{len}");
+        assert_eq!(identities.known("u4@R", 0), Known::Nothing);
+        assert_ne!(identities.known(&format!("u{last}@R"), 0), Known::Nothing);
+    }
+}
