@@ -162,8 +162,8 @@ impl Origin {
     }
 
     /// Returns an export to name in a refusal, if callers from here may reach no export at all.
-    /// Such callers get no state in the server.
-    /// Those that prove their names need no privileged port.
+    /// Such callers get no state in the server. Those that prove their names need no privileged
+    /// port.
     pub(crate) fn refused<'a>(&self, namespace: &'a Namespace, proven: bool) -> Option<&'a Export> {
         let mut exports =
             namespace.exports().map(|export| (&**export, self.refusal_of(export, proven)));
@@ -190,7 +190,7 @@ impl Origin {
     }
 
     /// Returns the reason why unproven or proven callers from here may not reach an export.
-    fn refusal_of(&self, export: &Export, proven: bool) -> Option<Refusal> {
+    pub(crate) fn refusal_of(&self, export: &Export, proven: bool) -> Option<Refusal> {
         let admits = &export.options().admits;
         let reaches = |privileged| admits.reaches(self.address, proven, privileged);
         match self.trust {
@@ -294,6 +294,22 @@ mod tests {
         assert_eq!(from_afar("192.0.2.1:20049").refusal(&open), Some(Refusal::Port));
         assert_eq!(from_afar("192.0.3.1:20049").refusal(&open), Some(Refusal::Network));
         assert_eq!(from_afar("192.0.3.1:1023").refusal(&open), Some(Refusal::Network));
+    }
+
+    #[test]
+    fn a_proof_makes_up_for_a_port_only_where_the_export_takes_proofs() {
+        let networks = vec!["192.0.2.0/24".parse().unwrap()];
+        let with = |flavours| Admits { flavours, networks: networks.clone(), ..Admits::default() };
+        let refusals = |admits, address| {
+            let (export, origin) = (export(admits), from_afar(address));
+            [false, true].map(|proven| origin.refusal_of(&export, proven))
+        };
+        let port = Some(Refusal::Port);
+        let both = || with(vec![Flavour::Sys, Flavour::Krb5]);
+        assert_eq!(refusals(both(), "192.0.2.1:2000"), [port, None]);
+        assert_eq!(refusals(both(), "192.0.2.1:1000"), [None, None]);
+        assert_eq!(refusals(both(), "192.0.3.1:1000"), [Some(Refusal::Network); 2]);
+        assert_eq!(refusals(with(vec![Flavour::Sys]), "192.0.2.1:2000"), [port, port]);
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl NfsHandler {
         let namespace = shared.service.namespace();
         let refused = peer.origin.refused(&namespace, is_proven);
         if let Some(export) = refused {
-            shared.note_refusal(&peer.origin, export);
+            shared.note_refusal_of(&peer.origin, export, is_proven);
         }
         peer.admitted[usize::from(is_proven)] = Some((version, refused.is_none()));
         refused.is_none()
@@ -198,7 +198,12 @@ impl Handler for NfsHandler {
 
     fn may_establish(&mut self, peer: SocketAddr, process: CallerProcess) -> bool {
         let origin = self.shared.admission().origin(peer, process);
-        origin.refused(&self.shared.service.namespace(), true).is_none()
+        let namespace = self.shared.service.namespace();
+        let refused = origin.refused(&namespace, true);
+        if let Some(export) = refused {
+            self.shared.note_refusal_of(&origin, export, true);
+        }
+        refused.is_none()
     }
 
     fn call(&mut self, call: Call<'_>) -> Handled {

@@ -21,9 +21,8 @@ const HOSTS_MAX: usize = 256;
 pub(crate) struct Refusals(Mutex<FxHashMap<(IpAddr, Refusal), u64>>);
 
 impl Refusals {
-    /// Logs that calls from `origin` may not use an export.
-    pub(crate) fn note(&self, origin: &Origin, export: &Export, now_ns: u64) {
-        let Some(refusal) = origin.refusal(export) else { return };
+    /// Logs why calls from `origin` may not use an export.
+    pub(crate) fn note(&self, origin: &Origin, export: &Export, refusal: Refusal, now_ns: u64) {
         if !self.is_news(origin.address(), refusal, now_ns) {
             return;
         }

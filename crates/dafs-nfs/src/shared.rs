@@ -211,7 +211,16 @@ impl NfsShared {
 
     /// Logs the reason why callers of an origin may not use an export.
     pub(crate) fn note_refusal(&self, origin: &Origin, export: &Export) {
-        self.refusals.note(origin, export, self.now_ns.load(Ordering::Relaxed));
+        if let Some(refusal) = origin.refusal(export) {
+            self.refusals.note(origin, export, refusal, self.now_ns.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Does the same for callers that prove their names, or for those that do not.
+    pub(crate) fn note_refusal_of(&self, origin: &Origin, export: &Export, proven: bool) {
+        if let Some(refusal) = origin.refusal_of(export, proven) {
+            self.refusals.note(origin, export, refusal, self.now_ns.load(Ordering::Relaxed));
+        }
     }
 
     /// Returns the asynchronous copies.

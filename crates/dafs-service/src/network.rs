@@ -171,8 +171,9 @@ impl Admits {
 
     /// True if callers at this address, proven or not, may use some flavour.
     pub fn reaches(&self, address: IpAddr, proven: bool, privileged: bool) -> bool {
+        let is_proof_enough = proven && self.flavours.iter().any(|flavour| flavour.is_proven());
         !self.flavours.is_empty()
-            && (privileged || self.unprivileged_ports || proven)
+            && (privileged || self.unprivileged_ports || is_proof_enough)
             && self.networks.iter().any(|range| range.contains(address))
     }
 }

@@ -132,6 +132,11 @@ impl<'a> OpContext<'a> {
         }
     }
 
+    /// True if the export of the current file handle demands another flavour.
+    pub(crate) fn is_wrong_flavour(&self) -> bool {
+        self.frame.current.is_some_and(|current| current.refused == Some(Status::WrongSec))
+    }
+
     /// Returns the saved file handle.
     ///
     /// # Errors
