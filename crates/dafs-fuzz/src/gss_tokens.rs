@@ -3,7 +3,7 @@
 //! The input chooses the type and a way: raw bytes as a token; or a message that one side seals or signs, and
 //! changes to its token on the way.
 //!
-//! Checked: no panic; a token that nobody has made opens nothing and leaves no plain text; an unchanged token
+//! Checked: no panic; a token that no key has made opens nothing and leaves no plain text; an unchanged token
 //! yields its message.
 
 use crate::input::Input;
@@ -51,7 +51,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Nobody has made these bytes.
+/// Offers bytes that no key has made.
 fn raw(to: &Keys, bytes: &[u8]) {
     let mut out = vec![0; bytes.len()];
     assert!(to.open(bytes, &mut out).is_err());
