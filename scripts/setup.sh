@@ -51,23 +51,35 @@ install_packages() {
         die "apt-get could not install: ${missing[*]}"
 }
 
-# Debian's packages ask /usr/sbin/policy-rc.d whether a service may start.
+# Runs `install_packages PACKAGE...` so that no service of the new packages runs, now or after the next boot.
 without_starting_services() {
-    local policy=/usr/sbin/policy-rc.d package absent=''
-    if [[ -e $policy ]]; then
-        "$@"
-        return
-    fi
+    local policy=/usr/sbin/policy-rc.d package absent='' before unit
     for package in "${@:2}"; do
         is_installed "$package" || absent=$package
     done
-    [[ ! $absent ]] || {
+    [[ $absent ]] || return 0
+    before=$(units_of_boot)
+    # Debian's packages ask this program whether a service may start.
+    if [[ -e $policy ]]; then
+        "$@"
+    else
         as_root sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy"
         trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT
-    }
-    "$@"
-    [[ ! -e $policy ]] || as_root rm -f "$policy"
-    trap - EXIT
+        "$@"
+        as_root rm -f "$policy"
+        trap - EXIT
+    fi
+    command -v systemctl >/dev/null || return 0
+    for unit in $(comm -13 <(echo "$before") <(units_of_boot)); do
+        as_root systemctl --quiet disable "$unit" >/dev/null 2>&1 ||
+            echo "setup: $unit will start at the next boot; to prevent it: systemctl disable $unit" >&2
+    done
+}
+
+# The units that systemd starts at boot, sorted.
+units_of_boot() {
+    [[ -d /etc/systemd/system ]] || return 0
+    find /etc/systemd/system -path '*.wants/*' -type l -printf '%f\n' 2>/dev/null | sort -u
 }
 
 # The version that apt would install of package $1, without epoch and Debian's suffix.
