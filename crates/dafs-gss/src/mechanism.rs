@@ -74,6 +74,8 @@ pub struct Established {
     pub token: Option<Vec<u8>>,
     /// The initiator.
     pub principal: Principal,
+    /// The acceptor has proven who it is, too (RFC 2743 1.2.6), or does so with `token`.
+    pub mutual: bool,
     /// The end of the ticket, in seconds since 1970. Nothing was added for clocks that differ.
     pub end_time_seconds: u64,
     /// The keys of the context's messages.

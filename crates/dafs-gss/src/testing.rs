@@ -6,17 +6,18 @@
 //!
 //! Invariants
 //! * Nobody without the secret establishes a context, or changes a token on its way.
-//! * Each context of an initiator has other keys.
+//! * Each context of an initiator has other keys, and so has each principal.
 
 use crate::mechanism::{
     Accept, BAD_BINDINGS, Established, FAILURE, Failure, Initiate, Pending, Principal, ServiceName,
     Step, Wanted,
 };
 use crate::token::{Agreed, Enctype, Key, Keys, Role, Seed};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A "realm" of this mechanism: all who know one secret.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Toy {
     secret: [u8; 16],
     enctype: Enctype,
@@ -39,6 +40,12 @@ pub struct ToyInitiator {
     contexts: AtomicU64,
 }
 
+impl fmt::Debug for Toy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Toy({})", self.enctype)
+    }
+}
+
 impl Toy {
     /// Makes a realm. Messages have tokens of this type.
     pub fn new(secret: [u8; 16], enctype: Enctype) -> Self {
@@ -58,13 +65,17 @@ impl Toy {
         ToyInitiator { toy: *self, principal, rounds, end_time_seconds, contexts }
     }
 
-    /// Returns the keys of a context by its number. Number 0 is for the tokens that establish contexts.
-    fn keys(&self, role: Role, context: u64) -> Keys {
+    /// Returns the keys of a principal's context by its number. The empty principal and number 0 are for the
+    /// tokens that establish contexts.
+    fn keys(&self, role: Role, principal: &str, context: u64) -> Keys {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.secret);
         bytes[16..24].copy_from_slice(&self.secret[..8]);
         for (byte, number) in bytes.iter_mut().zip(context.to_be_bytes()) {
             *byte ^= number;
+        }
+        for (byte, hashed) in bytes[8..].iter_mut().zip(hashed(principal).to_be_bytes()) {
+            *byte ^= hashed;
         }
         // INVARIANT: no type has longer keys than 32 bytes, and the slice has the length of this one's.
         let key = Key::new(self.enctype, &bytes[..self.enctype.key_len()]).expect("a fitting key");
@@ -77,7 +88,7 @@ impl Toy {
         token.resize(len + self.enctype.mic_len(), 0);
         let (text, mic) = token.split_at_mut(len);
         // The room is exactly that of a MIC.
-        let made = self.keys(role, 0).mic(&*text, mic);
+        let made = self.keys(role, "", 0).mic(&*text, mic);
         debug_assert_eq!(made, Ok(self.enctype.mic_len()));
         token
     }
@@ -86,7 +97,7 @@ impl Toy {
         let defective = || Failure::defective("this is no token of the toy mechanism");
         let len = token.len().checked_sub(self.enctype.mic_len()).ok_or_else(defective)?;
         let (text, mic) = token.split_at(len);
-        self.keys(role, 0).verify_mic(text, mic).map_err(|_| defective())?;
+        self.keys(role, "", 0).verify_mic(text, mic).map_err(|_| defective())?;
         Ok(text)
     }
 
@@ -99,10 +110,17 @@ impl Toy {
         let name = hello.principal.as_bytes().to_vec();
         let principal = Principal::new(name.clone(), name)
             .ok_or_else(|| Failure::here(FAILURE, "the principal has no good name"))?;
-        let keys = self.keys(role, hello.context);
-        let end_time_seconds = hello.end_time_seconds;
-        Ok(Step::Done(Box::new(Established { token, principal, end_time_seconds, keys })))
+        let keys = self.keys(role, &hello.principal, hello.context);
+        let Hello { end_time_seconds, mutual, .. } = *hello;
+        Ok(Step::Done(Box::new(Established { token, principal, mutual, end_time_seconds, keys })))
     }
+}
+
+/// A hash of a name (FNV-1a).
+fn hashed(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// The content of an initiator's token.
@@ -312,6 +330,7 @@ mod tests {
                 assert_eq!(sent, u32::from(rounds) * 2 - u32::from(!mutual));
                 assert_eq!(theirs.principal.display(), "anna@TOY");
                 assert_eq!(theirs.end_time_seconds, END_SECONDS);
+                assert_eq!([ours.mutual, theirs.mutual], [mutual; 2]);
                 let mut mic = [0; 40];
                 ours.keys.mic(&b"call"[..], &mut mic).unwrap();
                 assert_eq!(theirs.keys.verify_mic(&b"call"[..], &mic), Ok(()));
@@ -320,6 +339,21 @@ mod tests {
                 assert!(theirs.keys.verify_mic(&b"call"[..], &mic).is_err(), "other keys");
             }
         }
+    }
+
+    #[test]
+    fn keys_of_two_principals_differ_and_no_secret_is_printed() {
+        let (target, acceptor) = (nfs(), toy().acceptor(nfs()));
+        let wanted = Wanted { target: &target, mutual: false, bindings: None };
+        let [anna, bert] = ["anna@TOY", "bert@TOY"].map(|name| {
+            let initiator = toy().initiator(name, 1, END_SECONDS);
+            assert!(!format!("{initiator:?}").contains("3, 3"), "{initiator:?}");
+            establish(&initiator, &acceptor, &wanted, None).unwrap()
+        });
+        let mut mic = [0; 40];
+        anna.1.keys.mic(&b"call"[..], &mut mic).unwrap();
+        assert_eq!(anna.2.keys.verify_mic(&b"call"[..], &mic), Ok(()));
+        assert!(bert.2.keys.verify_mic(&b"call"[..], &mic).is_err());
     }
 
     #[test]

@@ -83,6 +83,9 @@ sites! {
     /// RPC client on RDMA: a call or a reply that is too long for a message, into or out of memory
     /// that the server reaches.
     RpcRdmaLong => "rpc_rdma_long",
+    /// RPC over TLS in user space: the part of a record whose rest has not come, and data of a
+    /// client, which its program may change meanwhile.
+    TlsRecord => "tls_record",
     /// GSS: data of a message, from memory that a peer can reach, while it is signed, sealed or
     /// opened.
     Gss => "gss",

@@ -10,8 +10,10 @@
 //!   test runs itself again, with the realm in its environment.
 
 use crate::stores::missing;
+use std::fs::Permissions;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -219,6 +221,12 @@ impl Realm {
             commands.push_str(&format!("setstr nfs/e{number}.test.dafs session_enctypes {name}\n"));
         }
         self.admin(&commands);
+        for entry in std::fs::read_dir(&self.dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "keytab") {
+                std::fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+            }
+        }
     }
 
     /// Starts the KDC; `None` if it ends, as it does when its port is taken.

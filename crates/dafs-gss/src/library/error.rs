@@ -4,6 +4,7 @@ use crate::mechanism::Failure;
 use dafs_mem::Unavailable;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// The reason why Kerberos cannot be used.
@@ -47,6 +48,9 @@ pub enum KeytabProblem {
     /// The file is something else.
     #[error("is no keytab; name the file that kadmin ktadd has written")]
     NoKeytab,
+    /// Other users can read or change the keys.
+    #[error("can be read or changed by other users (mode {0:o}); run: chmod 600 KEYTAB")]
+    Open(u32),
     /// The file cannot be read.
     #[error("cannot be read ({0}); it must be readable for the user that this program runs as")]
     Unreadable(io::Error),
@@ -55,13 +59,21 @@ pub enum KeytabProblem {
 /// The bytes before the first key: the mark of a keytab and its version, 1 or 2.
 const MARK_BYTES: usize = 2;
 
+/// The permissions of the group and of other users.
+const OTHERS: u32 = 0o077;
+
 /// Looks at a keytab before the library does, whose texts do not say what is wrong with it.
 pub(super) fn check_keytab(path: &Path) -> Result<(), LibraryError> {
+    let missing = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => KeytabProblem::Missing,
+        _ => KeytabProblem::Unreadable(error),
+    };
     let check = || -> Result<(), KeytabProblem> {
-        let mut file = File::open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => KeytabProblem::Missing,
-            _ => KeytabProblem::Unreadable(error),
-        })?;
+        // A pipe would block the thread that opens it.
+        if !std::fs::metadata(path).map_err(missing)?.is_file() {
+            return Err(KeytabProblem::NoKeytab);
+        }
+        let mut file = File::open(path).map_err(missing)?;
         let about = file.metadata().map_err(KeytabProblem::Unreadable)?;
         if !about.is_file() {
             return Err(KeytabProblem::NoKeytab);
@@ -71,7 +83,13 @@ pub(super) fn check_keytab(path: &Path) -> Result<(), LibraryError> {
         }
         let mut mark = [0; MARK_BYTES];
         file.read_exact(&mut mark).map_err(KeytabProblem::Unreadable)?;
-        if matches!(mark, [5, 1 | 2]) { Ok(()) } else { Err(KeytabProblem::NoKeytab) }
+        if !matches!(mark, [5, 1 | 2]) {
+            return Err(KeytabProblem::NoKeytab);
+        }
+        match about.mode() & OTHERS {
+            0 => Ok(()),
+            _ => Err(KeytabProblem::Open(about.mode() & 0o7777)),
+        }
     };
     check().map_err(|problem| LibraryError::Keytab { path: path.to_owned(), problem })
 }
@@ -79,6 +97,8 @@ pub(super) fn check_keytab(path: &Path) -> Result<(), LibraryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn bad_keytabs_are_told_apart() {
@@ -86,6 +106,16 @@ mod tests {
         let path = dir.path().join("keytab");
         let text = || check_keytab(&path).unwrap_err().to_string();
         assert!(text().contains("keytab: does not exist; write it: kadmin ktadd"), "{}", text());
+        std::fs::write(&path, b"\x05\x02more").unwrap();
+        for mode in [0o644, 0o640, 0o620, 0o604, 0o602, 0o660] {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            assert!(text().contains(&format!("(mode {mode:o}); run: chmod 600")), "{}", text());
+        }
+        for mode in [0o600, 0o400, 0o700] {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            check_keytab(&path).unwrap();
+        }
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         for (content, want) in [
             (&b""[..], "holds no keys"),
             (b"\x05\x02", "holds no keys"),
@@ -97,6 +127,12 @@ mod tests {
         }
         std::fs::write(&path, b"\x05\x02more").unwrap();
         check_keytab(&path).unwrap();
+        // Opened, a pipe that nobody writes to would block for ever.
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let piped = check_keytab(&pipe).unwrap_err().to_string();
+        assert!(piped.contains("is no keytab"), "{piped}");
         let folder = check_keytab(dir.path()).unwrap_err().to_string();
         assert!(folder.contains("is no keytab"), "{folder}");
     }

@@ -1,6 +1,7 @@
 //! The initiating side.
 
 use super::acceptor::place;
+use super::cache::MemoryCache;
 use super::error::{LibraryError, check_keytab};
 use super::sys::{Context, Credential, Gss, Kind, Name, Usage, flag};
 use super::{established, pending};
@@ -8,7 +9,6 @@ use crate::limits::{BINDINGS_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::mechanism::{BAD_BINDINGS, FAILURE, Failure, Initiate, Pending, Step, Wanted};
 use std::ffi::{CStr, CString};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where an initiator's tickets come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,9 @@ pub struct Initiator {
     credentials: Credentials,
     /// The store of the credentials: pairs of a kind and a place. None for the default cache.
     store: Vec<(&'static CStr, CString)>,
+    /// The cache for tickets that a keytab yields, which ends with the initiator.
+    #[cfg_attr(not(test), expect(dead_code, reason = "it is dropped"))]
+    cache: Option<MemoryCache>,
 }
 
 /// A context on the way, with the number of its tokens so far.
@@ -42,9 +45,6 @@ struct State {
     round: u8,
 }
 
-/// Numbers the caches of this process that are only in memory.
-static CACHES: AtomicU64 = AtomicU64::new(0);
-
 impl Initiator {
     /// Makes an initiator. Tickets are looked for when a context is initiated, so they may come later.
     ///
@@ -54,20 +54,27 @@ impl Initiator {
         Gss::get()?;
         let text =
             |text: &str| CString::new(text).map_err(|_| LibraryError::ZeroByte(text.to_owned()));
-        let store = match &credentials {
-            Credentials::Default => Vec::new(),
-            Credentials::Cache(name) => vec![(c"ccache", text(name)?)],
+        let (store, cache) = match &credentials {
+            Credentials::Default => (Vec::new(), None),
+            Credentials::Cache(name) => (vec![(c"ccache", text(name)?)], None),
             Credentials::Keytab { path, principal } => {
                 check_keytab(path)?;
                 text(principal.as_deref().unwrap_or_default())?;
-                let number = CACHES.fetch_add(1, Ordering::Relaxed);
-                vec![
+                let cache = MemoryCache::new();
+                let store = vec![
                     (c"client_keytab", place("FILE:", path)?),
-                    (c"ccache", text(&format!("MEMORY:dafs-{number}"))?),
-                ]
+                    (c"ccache", cache.name().to_owned()),
+                ];
+                (store, Some(cache))
             }
         };
-        Ok(Self { credentials, store })
+        Ok(Self { credentials, store, cache })
+    }
+
+    /// Returns the name of the cache of its own.
+    #[cfg(test)]
+    pub(super) fn cache_name(&self) -> Option<String> {
+        self.cache.as_ref().and_then(|cache| cache.name().to_str().ok().map(str::to_owned))
     }
 
     /// Acquires the credentials anew for each context, so that renewed tickets are used.
@@ -128,7 +135,7 @@ impl Initiator {
             return Err(Failure::here(FAILURE, "the service did not prove who it is"));
         }
         let initiator = state.context.initiator()?;
-        established(state.context, &initiator, moved.token)
+        established(state.context, &initiator, moved)
     }
 }
 

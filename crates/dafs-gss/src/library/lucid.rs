@@ -96,12 +96,11 @@ pub(super) fn export(mut context: Context) -> Result<(Agreed, u64), Failure> {
 }
 
 fn agreed(lucid: &Lucid) -> Result<Agreed, Failure> {
+    if lucid.protocol != RFC_4121 {
+        return Err(refused(lucid.old.key.enctype));
+    }
     let acceptor_subkey = lucid.new.have_acceptor_subkey != 0;
-    let key = match (lucid.protocol, acceptor_subkey) {
-        (RFC_4121, false) => &lucid.new.key,
-        (RFC_4121, true) => &lucid.new.acceptor_subkey,
-        _ => &lucid.old.key,
-    };
+    let key = if acceptor_subkey { &lucid.new.acceptor_subkey } else { &lucid.new.key };
     let enctype = Enctype::from_number(key.enctype)
         .filter(|enctype| enctype.key_len() == key.length as usize && !key.data.is_null());
     let Some(enctype) = enctype else { return Err(refused(key.enctype)) };
@@ -145,10 +144,19 @@ mod tests {
     fn only_keys_for_aes_are_taken() {
         let good = agreed(&lucid(1, 18, &[1; 32])).unwrap();
         assert_eq!((good.role, good.sequence, good.acceptor_subkey), (Role::Initiator, 5, true));
-        // DES, triple DES, RC4 and Camellia; the old protocol; lengths that do not fit.
-        for (protocol, enctype, len) in
-            [(0, 3, 8), (0, 16, 24), (0, 23, 16), (1, 26, 32), (1, 18, 16), (1, 17, 32), (1, 18, 0)]
-        {
+        // DES, triple DES, RC4 and Camellia; the old protocol, also with a key for AES; a protocol that does not
+        // exist; lengths that do not fit.
+        for (protocol, enctype, len) in [
+            (0, 3, 8),
+            (0, 16, 24),
+            (0, 23, 16),
+            (0, 18, 32),
+            (2, 18, 32),
+            (1, 26, 32),
+            (1, 18, 16),
+            (1, 17, 32),
+            (1, 18, 0),
+        ] {
             let refused = agreed(&lucid(protocol, enctype, &vec![1; len])).unwrap_err();
             assert!(refused.to_string().contains(&format!("encryption type {enctype},")));
         }

@@ -12,6 +12,9 @@ const NO_CREDENTIAL: u32 = 7 << 16;
 /// GSS_S_CREDENTIALS_EXPIRED (RFC 2744 3.9.1).
 const EXPIRED: u32 = 11 << 16;
 
+/// GSS_S_CONTEXT_EXPIRED (RFC 2744 3.9.1): the ticket has ended while the context was established.
+const CONTEXT_EXPIRED: u32 = 12 << 16;
+
 const NO_TICKET: &str = "get a ticket: kinit, or name a client keytab";
 const NO_SERVICE_KEY: &str = "put the keys of the service into the keytab: kadmin ktadd -k KEYTAB \
                               SERVICE/HOST, and see with klist -k KEYTAB whether they are there";
@@ -60,7 +63,7 @@ pub(super) fn remedy(major: u32, minor: u32) -> Option<&'static str> {
         45 | 181 | 230 => NO_SERVICE_KEY,
         _ if minor == KEYTAB_WITHOUT_KEY => NO_SERVICE_KEY,
         _ if major == NO_CREDENTIAL => NO_TICKET,
-        _ if major == EXPIRED => "the ticket has ended: kinit",
+        _ if major == EXPIRED || major == CONTEXT_EXPIRED => "the ticket has ended: kinit",
         _ => return None,
     })
 }
@@ -91,6 +94,7 @@ mod tests {
         }
         assert_eq!(remedy(0xd_0000, 5), None);
         assert_eq!(remedy(EXPIRED, 0), remedy(0, KERBEROS.wrapping_add(32).cast_unsigned()));
+        assert_eq!(remedy(CONTEXT_EXPIRED, 100_001), remedy(EXPIRED, 0));
         assert_eq!(remedy(NO_CREDENTIAL, 0), Some(NO_TICKET));
     }
 }

@@ -1,5 +1,5 @@
-//! libgssapi_krb5, loaded at run time. With [`lucid`](super::lucid), the only module of this crate with unsafe
-//! code.
+//! libgssapi_krb5, loaded at run time. With [`lucid`](super::lucid) and [`cache`](super::cache), the only module
+//! of this crate with unsafe code.
 //!
 //! Notes
 //! * The structures and numbers are those of RFC 2744 and of the library's headers, which have not changed

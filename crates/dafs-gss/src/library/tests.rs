@@ -4,6 +4,7 @@ use super::reference::Reference;
 use super::sys::{Context, Gss, Kind, Usage, flag};
 use super::*;
 use crate::enctype::Enctype;
+use crate::limits::ACCEPTS_AT_ONCE;
 use crate::mechanism::{Accept as _, BAD_BINDINGS, Initiate as _, ServiceName, Wanted};
 use dafs_testkit::realm::{ENCTYPES, REALM, Realm};
 use std::path::PathBuf;
@@ -120,6 +121,7 @@ fn contexts_are_established_with_all_credentials() {
             for mutual in [false, true] {
                 let ends = establish(&from, &to, &Want::new(name, mutual)).unwrap();
                 check(&ends);
+                assert_eq!([ends.0.mutual, ends.1.mutual], [mutual; 2]);
                 for end in [&ends.0, &ends.1] {
                     assert_eq!(end.principal.display(), format!("{user}@{REALM}"));
                     let left = end.end_time_seconds - now();
@@ -129,6 +131,22 @@ fn contexts_are_established_with_all_credentials() {
             }
         }
     }
+}
+
+/// A cache of the same name is empty after its owner has gone.
+#[test]
+fn tickets_of_a_keytab_end_with_their_initiator() {
+    let Some(realm) = inside("tickets_of_a_keytab_end_with_their_initiator") else { return };
+    let nfs = acceptor(&realm, "nfs");
+    let want = Want::new("nfs", false);
+    let credentials = Credentials::Keytab { path: realm.path("bert.keytab"), principal: None };
+    let bert = Initiator::new(credentials).unwrap();
+    let name = bert.cache_name().unwrap();
+    establish(&bert, &nfs, &want).unwrap();
+    let again = Initiator::new(Credentials::Cache(name)).unwrap();
+    establish(&again, &nfs, &want).unwrap();
+    drop(bert);
+    establish(&again, &nfs, &want).unwrap_err();
 }
 
 #[test]
@@ -142,6 +160,41 @@ fn an_acceptor_takes_tickets_for_its_own_service_only() {
     }
     let elsewhere = Want { target: service("nfs", "server.test.dafs"), ..Want::new("nfs", false) };
     establish(&anna, &acceptor(&realm, "nfs"), &elsewhere).unwrap_err();
+}
+
+#[test]
+fn a_replayed_token_is_refused_where_it_is_the_whole_proof() {
+    let Some(realm) = inside("a_replayed_token_is_refused_where_it_is_the_whole_proof") else {
+        return;
+    };
+    let anna = initiator(&realm, "anna");
+    let (keytab, cache) = (realm.path("server.keytab"), realm.path("replays"));
+    let (nfs, dafs) = (service("nfs", "localhost"), service("dafs", "localhost"));
+    let open = |service| Acceptor::refusing_replays(&keytab, service, &cache).unwrap();
+    let (strict, restarted) = (open(&dafs), open(&dafs));
+    let token = |target| {
+        let wanted = Wanted { target, mutual: true, bindings: None };
+        let Step::Continue { token, .. } = anna.initiate(None, &wanted, &[]) else {
+            panic!("a token for the acceptor")
+        };
+        token
+    };
+    let takes = |acceptor: &Acceptor, token: &[u8]| match acceptor.accept(None, token, None) {
+        Step::Done(_) => None,
+        Step::Failed(failure) => Some(failure.to_string()),
+        Step::Continue { .. } => panic!("another round"),
+    };
+    for _ in 0..ACCEPTS_AT_ONCE + 1 {
+        let seen = token(&dafs);
+        assert_eq!(takes(&strict, &seen), None);
+        for again in [&strict, &restarted] {
+            let refused = takes(again, &seen).unwrap();
+            assert!(refused.contains("replay"), "{refused}");
+        }
+    }
+    let seen = token(&nfs);
+    let lax = acceptor(&realm, "nfs");
+    assert_eq!([takes(&lax, &seen), takes(&lax, &seen)], [None, None]);
 }
 
 #[test]

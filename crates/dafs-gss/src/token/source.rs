@@ -4,6 +4,8 @@
 //! * Every byte is read once. So a peer that changes its memory meanwhile cannot make the MAC and
 //!   the cipher see different bytes.
 //! * A message of several pieces is never joined.
+//! * Bytes that no peer can change are seen where they lie. Others are copied first, in counted
+//!   pieces.
 
 use crate::limits::{PIECE_BYTES, SMALL_PIECE_BYTES};
 use dafs_mem::{Site, VolatileSlice};
@@ -20,6 +22,10 @@ pub trait Source {
 
     /// Fills `into` with the next bytes. The caller asks for no more than [`len`](Self::len).
     fn read(&mut self, into: &mut [u8]);
+
+    /// Passes the next `len` bytes to `look`, in pieces of any length. The caller asks for no more
+    /// than [`len`](Self::len).
+    fn show(&mut self, len: usize, look: &mut dyn FnMut(&[u8]));
 }
 
 /// A source that lies in one piece and can be read in another order.
@@ -36,6 +42,12 @@ impl Source for &[u8] {
     fn read(&mut self, into: &mut [u8]) {
         let (now, later) = self.split_at(into.len());
         into.copy_from_slice(now);
+        *self = later;
+    }
+
+    fn show(&mut self, len: usize, look: &mut dyn FnMut(&[u8])) {
+        let (now, later) = self.split_at(len);
+        look(now);
         *self = later;
     }
 }
@@ -56,6 +68,13 @@ impl Source for VolatileSlice<'_> {
         now.copy_to(into, Site::Gss);
         *self = later;
     }
+
+    fn show(&mut self, len: usize, look: &mut dyn FnMut(&[u8])) {
+        if len <= SMALL_PIECE_BYTES {
+            return copies::<SMALL_PIECE_BYTES>(self, len, look);
+        }
+        copies::<PIECE_BYTES>(self, len, look);
+    }
 }
 
 impl Contiguous for VolatileSlice<'_> {
@@ -74,6 +93,10 @@ impl<S: Source + ?Sized> Source for &mut S {
     fn read(&mut self, into: &mut [u8]) {
         S::read(self, into);
     }
+
+    fn show(&mut self, len: usize, look: &mut dyn FnMut(&[u8])) {
+        S::show(self, len, look);
+    }
 }
 
 /// One source after another.
@@ -89,6 +112,16 @@ impl<A: Source, B: Source> Source for (A, B) {
         }
         if !second.is_empty() {
             self.1.read(second);
+        }
+    }
+
+    fn show(&mut self, len: usize, look: &mut dyn FnMut(&[u8])) {
+        let first = self.0.len().min(len);
+        if first > 0 {
+            self.0.show(first, look);
+        }
+        if len > first {
+            self.1.show(len - first, look);
         }
     }
 }
@@ -108,6 +141,18 @@ impl<'a, S: Source + Copy> Parts<'a, S> {
     pub fn new(parts: &'a [S]) -> Self {
         Self { current: None, rest: parts, len: parts.iter().map(Source::len).sum() }
     }
+
+    /// The part with the next unread byte. The caller knows that there is one.
+    fn part(&mut self) -> &mut S {
+        while self.current.as_ref().is_none_or(Source::is_empty) {
+            let next = self.rest.split_first();
+            // INVARIANT: the contract of `read` and `show`.
+            let (next, rest) = next.expect("a source is not read beyond its end");
+            (self.current, self.rest) = (Some(*next), rest);
+        }
+        // INVARIANT: the loop has set it.
+        self.current.as_mut().expect("a part")
+    }
 }
 
 impl<S: Source + Copy> Source for Parts<'_, S> {
@@ -118,35 +163,29 @@ impl<S: Source + Copy> Source for Parts<'_, S> {
     fn read(&mut self, mut into: &mut [u8]) {
         self.len -= into.len();
         while !into.is_empty() {
-            let Some(part) = self.current.as_mut().filter(|part| !part.is_empty()) else {
-                let (next, rest) = self
-                    .rest
-                    .split_first()
-                    .map_or((None, self.rest), |(next, rest)| (Some(*next), rest));
-                assert!(next.is_some(), "a source is read beyond its end");
-                (self.current, self.rest) = (next, rest);
-                continue;
-            };
+            let part = self.part();
             let (now, later) = into.split_at_mut(part.len().min(into.len()));
             part.read(now);
             into = later;
         }
     }
-}
 
-/// Shows the next `len` bytes in pieces. All but the last are as long as each other, and a whole number of
-/// cipher blocks.
-pub(super) fn pieces(source: &mut dyn Source, len: usize, look: &mut dyn FnMut(&[u8])) {
-    if len <= SMALL_PIECE_BYTES {
-        return pieces_of::<SMALL_PIECE_BYTES>(source, len, look);
+    fn show(&mut self, mut len: usize, look: &mut dyn FnMut(&[u8])) {
+        self.len -= len;
+        while len > 0 {
+            let part = self.part();
+            let now = part.len().min(len);
+            part.show(now, look);
+            len -= now;
+        }
     }
-    pieces_of::<PIECE_BYTES>(source, len, look);
 }
 
-/// Not inlined, so that short messages pay for no large frame.
+/// Shows the next `len` bytes of memory that a peer may change, in private copies of its pieces. Not
+/// inlined, so that short messages pay for no large frame.
 #[inline(never)]
-fn pieces_of<const BYTES: usize>(
-    source: &mut dyn Source,
+fn copies<const BYTES: usize>(
+    source: &mut VolatileSlice<'_>,
     mut len: usize,
     look: &mut dyn FnMut(&[u8]),
 ) {
@@ -191,18 +230,42 @@ mod tests {
         }
     }
 
-    #[test]
-    fn pieces_are_whole_blocks_but_for_the_last() {
-        for len in [0, 1, 511, 512, 513, 4096, 4097, 10_000] {
-            let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
-            let (mut seen, mut lengths) = (Vec::new(), Vec::new());
-            pieces(&mut &bytes[..], len, &mut |piece| {
-                seen.extend_from_slice(piece);
-                lengths.push(piece.len());
-            });
-            assert_eq!(seen, bytes);
-            let last = lengths.len().saturating_sub(1);
-            assert!(lengths[..last].iter().all(|len| len % 16 == 0), "{lengths:?}");
+    fn shown_in_steps(mut source: impl Source, step: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while !source.is_empty() {
+            let len = step.min(source.len());
+            let before = bytes.len();
+            source.show(len, &mut |piece| bytes.extend_from_slice(piece));
+            assert_eq!(bytes.len() - before, len);
         }
+        bytes
+    }
+
+    #[test]
+    fn all_sources_show_the_same_bytes() {
+        let want: Vec<u8> = (0..10_000).map(|at| (at * 7) as u8).collect();
+        let mut shared = want.clone();
+        let view = VolatileSlice::from_mut(&mut shared);
+        for step in [1, 511, 512, 513, 4096, 4097, 10_000] {
+            assert_eq!(shown_in_steps(&want[..], step), want);
+            assert_eq!(shown_in_steps(view, step), want);
+            for cut in [0, 1, 5000, 9999, 10_000] {
+                let (a, b) = want.split_at(cut);
+                assert_eq!(shown_in_steps((a, b), step), want);
+                assert_eq!(shown_in_steps(Parts::new(&[a, &[], b, &[]]), step), want);
+                let (a, b) = view.split(cut);
+                assert_eq!(shown_in_steps(Parts::new(&[a, b]), step), want);
+            }
+        }
+    }
+
+    #[test]
+    fn private_bytes_are_shown_where_they_lie() {
+        let bytes = [7; 10_000];
+        let (a, b) = bytes.split_at(3);
+        let mut shown = Vec::new();
+        let mut see = |piece: &[u8]| shown.push(piece.as_ptr_range());
+        (&b"head"[..], Parts::new(&[a, b])).show(10_004, &mut see);
+        assert_eq!(shown[1..], [a.as_ptr_range(), b.as_ptr_range()]);
     }
 }

@@ -4,15 +4,16 @@
 //! * A checksum is compared in constant time.
 //! * Types 19 and 20 decrypt nothing before the checksum is found good. After an error no byte of the plain
 //!   text is left in the output.
-//! * Data is read once, and written once to the output, where it is encrypted or decrypted in place.
+//! * Data is read once, and written once to the output, where it is encrypted or decrypted in place, a piece at
+//!   a time that stays in the first cache. A checksum alone copies nothing.
 
 use super::cts::{Opening, Sealing, bulk_len};
 use super::derive::{self, Purpose, usage};
 use super::header::Wrap;
-use super::source::{Source, pieces};
+use super::source::Source;
 use super::{BLOCK_BYTES, TokenError};
 use crate::enctype::{CONFOUNDER_BYTES, Enctype, HEADER_BYTES, Key};
-use crate::limits::PIECE_BYTES;
+use crate::limits::{PIECE_BYTES, SEAL_PIECE_BYTES};
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit, consts::U16};
 use aes::{Aes128Dec, Aes128Enc, Aes256Dec, Aes256Enc};
 use hmac::{EagerHash, Hmac, Mac};
@@ -47,6 +48,15 @@ pub(super) trait Messages: Send + Sync {
 
     /// Decrypts what follows a header into `out`, which has the length of the data.
     fn open(&self, body: &mut dyn Source, wrap: &Wrap, out: &mut [u8]) -> Result<(), TokenError>;
+
+    /// The same from private memory, with the `len` bytes of data passed to `write` in pieces.
+    fn open_to(
+        &self,
+        body: &[u8],
+        wrap: &Wrap,
+        len: usize,
+        write: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TokenError>;
 }
 
 /// The uses of a key in one direction.
@@ -281,6 +291,62 @@ impl<F: Family, H: EagerHash> Suite<F, H> {
     }
 }
 
+impl<F: Family, H: EagerHash> Suite<F, H> {
+    /// Decrypts a text piece by piece. The checksum of types 17 and 18 is known only at its end.
+    fn stream(
+        &self,
+        body: &[u8],
+        wrap: &Wrap,
+        len: usize,
+        write: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TokenError> {
+        let (text, checksum) = body.split_at(body.len() - self.checksum_len);
+        let verified =
+            |mac: Hmac<H>| mac.verify_truncated_left(checksum).map_err(|_| TokenError::Checksum);
+        let mut mac = Self::integrity(&self.receive);
+        if F::OVER_CIPHER_TEXT {
+            mac.update(text);
+            verified(mac.clone())?;
+        }
+        let mut opening = Opening::new(&self.receive.cipher);
+        let (bulk, pair) = text.split_at(bulk_len(text.len()));
+        // The text is the confounder, the data, filler and a header.
+        let (mut skip, mut left) = (CONFOUNDER_BYTES, len);
+        let mut pass = |plain: &[u8]| {
+            let start = skip.min(plain.len());
+            let data = &plain[start..plain.len().min(start + left)];
+            (skip, left) = (skip - start, left - data.len());
+            if !data.is_empty() {
+                write(data);
+            }
+        };
+        let mut piece = [0; PIECE_BYTES];
+        for part in bulk.chunks(PIECE_BYTES) {
+            let piece = &mut piece[..part.len()];
+            piece.copy_from_slice(part);
+            opening.blocks(piece);
+            if !F::OVER_CIPHER_TEXT {
+                mac.update(piece);
+            }
+            pass(piece);
+        }
+        let mut end = [0; 2 * BLOCK_BYTES];
+        let end = &mut end[..pair.len()];
+        end.copy_from_slice(pair);
+        opening.end(end);
+        if !F::OVER_CIPHER_TEXT {
+            mac.update(end);
+            verified(mac)?;
+        }
+        let (data, header) = end.split_at(end.len() - HEADER_BYTES);
+        if header != wrap.inner {
+            return Err(TokenError::Header);
+        }
+        pass(data);
+        Ok(())
+    }
+}
+
 fn covered<H: EagerHash>(
     mac: &Hmac<H>,
     data: &mut dyn Source,
@@ -288,7 +354,7 @@ fn covered<H: EagerHash>(
 ) -> Hmac<H> {
     let mut mac = mac.clone();
     let len = data.len();
-    pieces(data, len, &mut |piece| mac.update(piece));
+    data.show(len, &mut |piece| mac.update(piece));
     mac.update(header);
     mac
 }
@@ -321,7 +387,7 @@ where
         let mut source = (&confounder[..], (plain.data, &header[..]));
         let mut sealing = Sealing::new(&self.send.cipher);
         let (bulk, pair) = text.split_at_mut(bulk_len(text.len()));
-        for piece in bulk.chunks_mut(PIECE_BYTES) {
+        for piece in bulk.chunks_mut(SEAL_PIECE_BYTES) {
             source.read(piece);
             F::sealed(&mut mac, piece, |piece| sealing.blocks(piece));
         }
@@ -336,5 +402,15 @@ where
             out.fill(0);
         }
         result
+    }
+
+    fn open_to(
+        &self,
+        body: &[u8],
+        wrap: &Wrap,
+        len: usize,
+        write: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TokenError> {
+        self.stream(body, wrap, len, write)
     }
 }

@@ -60,11 +60,16 @@ fn seal_oddly(keys: &Keys, message: &[u8], filler: u16, rotation: u16) -> Vec<u8
 
 /// Opens a token. An error leaves only zeros.
 fn open(keys: &Keys, token: &[u8]) -> Result<Vec<u8>, TokenError> {
-    let mut out = vec![0; token.len()];
-    match keys.open(token, &mut out) {
+    let (mut out, mut pieces) = (vec![0; token.len()], Vec::new());
+    let opened = keys.open(token, &mut out);
+    // In pieces it is the same.
+    let again = keys.open_to(token, &mut |piece| pieces.extend_from_slice(piece));
+    assert_eq!(again, opened);
+    match opened {
         Ok(len) => {
             assert!(out[len..].iter().all(|&byte| byte == 0), "nothing beyond the data");
             out.truncate(len);
+            assert!(pieces == out, "other bytes in pieces");
             Ok(out)
         }
         Err(error) => {
