@@ -40,8 +40,8 @@ mod witness;
 pub use alert::{Alert, ControlError};
 pub use certificate::{Certificate, MalformedCertificate, Purposes, SubjectName};
 pub use config::{
-    ClientFiles, ClientSide, ConfigError, Identity, Reload, ReloadingClient, ReloadingServer,
-    ServerFiles, ServerSide,
+    ClientFiles, ClientSide, ConfigError, Files, Identity, Reload, Reloading, ReloadingClient,
+    ReloadingServer, ServerFiles, ServerSide,
 };
 pub use exporter::{CHANNEL_BINDING_BYTES, CHANNEL_BINDING_LABEL, ExportError, Exporter};
 pub use handshake::{CLIENT_HELLO_FIRST_BYTE, Established, Handshake, HandshakeError, Progress};

@@ -52,6 +52,20 @@ impl Peer {
         self.standing == Standing::Verified
     }
 
+    /// Bytes of all certificates that the peer has sent.
+    pub fn chain_bytes(&self) -> usize {
+        self.certificate.der().len() + self.chain.iter().map(|other| other.len()).sum::<usize>()
+    }
+
+    /// The last second, since 1970, in which all certificates are valid that are so now, and the
+    /// peer's own. The peer may have sent others than those of its chain.
+    pub fn ends_seconds(&self, now_seconds: u64) -> u64 {
+        let others = self.chain.iter().filter_map(|other| Certificate::read(other).ok());
+        let ends = others.map(|other| other.not_after_seconds());
+        let own = self.certificate.not_after_seconds();
+        ends.filter(|end| *end >= now_seconds).fold(own, u64::min)
+    }
+
     /// The certificates behind the peer's own.
     pub(crate) fn others(&self) -> &[CertificateDer<'static>] {
         &self.chain
@@ -67,6 +81,8 @@ pub struct Facts {
     pub peer: Option<Peer>,
     /// The name that the client asked for (RFC 6066 3); on a server alone.
     pub server_name: Option<String>,
+    /// True on a client that has shown its certificate, because the server asked for it.
+    pub has_shown_certificate: bool,
     /// The cipher suite.
     pub suite: Suite,
     /// The generation of the configuration. A later one may no longer trust the peer.

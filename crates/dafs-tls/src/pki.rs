@@ -1,4 +1,4 @@
-//! A small authority with certificates for a server and its clients, as `dafs pki init` will make
+//! A small authority with certificates for a server and its clients, as `dafs pki` makes
 //! them.
 //!
 //! Invariants
@@ -91,8 +91,10 @@ fn der(pem: &str) -> CertificateDer<'static> {
 
 /// The use of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+pub enum Use {
+    /// A server shows it.
     Server,
+    /// A client shows it.
     Client,
 }
 
@@ -183,7 +185,12 @@ impl Authority {
         self.issue(names, Use::Client, now_seconds)
     }
 
-    fn issue(&self, names: &[String], purpose: Use, now_seconds: u64) -> Result<Pair, PkiError> {
+    pub(crate) fn issue(
+        &self,
+        names: &[String],
+        purpose: Use,
+        now_seconds: u64,
+    ) -> Result<Pair, PkiError> {
         let first = names.first().ok_or(PkiError::NoName)?;
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(first);

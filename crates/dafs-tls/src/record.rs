@@ -399,25 +399,50 @@ impl Opener {
     /// # Errors
     /// [`OpenError`]; the connection must end, and every later call fails.
     pub fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<Opened<'a>, OpenError> {
-        if self.state != Receiving::Open {
-            return Err(OpenError::Ended);
-        }
         let opened = self.try_open(record);
+        self.noted(opened)
+    }
+
+    /// The same for a record whose data goes elsewhere: `out` has room for all bytes behind the
+    /// header but the tag. Behind the data that this returns, `out` has no meaning; after an error
+    /// none of it has.
+    ///
+    /// # Errors
+    /// As [`Self::open`]. [`OpenError::Length`] for an `out` of another length, too.
+    pub fn open_apart<'a>(
+        &mut self,
+        record: &[u8],
+        out: &'a mut [u8],
+    ) -> Result<Opened<'a>, OpenError> {
+        let opened = self.try_open_apart(record, out);
+        self.noted(opened)
+    }
+
+    fn noted<'a>(
+        &mut self,
+        opened: Result<Opened<'a>, OpenError>,
+    ) -> Result<Opened<'a>, OpenError> {
         match &opened {
             Ok(Opened::Closed) => self.state = Receiving::Closed,
-            Ok(_) => {}
+            Ok(_) | Err(OpenError::Ended) => {}
             Err(_) => self.state = Receiving::Failed,
         }
         opened
     }
 
-    fn try_open<'a>(&mut self, record: &'a mut [u8]) -> Result<Opened<'a>, OpenError> {
+    /// Checks that one more record may be opened, and that this is a whole one.
+    fn check(&self, record: &[u8]) -> Result<(), OpenError> {
+        if self.state != Receiving::Open {
+            return Err(OpenError::Ended);
+        }
         if Self::record_bytes(record)? != Some(record.len()) {
             return Err(OpenError::Length);
         }
-        if self.cipher.sequence >= RECORDS_MAX {
-            return Err(OpenError::Spent);
-        }
+        if self.cipher.sequence >= RECORDS_MAX { Err(OpenError::Spent) } else { Ok(()) }
+    }
+
+    fn try_open<'a>(&mut self, record: &'a mut [u8]) -> Result<Opened<'a>, OpenError> {
+        self.check(record)?;
         let (head, body) = record.split_at_mut(HEADER_BYTES);
         let nonce = self.cipher.next_nonce();
         let inner = self
@@ -425,6 +450,30 @@ impl Opener {
             .key
             .open_in_place(nonce, Aad::from(&*head), body)
             .map_err(|_| OpenError::Damaged)?;
+        self.judged(inner)
+    }
+
+    fn try_open_apart<'a>(
+        &mut self,
+        record: &[u8],
+        out: &'a mut [u8],
+    ) -> Result<Opened<'a>, OpenError> {
+        self.check(record)?;
+        let (head, body) = record.split_at(HEADER_BYTES);
+        let (sealed, tag) = body.split_at(body.len() - TAG_BYTES);
+        if out.len() != sealed.len() {
+            return Err(OpenError::Length);
+        }
+        let nonce = self.cipher.next_nonce();
+        self.cipher
+            .key
+            .open_separate_gather(nonce, Aad::from(head), sealed, tag, out)
+            .map_err(|_| OpenError::Damaged)?;
+        self.judged(out)
+    }
+
+    /// Judges the plain bytes of a record, with its content type.
+    fn judged<'a>(&mut self, inner: &'a mut [u8]) -> Result<Opened<'a>, OpenError> {
         // Zeros may stand behind the content type, as padding (RFC 8446 5.4).
         let end = inner.iter().rposition(|byte| *byte != 0).ok_or(OpenError::NotTls)?;
         if end > PLAIN_BYTES_MAX {

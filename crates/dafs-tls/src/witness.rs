@@ -42,6 +42,8 @@ pub(crate) struct Findings {
     pub(crate) server_name: Option<String>,
     /// The client named no protocol though it must.
     pub(crate) lacks_protocol: bool,
+    /// The server asked for the certificate of this client, and got it.
+    pub(crate) has_shown_certificate: bool,
 }
 
 impl fmt::Debug for Seen {
@@ -179,7 +181,10 @@ pub(crate) struct ClientWitness {
 
 impl ResolvesClientCert for ClientWitness {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.side.identity().map(|identity| identity.key().clone())
+        // rustls asks only when the server does.
+        let key = self.side.identity().map(|identity| identity.key().clone());
+        self.seen.lock().has_shown_certificate = key.is_some();
+        key
     }
 
     fn has_certs(&self) -> bool {

@@ -22,6 +22,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
+/// The occasion of reading files.
+#[derive(Clone, Copy, Debug)]
+pub struct Loading {
+    /// The generation of the configuration; 1 at the start of the program.
+    pub(crate) generation: u64,
+    /// The time, since 1970.
+    pub(crate) now_seconds: u64,
+}
+
 /// The files of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerFiles {
@@ -57,21 +66,18 @@ impl ServerFiles {
     /// # Errors
     /// [`ConfigError`].
     pub fn load(&self, now_seconds: u64) -> Result<ServerSide, ConfigError> {
-        self.load_as(1, now_seconds)
+        self.load_as(Loading { generation: 1, now_seconds })
     }
 
-    pub(crate) fn load_as(
-        &self,
-        generation: u64,
-        now_seconds: u64,
-    ) -> Result<ServerSide, ConfigError> {
-        let policy = self.policy;
+    pub(crate) fn load_as(&self, loading: Loading) -> Result<ServerSide, ConfigError> {
+        let (policy, generation) = (self.policy, loading.generation);
         if policy == TransportSecurity::Mtls && self.authorities.is_none() {
             return Err(ConfigError::NoAuthorities);
         }
-        let identity = read_identity(&self.certificate, &self.key, Side::Server, now_seconds)?;
+        let identity = read_identity(&self.certificate, &self.key, Side::Server, loading)?;
         let trust = read_trust(self.authorities.as_deref(), self.revocations.as_deref())?;
-        Ok(ServerSide { identity, trust, policy, generation })
+        let trust_generation = generation;
+        Ok(ServerSide { identity, trust, policy, generation, trust_generation })
     }
 }
 
@@ -81,17 +87,14 @@ impl ClientFiles {
     /// # Errors
     /// [`ConfigError`].
     pub fn load(&self, now_seconds: u64) -> Result<ClientSide, ConfigError> {
-        self.load_as(1, now_seconds)
+        self.load_as(Loading { generation: 1, now_seconds })
     }
 
-    pub(crate) fn load_as(
-        &self,
-        generation: u64,
-        now_seconds: u64,
-    ) -> Result<ClientSide, ConfigError> {
+    pub(crate) fn load_as(&self, loading: Loading) -> Result<ClientSide, ConfigError> {
+        let generation = loading.generation;
         let identity = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => {
-                Some(read_identity(certificate, key, Side::Client, now_seconds)?)
+                Some(read_identity(certificate, key, Side::Client, loading)?)
             }
             (None, None) => None,
             _ => return Err(ConfigError::NamedAlone),
@@ -199,7 +202,7 @@ fn read_identity(
     path: &Path,
     key_path: &Path,
     side: Side,
-    now_seconds: u64,
+    loading: Loading,
 ) -> Result<Identity, ConfigError> {
     let chain = read_certificates(path)?;
     let certificate =
@@ -212,7 +215,7 @@ fn read_identity(
         Error::InvalidCertificate(_) => ConfigError::Certificate(path.to_owned()),
         _ => ConfigError::KeyUnusable(key_path.to_owned()),
     })?;
-    check_use(path, &certificate, side, now_seconds)?;
+    check_use(path, &certificate, side, loading)?;
     Ok(Identity { key: Arc::new(key), certificate })
 }
 
@@ -221,10 +224,11 @@ fn check_use(
     path: &Path,
     certificate: &Certificate,
     side: Side,
-    now_seconds: u64,
+    Loading { generation, now_seconds }: Loading,
 ) -> Result<(), ConfigError> {
     let (starts, ends) = (certificate.not_before_seconds(), certificate.not_after_seconds());
-    if now_seconds > ends {
+    // A certificate that has ended since must not keep a new revocation list out.
+    if now_seconds > ends && generation == 1 {
         let days = (now_seconds - ends) / DAY_SECONDS;
         return Err(ConfigError::Expired { path: path.to_owned(), days });
     }

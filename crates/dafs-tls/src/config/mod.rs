@@ -10,8 +10,9 @@ mod files;
 mod reload;
 
 pub use error::ConfigError;
+pub(crate) use files::Loading;
 pub use files::{ClientFiles, ServerFiles};
-pub use reload::{Reload, ReloadingClient, ReloadingServer};
+pub use reload::{Files, Reload, Reloading, ReloadingClient, ReloadingServer};
 
 use crate::certificate::{Certificate, SubjectName};
 use crate::peer::Peer;
@@ -60,6 +61,7 @@ pub struct ServerSide {
     trust: Trust,
     policy: TransportSecurity,
     generation: u64,
+    trust_generation: u64,
 }
 
 impl ServerSide {
@@ -76,6 +78,12 @@ impl ServerSide {
     /// The generation, which grows with each change of the files.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// The generation that changed the authorities or their revocation lists last. Clients that an
+    /// older one has judged are judged again.
+    pub fn trust_generation(&self) -> u64 {
+        self.trust_generation
     }
 
     /// Judges the certificate of a connected client again, after a reload or as time passes. A

@@ -173,7 +173,7 @@ impl Records {
 
 impl KernelTls {
     /// Reads into the views. A record that is no data is judged; the views may then hold its bytes.
-    /// A view list shorter than 16 bytes cannot take a session ticket, which ends the connection.
+    /// A record that is no data and longer than the views ends the connection.
     ///
     /// # Errors
     /// [`ReceiveError`].
@@ -182,7 +182,7 @@ impl KernelTls {
         socket: BorrowedFd<'_>,
         views: &[VolatileSlice<'_>],
     ) -> Result<Received, ReceiveError> {
-        let (count, kind) = sys::receive(socket, views)?;
+        let sys::Message { count, kind, is_end } = sys::receive(socket, views)?;
         match kind {
             // An empty record of data has a type, the end of the stream has none.
             None if count == 0 => Ok(Received::Cut),
@@ -194,6 +194,8 @@ impl KernelTls {
                 self.count_control()?;
                 Ok(Received::Nothing)
             }
+            // The rest would look like a record of its own.
+            Some(kind) if !is_end => Err(ControlError::Unexpected(kind).into()),
             Some(kind) => {
                 self.count_control()?;
                 match self.judge.judge(kind, &first_bytes(views, count))? {

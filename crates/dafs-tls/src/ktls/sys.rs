@@ -70,12 +70,19 @@ pub(super) fn get_option(
     Ok(value.len().min(length as usize))
 }
 
-/// `recvmsg` into the views. Returns the bytes, and the content type of their record if the kernel
-/// told it.
-pub(super) fn receive(
-    socket: BorrowedFd<'_>,
-    views: &[VolatileSlice<'_>],
-) -> io::Result<(usize, Option<u8>)> {
+/// The result of `recvmsg`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    /// Bytes in the views.
+    pub(super) count: usize,
+    /// The content type of their record, if the kernel told it.
+    pub(super) kind: Option<u8>,
+    /// True at the end of a record. A longer record that is no data comes in several parts.
+    pub(super) is_end: bool,
+}
+
+/// `recvmsg` into the views.
+pub(super) fn receive(socket: BorrowedFd<'_>, views: &[VolatileSlice<'_>]) -> io::Result<Message> {
     let mut space: ControlSpace = [0; 8];
     // SAFETY: msghdr is plain data for which all zero is valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -88,7 +95,8 @@ pub(super) fn receive(
     let count =
         unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-    Ok((count, record_type(&message)))
+    let is_end = message.msg_flags & libc::MSG_EOR != 0;
+    Ok(Message { count, kind: record_type(&message), is_end })
 }
 
 /// The content type in the control messages that the kernel wrote.
@@ -183,11 +191,12 @@ mod tests {
         one.write_all(b"hello").unwrap();
         let (mut first, mut second) = ([0; 2], [0; 9]);
         let views = [VolatileSlice::from_mut(&mut first), VolatileSlice::from_mut(&mut second)];
-        assert_eq!(receive(other.as_fd(), &views).unwrap(), (5, None));
+        let got = |count| Message { count, kind: None, is_end: false };
+        assert_eq!(receive(other.as_fd(), &views).unwrap(), got(5));
         assert_eq!((&first, &second[..3]), (b"he", &b"llo"[..]));
         drop(one);
         let views = [VolatileSlice::from_mut(&mut first)];
-        assert_eq!(receive(other.as_fd(), &views).unwrap(), (0, None));
+        assert_eq!(receive(other.as_fd(), &views).unwrap(), got(0));
     }
 
     #[test]

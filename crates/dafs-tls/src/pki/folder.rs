@@ -1,7 +1,8 @@
 //! The files of an authority and of the certificates that it has issued.
 
 use crate::certificate::{Certificate, SubjectName};
-use crate::pki::{Authority, Pair, PkiError};
+use crate::pki::{Authority, Pair, PkiError, Use};
+use rustix::fs::{FlockOperation, flock};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -22,8 +23,7 @@ const SECRET: u32 = 0o600;
 /// |---|---|---|
 /// | `ca.pem` | the authority's certificate, for every server and client | 0644 |
 /// | `ca-key.pem` | the authority's key | 0600 |
-/// | `server.pem`, `server-key.pem` | a server's certificate and key | 0644, 0600 |
-/// | `client.pem`, `client-key.pem` | a client's certificate and key | 0644, 0600 |
+/// | `STEM.pem`, `STEM-key.pem` | a server's or a client's certificate and key | 0644, 0600 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder(PathBuf);
 
@@ -66,8 +66,38 @@ impl Folder {
     /// # Errors
     /// [`PkiError`]; existing files stay.
     pub fn add_server(&self, names: &[String], now_seconds: u64) -> Result<Made, PkiError> {
-        let pair = self.authority()?.server(names, now_seconds)?;
-        self.add("server", &pair)
+        self.issue(Use::Server, "server", names, now_seconds)
+    }
+
+    /// Issues `STEM.pem` for these names.
+    ///
+    /// # Errors
+    /// [`PkiError`]; existing files stay.
+    pub fn issue(
+        &self,
+        purpose: Use,
+        stem: &str,
+        names: &[String],
+        now_seconds: u64,
+    ) -> Result<Made, PkiError> {
+        let stem = checked(stem)?;
+        let pair = self.authority()?.issue(names, purpose, now_seconds)?;
+        self.add(stem, &pair)
+    }
+
+    /// Replaces `STEM.pem` and its key by new ones with the same names.
+    ///
+    /// # Errors
+    /// [`PkiError`]; before anything is replaced, except when the disk fails between the two files.
+    pub fn renew(&self, purpose: Use, stem: &str, now_seconds: u64) -> Result<Made, PkiError> {
+        let stem = checked(stem)?;
+        // Of two renewals at a time, one would take the key and the other the certificate.
+        let folder = File::open(&self.0).map_err(|error| failed(&self.0, error))?;
+        let locked = flock(&folder, FlockOperation::LockExclusive);
+        locked.map_err(|error| failed(&self.0, error.into()))?;
+        let names = self.names(stem)?;
+        let pair = self.authority()?.issue(&names, purpose, now_seconds)?;
+        self.replace(stem, &pair)
     }
 
     /// Issues `client.pem`.
@@ -75,8 +105,7 @@ impl Folder {
     /// # Errors
     /// [`PkiError`]; existing files stay.
     pub fn add_client(&self, names: &[String], now_seconds: u64) -> Result<Made, PkiError> {
-        let pair = self.authority()?.client(names, now_seconds)?;
-        self.add("client", &pair)
+        self.issue(Use::Client, "client", names, now_seconds)
     }
 
     /// Replaces `server.pem` and its key by new ones with the same names.
@@ -84,9 +113,7 @@ impl Folder {
     /// # Errors
     /// [`PkiError`]; before anything is replaced, except when the disk fails between the two files.
     pub fn renew_server(&self, now_seconds: u64) -> Result<Made, PkiError> {
-        let names = self.names("server")?;
-        let pair = self.authority()?.server(&names, now_seconds)?;
-        self.replace("server", &pair)
+        self.renew(Use::Server, "server", now_seconds)
     }
 
     /// Replaces `client.pem` and its key by new ones with the same names.
@@ -94,9 +121,7 @@ impl Folder {
     /// # Errors
     /// As [`Self::renew_server`].
     pub fn renew_client(&self, now_seconds: u64) -> Result<Made, PkiError> {
-        let names = self.names("client")?;
-        let pair = self.authority()?.client(&names, now_seconds)?;
-        self.replace("client", &pair)
+        self.renew(Use::Client, "client", now_seconds)
     }
 
     fn authority(&self) -> Result<Authority, PkiError> {
@@ -155,6 +180,15 @@ impl Folder {
             fs::rename(beside(path), path).map_err(|error| failed(path, error))?;
         }
         Ok(files)
+    }
+}
+
+/// A stem that leads to no other folder, and to no file of the authority.
+fn checked(stem: &str) -> Result<&str, PkiError> {
+    let is_plain = !stem.is_empty() && !stem.starts_with(['.', '-']) && !stem.contains(['/', '\0']);
+    match is_plain && !matches!(stem, "ca" | "ca-key") {
+        true => Ok(stem),
+        false => Err(PkiError::Name(stem.to_owned())),
     }
 }
 

@@ -34,6 +34,30 @@ fn a_folder_is_made_once_with_keys_for_its_owner_alone() {
 }
 
 #[test]
+fn a_folder_has_certificates_of_many_ends() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("pki");
+    let folder = Folder::create(&path, "example CA", NOW).unwrap();
+    for host in ["host7", "host8"] {
+        let made = folder.issue(Use::Client, host, &names(&[host]), NOW).unwrap();
+        assert_eq!(made.certificate, path.join(format!("{host}.pem")));
+    }
+    for stem in ["", "../x", ".x", "ca", "ca-key", "-x"] {
+        let error = folder.issue(Use::Client, stem, &names(&["x"]), NOW);
+        assert!(matches!(error, Err(PkiError::Name(_))), "{stem}");
+    }
+    // Two renewals at a time leave a pair.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| folder.renew(Use::Client, "host7", NOW + 1).unwrap());
+        }
+    });
+    let read = |name: &str| fs::read_to_string(path.join(name)).unwrap();
+    let own = der(&read("host7.pem"));
+    assert!(has_key(&own, &KeyPair::from_pem(&read("host7-key.pem")).unwrap()));
+}
+
+#[test]
 fn a_renewal_keeps_names_and_authority() {
     let home = tempfile::tempdir().unwrap();
     let folder = Folder::create(&home.path().join("pki"), "example CA", NOW).unwrap();

@@ -257,3 +257,29 @@ proptest! {
         prop_assert_eq!(open_all(&mut opener, &mut out), Ok(whole));
     }
 }
+
+#[test]
+fn data_goes_elsewhere_as_it_comes_out_in_place() {
+    let (mut sealer, mut opener) = pair(Suite::Aes256);
+    let plain: Vec<u8> = (0..5000).map(|at| (at * 7 % 251) as u8).collect();
+    let mut record = vec![0; sealed_bytes(plain.len())];
+    sealer.seal(&[&plain], &mut record).unwrap();
+    let mut out = vec![0; plain.len() + 1];
+    assert_eq!(opener.open_apart(&record, &mut out), Ok(Opened::Data(&mut plain.clone())));
+    // Padding is no data, and a record of another type is none.
+    let padded = raw_record(0, 23, b"data", 9);
+    let mut opener = channel(Side::Server, Suite::Aes128, 0).opener;
+    let mut out = [0; 14];
+    assert_eq!(opener.open_apart(&padded, &mut out), Ok(Opened::Data(&mut b"data".to_vec())));
+    let goodbye = raw_record(1, 21, &[1, 0], 0);
+    assert_eq!(opener.open_apart(&goodbye, &mut [0; 3]), Ok(Opened::Closed));
+    assert_eq!(opener.open_apart(&goodbye, &mut [0; 3]), Err(OpenError::Ended));
+    // A wrong place, and a wrong tag.
+    for (change, room, error) in [(0, 13, OpenError::Length), (1, 14, OpenError::Damaged)] {
+        let mut record = raw_record(0, 23, b"data", 9);
+        *record.last_mut().unwrap() ^= change;
+        let mut opener = channel(Side::Server, Suite::Aes128, 0).opener;
+        assert_eq!(opener.open_apart(&record, &mut vec![0; room]), Err(error));
+        assert_eq!(opener.open_apart(&record, &mut [0; 14]), Err(OpenError::Ended));
+    }
+}

@@ -190,6 +190,10 @@ fn a_client_may_show_the_way_to_its_authority() {
     let peer = end.facts.peer.unwrap();
     assert!(peer.is_verified());
     assert_eq!(server.still_trusts(&peer, NOW), Ok(()));
+    // The certificate on the way ends before the client's own.
+    assert_eq!(peer.ends_seconds(NOW), NOW + DAY / 2);
+    assert!(server.still_trusts(&peer, NOW + DAY / 2 + 1).is_err());
+    assert_eq!(peer.ends_seconds(NOW + DAY / 2 + 1), NOW + DAY);
     let (error, _) = refused_by(&server, Some(alone));
     assert_eq!(error, HandshakeError::Certificate(Distrust::UnknownIssuer));
 }

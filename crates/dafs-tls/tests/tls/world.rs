@@ -190,11 +190,16 @@ impl Chain {
             params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
             params
         };
+        let way = || {
+            let mut params = authority("middle");
+            params.not_after = at(NOW + DAY / 2);
+            params
+        };
         let (root_key, middle_key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
         let root = authority("root").self_signed(&root_key).unwrap().pem();
         let root_issuer = Issuer::new(authority("root"), root_key);
-        let middle = authority("middle").signed_by(&middle_key, &root_issuer).unwrap().pem();
-        let middle_issuer = Issuer::new(authority("middle"), middle_key);
+        let middle = way().signed_by(&middle_key, &root_issuer).unwrap().pem();
+        let middle_issuer = Issuer::new(way(), middle_key);
         let key = KeyPair::generate().unwrap();
         let mut client = params("host");
         client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

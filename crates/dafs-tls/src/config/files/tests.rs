@@ -252,3 +252,70 @@ fn a_reload_takes_good_files_and_keeps_the_old_for_broken_ones() {
     assert_eq!(server.reload(NOW).unwrap(), Reload::Changed { generation: 3 });
     assert_eq!(first.generation(), 1);
 }
+
+#[test]
+fn files_are_read_again_when_they_change() {
+    let home = Home::new();
+    let server = ReloadingServer::open(home.files(), NOW).unwrap();
+    assert_eq!(server.follow(NOW).unwrap(), Reload::Unchanged);
+    home.folder.renew_server(NOW + 1).unwrap();
+    assert_eq!(server.follow(NOW).unwrap(), Reload::Changed { generation: 2 });
+    assert_eq!(server.follow(NOW).unwrap(), Reload::Unchanged);
+    // A broken file is told once, and looked at again when it changes.
+    let good = fs::read(&home.server.certificate).unwrap();
+    home.put("pki/server.pem", 0o644, b"");
+    assert!(matches!(server.follow(NOW), Err(ConfigError::Empty(_))));
+    assert_eq!(server.follow(NOW).unwrap(), Reload::Unchanged);
+    fs::remove_file(&home.server.certificate).unwrap();
+    assert!(matches!(server.follow(NOW), Err(ConfigError::Missing(_))));
+    home.put("pki/server.pem", 0o644, &good);
+    assert_eq!(server.follow(NOW).unwrap(), Reload::Unchanged);
+    assert_eq!(server.current().generation(), 2);
+}
+
+#[test]
+fn a_failure_that_passes_is_told_once_and_tried_again() {
+    let home = Home::new();
+    let server = ReloadingServer::open(home.files(), NOW).unwrap();
+    let valid = NOW + 2 * DAY_SECONDS;
+    home.folder.renew_server(valid).unwrap();
+    assert!(matches!(server.follow(NOW), Err(ConfigError::NotYetValid { .. })));
+    assert_eq!(server.follow(NOW + 1).unwrap(), Reload::Unchanged);
+    assert_eq!(server.current().generation(), 1);
+    // The files are as before, and the clock has gone on.
+    assert_eq!(server.follow(valid).unwrap(), Reload::Changed { generation: 2 });
+}
+
+#[test]
+fn a_new_certificate_of_the_server_puts_no_client_in_doubt() {
+    let home = Home::new();
+    let server = ReloadingServer::open(home.files(), NOW).unwrap();
+    home.folder.renew_server(NOW + 1).unwrap();
+    assert_eq!(server.follow(NOW).unwrap(), Reload::Changed { generation: 2 });
+    assert_eq!(server.current().trust_generation(), 1);
+    let other = Folder::create(&home.path("other"), "other CA", NOW).unwrap();
+    let trusted = fs::read(other.authority_files().certificate).unwrap();
+    let authority = home.folder.authority_files().certificate;
+    let own = fs::read(&authority).unwrap();
+    fs::write(&authority, trusted).unwrap();
+    assert_eq!(server.follow(NOW).unwrap(), Reload::Changed { generation: 3 });
+    assert_eq!(server.current().trust_generation(), 3);
+    fs::write(&authority, own).unwrap();
+    assert_eq!(server.follow(NOW).unwrap(), Reload::Changed { generation: 4 });
+    home.folder.renew_server(NOW + 2).unwrap();
+    assert_eq!(server.follow(NOW).unwrap(), Reload::Changed { generation: 5 });
+    assert_eq!(server.current().trust_generation(), 4);
+}
+
+#[test]
+fn a_certificate_that_has_ended_keeps_no_new_list_out() {
+    let home = Home::new();
+    let server = ReloadingServer::open(home.files(), NOW).unwrap();
+    let late = NOW + 500 * DAY_SECONDS;
+    let other = Folder::create(&home.path("other"), "other CA", NOW).unwrap();
+    let trusted = fs::read(other.authority_files().certificate).unwrap();
+    fs::write(home.folder.authority_files().certificate, trusted).unwrap();
+    assert_eq!(server.follow(late).unwrap(), Reload::Changed { generation: 2 });
+    assert!(server.current().identity().days_left(late) < 0);
+    assert!(matches!(home.files().load(late), Err(ConfigError::Expired { .. })));
+}
