@@ -19,7 +19,8 @@ pub(crate) fn authenticate(credential: OpaqueAuth<'_>) -> Result<Credential<'_>,
         },
         // This server issues no short-hand credentials (AUTH_SHORT), so none can be valid.
         AuthFlavor::SHORT => Err(AuthStatus::RejectedCredential),
-        // A server without TLS answers the AUTH_TLS probe like this (RFC 9289 section 4.1).
+        // A server without TLS answers the AUTH_TLS probe like this (RFC 9289 section 4.1). So does
+        // one with TLS inside a connection of TLS, and where the flavor is no probe.
         AuthFlavor::TLS => Err(AuthStatus::BadCredential),
         _ => Err(AuthStatus::TooWeak),
     }

@@ -6,6 +6,7 @@ use crate::gss::{Context, InitAnswer};
 use crate::inbox::{CallbackRequest, Command, Inbox};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
+use crate::tls::TransportSecurity;
 use dafs_dat::connections::{Admitted, Origin};
 use dafs_dat::{PeerInfo, PeerProcess};
 use dafs_mem::{Site, VolatileSlice};
@@ -154,6 +155,9 @@ pub struct Call<'a> {
     pub process: CallerProcess,
     /// True when the connection is over RDMA or a transport that behaves like RDMA.
     pub is_rdma: bool,
+    /// The protection of the connection. Shared memory counts as `Mtls`: the bytes leave this host
+    /// nowhere, and its kernel vouches for the process.
+    pub security: TransportSecurity,
     /// The connection.
     pub connection_id: ConnectionId,
     /// Monotonic time at which the reactor took the call, in nanoseconds (`CLOCK_MONOTONIC`).
@@ -164,26 +168,44 @@ pub struct Call<'a> {
     pub(crate) block: Option<&'a Arc<Block>>,
     /// The chunks of a call over RDMA.
     pub(crate) call_chunks: Option<&'a Arc<CallChunks>>,
+    /// False if arguments and results are protected as a whole, so that no data of theirs may have
+    /// a chunk of its own.
+    pub(crate) is_reducible: bool,
+    /// Bytes of a successful reply beside its results.
+    pub(crate) reply_bytes_beside_results: usize,
     /// Memory that the record takes while the handler keeps it.
     pub(crate) held_bytes: usize,
     pub(crate) state: &'a CallState,
 }
 
 impl<'a> Call<'a> {
+    /// The chunks of DDP-eligible data. Under RPCSEC_GSS with integrity or privacy there are none,
+    /// whatever the caller has sent (RFC 8166 section 8.2.2).
+    fn data_chunks(&self) -> Option<&'a Arc<CallChunks>> {
+        self.call_chunks.filter(|_| self.is_reducible)
+    }
+
     /// A decoder of the arguments that knows where the transport moved data out of them.
     pub fn decoder(&self) -> Decoder<'a> {
-        decoder(self.args, self.call_chunks)
+        decoder(self.args, self.data_chunks())
     }
 
     /// The data of an argument that the transport moved outside of the message.
     pub fn data(&self, moved: &MovedData) -> Option<VolatileSlice<'a>> {
-        self.call_chunks?.data(moved)
+        self.data_chunks()?.data(moved)
     }
 
     /// Empty results. Their bulk data goes into the caller's memory if the transport can place it
-    /// there.
+    /// there, and the protection of the results allows it.
     pub fn reply(&self) -> Reply {
-        Reply::for_call_chunks(self.call_chunks)
+        Reply::for_call_chunks(self.data_chunks())
+    }
+
+    /// Bytes of a successful reply beside its results: the header with its verifier (RFC 5531
+    /// section 9), and the protection of the results (RFC 2203 section 5.3.2). Record marks and the
+    /// headers of RPC-over-RDMA do not count.
+    pub fn reply_bytes_beside_results(&self) -> usize {
+        self.reply_bytes_beside_results
     }
 
     /// Defers the answer: returns the arguments and a responder, which another thread may use.
@@ -197,8 +219,9 @@ impl<'a> Call<'a> {
             None => Arguments::Copied(private_copy(self.args)),
         };
         self.state.deferred.set(true);
-        let call_chunks = self.call_chunks.cloned();
-        let chunks = call_chunks.clone();
+        let call_chunks = self.data_chunks().cloned();
+        // The answer uses the reply chunk, whatever the protection is.
+        let chunks = self.call_chunks.cloned();
         let mut responder = Responder::new(self.connection(), self.xid, self.held_bytes, chunks);
         responder.protection = self.state.take_protection();
         (OwnedArgs { args, call_chunks }, responder)

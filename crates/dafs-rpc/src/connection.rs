@@ -18,6 +18,7 @@ use crate::output::Output;
 use crate::record::{Budget, Record, RecordError, RecordReader};
 use crate::reply::{Rejection, Reply};
 use crate::server::Config;
+use crate::tls::{Offer, TlsEnding, TransportSecurity, probe};
 use dafs_dat::confine::confined;
 use dafs_dat::connections::{Admitted, Closed, Origin};
 use dafs_mem::Site;
@@ -48,6 +49,8 @@ pub(crate) enum Ending {
     Unread,
     #[error("the peer did not read its replies, and too much waits for peers like it")]
     Crowded,
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsEnding),
     #[error("{0}")]
     Counted(Closed),
     #[error("the peer made no call in time")]
@@ -56,6 +59,21 @@ pub(crate) enum Ending {
     Hoarding,
     #[error("this server failed at what the peer sent; please report it")]
     Fault,
+}
+
+impl Ending {
+    /// True if TLS has ended the connection.
+    pub(crate) fn is_of_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
+    /// True for the usual ends of a connection.
+    pub(crate) fn is_quiet(&self) -> bool {
+        match self {
+            Self::Tls(ending) => ending.is_quiet(),
+            other => matches!(other, Self::Closed | Self::Asked | Self::Counted(_)),
+        }
+    }
 }
 
 /// The outcome of processing input.
@@ -115,8 +133,19 @@ pub(crate) struct Connection {
     expects_large: bool,
     /// True once the handler knows the connection.
     known: bool,
+    /// TLS while the connection is in the clear.
+    offer: Offer,
+    /// The protection of the bytes that come now.
+    security: TransportSecurity,
+    /// True while a part of a record of TLS has come.
+    is_inside_tls: bool,
+    /// Memory that this part takes of the budget.
+    inside_tls_bytes: usize,
+    /// True if no more calls are taken, and the connection ends when all are answered.
+    is_draining: bool,
     /// Its entry in the connection counts.
     pub(crate) admitted: Option<Arc<Admitted>>,
+    /// The time since when the peer could have made its first call.
     begun_ns: u64,
     last_input_ns: u64,
     record_since_ns: u64,
@@ -149,6 +178,11 @@ impl Connection {
             back: None,
             expects_large: false,
             known: false,
+            offer: Offer::None,
+            security: TransportSecurity::None,
+            is_inside_tls: false,
+            inside_tls_bytes: 0,
+            is_draining: false,
             admitted: None,
             begun_ns: now_ns,
             last_input_ns: now_ns,
@@ -160,7 +194,9 @@ impl Connection {
     /// True when the connection may take more calls.
     #[inline]
     pub(crate) fn may_take(&self, config: &Config) -> bool {
-        self.pending < config.calls_per_connection_max
+        !self.offer.is_taken()
+            && !self.is_draining
+            && self.pending < config.calls_per_connection_max
             && self.pending_bytes < config.pending_bytes_max
             && self.output.held_bytes() < config.output_bytes_max
     }
@@ -190,7 +226,8 @@ impl Connection {
 
     /// If the connection holds memory of this origin for a partial record, the time since when.
     pub(crate) fn holds_for(&self, host: Origin) -> Option<u64> {
-        self.reader.holds_for(host).then_some(self.record_since_ns)
+        let holds_tls = self.inside_tls_bytes > 0 && self.host() == host;
+        (holds_tls || self.reader.holds_for(host)).then_some(self.record_since_ns)
     }
 
     pub(crate) fn reader(&mut self) -> &mut RecordReader {
@@ -239,6 +276,7 @@ impl Connection {
         let mut whole = 0u32;
         while let Some(record) = self.reader.next(input, turn.budget)? {
             whole += 1;
+            debug_assert!(!self.offer.is_taken(), "the probe is the last record in the clear");
             match record {
                 Record::Here(bytes) => {
                     self.expects_large = bytes.len() >= LARGE_RECORD_BYTES;
@@ -249,6 +287,9 @@ impl Connection {
                     let block = Arc::new(block);
                     self.serve(block.bytes(), Some(&block), turn)?;
                 }
+            }
+            if self.offer.is_taken() && !input.is_empty() {
+                return Err(TlsEnding::Early.into());
             }
             let full = whole >= CALLS_PER_TURN
                 || self.output.held_bytes() >= FLUSH_BYTES
@@ -318,6 +359,13 @@ impl Connection {
         block: Option<&Arc<Block>>,
         turn: &mut TurnContext<'_, H>,
     ) -> Result<(), Ending> {
+        if self.offer == Offer::Open
+            && let Some(xid) = probe::find(record)
+        {
+            turn.tally.calls += 1;
+            self.offer = Offer::Asked(xid);
+            return Ok(());
+        }
         let held_bytes = block.map_or(record.len(), |block| block.capacity());
         let incoming = Incoming {
             record,
@@ -328,6 +376,7 @@ impl Connection {
             peer: self.peer,
             process: self.process,
             is_rdma: false,
+            security: self.security,
             admitted: self.admitted.as_ref(),
         };
         match dispatch(&incoming, &mut self.known, turn)? {
@@ -348,13 +397,16 @@ impl Connection {
         to: AnswerTo,
         answer: Result<Reply, Rejection>,
         held_bytes: usize,
+        now_ns: u64,
     ) {
-        self.forget(held_bytes);
+        self.forget(held_bytes, now_ns);
         self.output.push(to.complete(answer));
     }
 
     /// Frees the slot and the memory of a deferred call.
-    pub(crate) fn forget(&mut self, held_bytes: usize) {
+    pub(crate) fn forget(&mut self, held_bytes: usize, now_ns: u64) {
+        // The establishment of a context may take long, and the peer makes its first call after it.
+        self.begun_ns = now_ns;
         debug_assert!(self.pending > 0, "an answer to no call");
         self.pending = self.pending.saturating_sub(1);
         self.pending_bytes = self.pending_bytes.saturating_sub(held_bytes);
@@ -364,6 +416,63 @@ impl Connection {
     #[inline]
     pub(crate) fn output_moved(&mut self, now_ns: u64) {
         self.output_since_ns = now_ns;
+    }
+}
+
+/// TLS.
+impl Connection {
+    /// Lets the peer ask for TLS.
+    pub(crate) fn offer_tls(&mut self) {
+        self.offer = Offer::Open;
+    }
+
+    /// The state of the offer.
+    #[inline]
+    pub(crate) fn offer(&self) -> Offer {
+        self.offer
+    }
+
+    /// Queues the answer to a probe, the last bytes in the clear.
+    pub(crate) fn begin_tls(&mut self, xid: u32) {
+        self.output.push(probe::answer(xid));
+        self.offer = Offer::Begun;
+    }
+
+    /// Takes calls again, which come inside TLS from now on.
+    pub(crate) fn secured(&mut self, security: TransportSecurity, now_ns: u64) {
+        self.offer = Offer::None;
+        self.security = security;
+        self.begun_ns = now_ns;
+    }
+
+    /// Changes the protection of the bytes that come now: a client has become trusted.
+    pub(crate) fn set_security(&mut self, security: TransportSecurity) {
+        self.security = security;
+    }
+
+    /// Takes no more calls from now on.
+    pub(crate) fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// True if the connection takes no more calls.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    /// Says whether a part of a record of TLS has come, and how much memory it takes.
+    pub(crate) fn set_inside_tls(
+        &mut self,
+        part_bytes: Option<usize>,
+        budget: &mut Budget,
+        now_ns: u64,
+    ) {
+        if part_bytes.is_some() && !self.is_inside_tls && !self.reader.is_inside() {
+            self.record_since_ns = now_ns;
+        }
+        self.is_inside_tls = part_bytes.is_some();
+        let before = std::mem::replace(&mut self.inside_tls_bytes, part_bytes.unwrap_or(0));
+        budget.exchange(self.host(), before, self.inside_tls_bytes);
     }
 }
 
@@ -377,7 +486,9 @@ impl Connection {
     ) {
         self.known = true;
         let back = self.back.get_or_insert_default();
-        let full = back.len() >= turn.config.back_calls_max
+        let full = self.offer.is_taken()
+            || self.is_draining
+            || back.len() >= turn.config.back_calls_max
             || self.output.held_bytes() >= turn.config.output_bytes_max;
         if full {
             return turn.back_reply(self.id, call.token, Err(CallbackError::TooMany));
@@ -411,11 +522,12 @@ impl Connection {
         let starved = self.reader.is_starved(turn.budget);
         let first_call = nanoseconds(turn.config.first_call_timeout);
         // A first record in progress may be slow; the timeouts below apply to it.
-        let is_silent = !self.known && !self.reader.is_inside() && !self.is_waited_for();
+        let is_inside = self.reader.is_inside() || self.is_inside_tls;
+        let is_silent = !self.known && !is_inside && !self.is_waited_for();
         if is_silent && passed(self.begun_ns, first_call) {
             return Err(Ending::Silent);
         }
-        if !self.reader.is_inside() || !self.may_take(turn.config) || starved {
+        if !is_inside || !self.may_take(turn.config) || starved {
             self.record_since_ns = now_ns;
             return Ok(());
         }
@@ -428,9 +540,15 @@ impl Connection {
         Ok(())
     }
 
+    /// Gives back the memory of partial records.
+    pub(crate) fn release(&mut self, budget: &mut Budget) {
+        self.reader.discard(budget);
+        budget.exchange(self.host(), std::mem::take(&mut self.inside_tls_bytes), 0);
+    }
+
     /// Tells the handler that the connection has ended.
     pub(crate) fn end<H: Handler>(mut self, turn: &mut TurnContext<'_, H>) {
-        self.reader.discard(turn.budget);
+        self.release(turn.budget);
         if let Some(back) = self.back.take() {
             back.end(self.id, turn);
         }

@@ -2,7 +2,9 @@
 //!
 //! Invariants
 //! * The handler sees only calls with a valid header and credential, whatever the record holds.
-//! * Of a call of RPCSEC_GSS it sees verified and decrypted arguments alone.
+//! * Of a call of RPCSEC_GSS it sees verified and decrypted arguments alone. No peer can change
+//!   them after that: on every transport, messages and the chunks that were joined with them lie in
+//!   private memory. Data in a chunk of its own is not covered by a MIC (RFC 8166 section 8.2.2).
 
 use crate::answer::{AnswerTo, Protection};
 use crate::auth::authenticate;
@@ -11,12 +13,13 @@ use crate::call::{
 };
 use crate::call_chunks::CallChunks;
 use crate::connection::{TurnContext, shielded};
-use crate::gss::{self, Accepted, Acceptor, Body, GssCall, Verified};
+use crate::gss::{self, Accepted, Acceptor, Body, GssCall, InitAnswer, Verified};
 use crate::handler::{Handled, Handler};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
+use crate::tls::TransportSecurity;
 use dafs_dat::connections::Admitted;
-use dafs_wire::rpc::{AcceptStatus, AuthFlavor, AuthStatus, CallError, CallHeader, RejectStatus};
+use dafs_wire::rpc::{AcceptStatus, AuthFlavor, CallError, CallHeader, RejectStatus};
 use dafs_wire::xdr::{Decoder, XdrError};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -35,6 +38,7 @@ pub(crate) struct Incoming<'a> {
     pub(crate) peer: SocketAddr,
     pub(crate) process: CallerProcess,
     pub(crate) is_rdma: bool,
+    pub(crate) security: TransportSecurity,
     pub(crate) admitted: Option<&'a Arc<Admitted>>,
 }
 
@@ -73,9 +77,7 @@ pub(crate) fn dispatch<H: Handler>(
         Err(_) => return Err(XdrError::Trailing(record.len())),
     };
     let body = decoder.rest();
-    // Over RDMA a peer may be able to change a message that was verified.
     if header.credential.flavor == AuthFlavor::RPCSEC_GSS
-        && !incoming.is_rdma
         && let Some(acceptor) = turn.handler.gss()
     {
         let acceptor = acceptor.clone();
@@ -123,14 +125,10 @@ fn dispatch_gss<H: Handler>(
         turn.tally.rejected += 1;
         Outcome::Answer(AnswerTo { xid, protection }, Err(rejection))
     };
-    match gss::accept(acceptor.contexts(), &call) {
+    let contexts = acceptor.contexts();
+    let may_establish = || turn.handler.may_establish(incoming.peer, incoming.process);
+    match gss::accept(contexts, &call, may_establish) {
         Accepted::Serve(verified) => serve_gss(incoming, header, body, known, turn, verified),
-        Accepted::Establish { .. }
-            if !turn.handler.may_establish(incoming.peer, incoming.process) =>
-        {
-            let rejection = Rejection::Reject(RejectStatus::Auth(AuthStatus::TooWeak));
-            refused(turn, Protection::None, rejection)
-        }
         Accepted::Establish { establishing, token } => {
             let (token, now_ns) = (token.to_vec(), turn.now_ns);
             let held_bytes = token.len();
@@ -144,8 +142,14 @@ fn dispatch_gss<H: Handler>(
                 origin,
                 Box::new(move || {
                     let answer = establishing.step(&token, now_ns, || own.begin());
-                    if let gss::InitAnswer::Failed(failure) = &answer {
-                        tracing::info!(%peer, reason = failure.text, "a context is refused");
+                    if let InitAnswer::Failed(failure) = &answer
+                        && own.contexts().is_refusal_news(origin, now_ns)
+                    {
+                        tracing::info!(
+                            %peer, reason = failure.text,
+                            "a context is refused; further refusals of this host are not logged for \
+                             a minute"
+                        );
                     }
                     responder.respond_init(&answer);
                 }),
@@ -234,6 +238,8 @@ fn hand_over<H: Handler>(
         admitted.hear();
     }
     let Arguments { credential, args, opened, protection } = arguments;
+    let is_reducible = protection.is_reducible();
+    let reply_bytes_beside_results = protection.reply_bytes_beside_results();
     let state = CallState::new(protection);
     let held_bytes = opened.map_or(incoming.held_bytes, |block| block.capacity());
     let call = Call {
@@ -246,12 +252,15 @@ fn hand_over<H: Handler>(
         peer: incoming.peer,
         process: incoming.process,
         is_rdma: incoming.is_rdma,
+        security: incoming.security,
         admitted: incoming.admitted,
         connection_id: incoming.connection_id,
         now_ns: turn.now_ns,
         inbox: turn.inbox,
         block: opened.or(incoming.block),
         call_chunks: incoming.call_chunks,
+        is_reducible,
+        reply_bytes_beside_results,
         held_bytes,
         state: &state,
     };

@@ -8,6 +8,7 @@ use crate::answer::AnswerTo;
 use crate::call::{CallerProcess, ConnectionId};
 use crate::call_chunks::CallChunks;
 use crate::reply::{Rejection, Reply};
+use crate::tls::Stepped;
 use dafs_dat::connections::Admitted;
 use dafs_mem::Mutex;
 use std::io;
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     CallBack { connection: ConnectionId, call: CallbackRequest },
     /// End a connection.
     Close { connection: ConnectionId },
+    /// A handshake of TLS has made a step.
+    Shaken { connection: ConnectionId, stepped: Box<Stepped> },
     /// Serve a connection that another reactor accepted.
     Adopt { stream: Arc<OwnedFd>, peer: (SocketAddr, CallerProcess), admitted: Arc<Admitted> },
 }
@@ -44,6 +47,7 @@ impl Command {
             Self::Answer { connection, .. }
             | Self::Forget { connection, .. }
             | Self::CallBack { connection, .. }
+            | Self::Shaken { connection, .. }
             | Self::Close { connection } => Some(*connection),
             Self::Adopt { .. } => None,
         }

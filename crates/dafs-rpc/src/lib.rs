@@ -137,10 +137,12 @@ mod limits;
 mod local;
 mod local_connection;
 mod memory;
+mod news;
 mod output;
 mod record;
 mod reply;
 pub mod server;
+pub mod tls;
 
 pub use call::{
     Call, CallerProcess, ConnectionId, ConnectionRef, Credential, OwnedArgs, Responder,
@@ -152,4 +154,5 @@ pub use handler::{CallbackError, Handled, Handler};
 pub use inbox::{CallbackRequest, Injector};
 pub use local::{LocalCall, LocalEvent, LocalReactor};
 pub use local_connection::{LocalConnection, LocalEnding};
+pub use news::News;
 pub use reply::{BulkSpace, Mark, Rejection, Reply};

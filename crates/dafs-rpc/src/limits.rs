@@ -6,6 +6,11 @@ use std::time::Duration;
 /// Bytes of a reply's head. The results of most calls fit, a read of one page among them.
 pub(crate) const HEAD_BYTES: usize = 8 << 10;
 
+/// The longest part of a record before its results: the header of a reply with the longest verifier,
+/// the length of protected results and the sequence number (RFC 2203 section 5.3.2.2).
+pub(crate) const FRONT_BYTES_MAX: usize =
+    dafs_wire::rpc::limits::SUCCESS_HEADER_BYTES + GSS_MIC_BYTES_MAX + 2 * 4;
+
 /// Heads that a thread caches for its next replies.
 pub(crate) const HEADS_KEPT_MAX: usize = 128;
 
@@ -164,11 +169,34 @@ pub(crate) const GSS_CONTEXTS_PER_SHARD: usize = 1024;
 /// Parts of the table of contexts.
 pub(crate) const GSS_SHARDS_MAX: usize = 64;
 
-/// Contexts that are being established. Each may hold a token of 64 KiB.
+/// Requests for contexts that wait for a thread, or have one. Later legs of a context may exceed
+/// this limit, and the three below, by an eighth.
+pub(crate) const GSS_QUEUED_MAX: usize = 8192;
+
+/// The same for one host: all users of a host that was started again come at once.
+pub(crate) const GSS_QUEUED_PER_HOST_MAX: usize = 1024;
+
+/// The tokens of those requests together, in bytes. Each may have 64 KiB.
+pub(crate) const GSS_QUEUED_BYTES_MAX: usize = 64 << 20;
+
+/// The same for one host.
+pub(crate) const GSS_QUEUED_BYTES_PER_HOST_MAX: usize = 4 << 20;
+
+/// Contexts that wait for another token of their client.
 pub(crate) const GSS_HALF_OPEN_MAX: usize = 1024;
 
 /// The same for one host.
 pub(crate) const GSS_HALF_OPEN_PER_HOST_MAX: usize = 64;
+
+/// Contexts that one host may begin in a second. Each costs about a tenth of a millisecond of a core
+/// and reads files.
+pub(crate) const GSS_BEGINS_PER_SECOND: u32 = 256;
+
+/// The time for whose contexts a host that was quiet may begin at once.
+pub(crate) const GSS_BURST: Duration = Duration::from_secs(4);
+
+/// Hosts with a bucket of their own for that rate.
+pub(crate) const GSS_RATED_HOSTS_MAX: usize = 4096;
 
 /// Timeout for the tokens of one context together.
 pub(crate) const GSS_HALF_OPEN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -176,11 +204,78 @@ pub(crate) const GSS_HALF_OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for which a context outlives its ticket, because the clocks of hosts differ.
 pub(crate) const GSS_GRACE: Duration = Duration::from_secs(60);
 
+/// Handshakes of TLS under way at a server. Each holds at most 128 KiB of a stranger.
+pub(crate) const TLS_HANDSHAKES_MAX: usize = 1024;
+
+/// The same for one host.
+pub(crate) const TLS_HANDSHAKES_PER_HOST_MAX: usize = 64;
+
+/// Timeout for a handshake of TLS.
+pub(crate) const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Bytes of the certificates of a client that is not trusted, up to which they are kept for the case
+/// that it will be.
+pub(crate) const TLS_KEPT_CHAIN_BYTES_MAX: usize = 8 << 10;
+
+/// Bytes of data that are sealed at once in user space.
+pub(crate) const TLS_SEND_BYTES: usize = 64 << 10;
+
+/// Bytes that one read takes from a connection whose records are opened in user space.
+pub(crate) const TLS_RECEIVE_BYTES: usize = 68 << 10;
+
 /// The longest MIC of any mechanism, in bytes. Those of Kerberos have 28 to 40 bytes (RFC 4121,
 /// RFC 8009).
 pub(crate) const GSS_MIC_BYTES_MAX: usize = 64;
 
+/// The time for which the same thing is not logged again.
+pub(crate) const NEWS_SILENCE: Duration = Duration::from_secs(60);
+
+/// Logged things that are remembered for that.
+pub(crate) const NEWS_KEPT_MAX: usize = 256;
+
+/// Contexts that a client makes for one call, beyond that with which it was first sent, when the
+/// server does not know them.
+pub(crate) const GSS_CONTEXTS_PER_CALL_MAX: u32 = 2;
+
+/// Tokens of a client for one context. Kerberos needs one or two.
+pub(crate) const GSS_ROUNDS_MAX: u32 = 8;
+
+/// Requests of a client for one context while the server has no room for more of them.
+pub(crate) const GSS_BUSY_TRIES_MAX: u32 = 5;
+
+/// The first pause between two of them; each further one is twice as long.
+pub(crate) const GSS_BUSY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Plain bytes of sealed results in which a client searches for data that belongs in a sink.
+pub(crate) const GSS_HEAD_TO_SEARCH_BYTES: usize = 512;
+
+/// Timeout for a server's answer to the end of a context.
+pub(crate) const GSS_FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The longest handle and token together in a reply to a client's request for a context, in bytes.
+/// With its headers such a reply fits a message over RDMA.
+pub(crate) const GSS_INIT_RESULTS_BYTES: usize = 3 << 10;
+
+/// The longest time for which a client relies on a ticket.
+pub(crate) const GSS_CONTEXT_TIME_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The shortest time for which a client uses a new context.
+pub(crate) const GSS_CONTEXT_TIME_MIN: Duration = Duration::from_secs(60);
+
+/// The part of a context's time that is left when a client makes the next context.
+pub(crate) const GSS_RENEWAL_DIVISOR: u32 = 4;
+
+/// The longest such time.
+pub(crate) const GSS_RENEWAL_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// The shortest time between two attempts of a client to renew a context.
+pub(crate) const GSS_RENEWAL_PAUSE_MIN: Duration = Duration::from_secs(1);
+
 const _: () = assert!(GSS_WINDOW.is_power_of_two() && GSS_WINDOW >= u64::BITS);
 const _: () = assert!(GSS_MIC_BYTES_MAX <= dafs_wire::rpc::gss::MIC_BYTES_MAX);
+const _: () = assert!(TLS_RECEIVE_BYTES > 2 * dafs_tls::RECORD_BYTES_MAX);
+const _: () = assert!(TLS_RECEIVE_BYTES <= RECEIVE_BYTES && TLS_RECEIVE_BYTES <= BLOCK_BYTES[2]);
+const _: () = assert!(dafs_tls::sealed_bytes(TLS_SEND_BYTES) <= BLOCK_BYTES[2]);
 const _: () = assert!(BULK_IN_HEAD_BYTES_MAX < HEAD_BYTES / 2 + 1);
+const _: () = assert!(BULK_IN_HEAD_BYTES_MAX + FRONT_BYTES_MAX < HEAD_BYTES / 4 * 3);
 const _: () = assert!(RECEIVE_BYTES_BEFORE_LARGE < LARGE_RECORD_BYTES);

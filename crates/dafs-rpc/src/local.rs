@@ -5,9 +5,11 @@
 
 use crate::answer::Protection;
 use crate::call::{Call, CallState, CallerProcess, ConnectionId, ConnectionRef, Credential};
+use crate::gss::Verified;
 use crate::handler::{Handled, Handler};
 use crate::inbox::{CallbackRequest, Command, Inbox, Injector};
 use crate::reply::{Rejection, Reply};
+use crate::tls::TransportSecurity;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -44,6 +46,8 @@ pub struct LocalReactor {
     pub peer: SocketAddr,
     /// The calling process; by default one of another host.
     pub process: CallerProcess,
+    /// The protection of all connections; by default none.
+    pub security: TransportSecurity,
 }
 
 impl LocalReactor {
@@ -56,6 +60,7 @@ impl LocalReactor {
             inbox: Arc::new(Inbox::new()?),
             peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
             process: CallerProcess::Elsewhere,
+            security: TransportSecurity::None,
         })
     }
 
@@ -80,6 +85,12 @@ impl LocalReactor {
         connection: u32,
         request: LocalCall<'_>,
     ) -> Handled {
+        let protection = match request.credential {
+            Credential::Gss { context, service } => {
+                Protection::Gss(Verified::new(context.clone(), 0, service))
+            }
+            Credential::None | Credential::Sys(_) => Protection::None,
+        };
         handler.call(Call {
             xid: request.xid,
             program: request.program,
@@ -90,12 +101,15 @@ impl LocalReactor {
             peer: self.peer,
             process: self.process,
             is_rdma: false,
+            security: self.security,
             admitted: None,
             connection_id: id(connection),
             now_ns: request.now_ns,
             inbox: &self.inbox,
             block: None,
             call_chunks: None,
+            is_reducible: protection.is_reducible(),
+            reply_bytes_beside_results: protection.reply_bytes_beside_results(),
             held_bytes: request.args.len(),
             state: &CallState::default(),
         })
@@ -128,7 +142,7 @@ impl LocalReactor {
             }
             Command::CallBack { connection, call } => Some(LocalEvent::CallBack(connection, call)),
             Command::Close { connection } => Some(LocalEvent::Close(connection)),
-            Command::Adopt { .. } => None,
+            Command::Adopt { .. } | Command::Shaken { .. } => None,
         };
         commands.into_iter().filter_map(event).collect()
     }

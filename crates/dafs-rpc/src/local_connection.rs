@@ -133,10 +133,10 @@ impl LocalConnection {
                 if id == connection.id =>
             {
                 let protection = if is_complete { Protection::Applied } else { Protection::None };
-                connection.answer_later(AnswerTo { xid, protection }, answer, held_bytes);
+                connection.answer_later(AnswerTo { xid, protection }, answer, held_bytes, now_ns);
             }
             LocalEvent::Forgotten(id, held_bytes) if id == connection.id => {
-                connection.forget(held_bytes);
+                connection.forget(held_bytes, now_ns);
             }
             LocalEvent::CallBack(id, call) if id == connection.id => {
                 connection.send_callback(&call, &mut turn);

@@ -210,10 +210,10 @@ impl std::fmt::Debug for Block {
     }
 }
 
-/// The bytes as a view, for sending.
+/// The bytes as a view, for sending and for security contexts.
 pub(crate) fn source(bytes: &[u8]) -> VolatileSlice<'_> {
     // SAFETY: the bytes stay borrowed as long as the view lives, and the views made here go to
-    // `sendmsg` only, which does not write through them.
+    // `sendmsg` and to the keys of security contexts only, which do not write through them.
     unsafe { VolatileSlice::new(bytes.as_ptr().cast_mut(), bytes.len()) }
 }
 

@@ -4,13 +4,16 @@
 //! * A record that was sent in part stays first until it has been sent completely.
 
 use crate::limits::PARTS_INLINE;
-use crate::reply::Reply;
+use crate::reply::{Part, PieceData, Reply};
 use dafs_mem::{IOV_COUNT_MAX, VolatileSlice};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// Bytes to send, for one system call.
 pub(crate) type Parts<'a> = SmallVec<[VolatileSlice<'a>; PARTS_INLINE]>;
+
+/// Bytes to seal together.
+pub(crate) type Chunks<'a> = SmallVec<[&'a [u8]; PARTS_INLINE]>;
 
 /// Outgoing records.
 #[derive(Debug, Default)]
@@ -56,6 +59,36 @@ impl Output {
                 break;
             }
         }
+    }
+
+    /// The next bytes to send, at most `bytes_max`, in memory that no peer can change. Returns how
+    /// many; none when there is other memory among them.
+    pub(crate) fn chunks<'a>(&'a self, bytes_max: usize, chunks: &mut Chunks<'a>) -> Option<usize> {
+        let (mut skip, mut left) = (self.sent, bytes_max);
+        let mut is_private = true;
+        for record in &self.queue {
+            record.visit_record(|part| {
+                let bytes = match part {
+                    Part::Head(bytes) => bytes,
+                    Part::Piece(PieceData::Block(block)) => block.bytes(),
+                    Part::Piece(PieceData::Placed(..)) => {
+                        is_private = false;
+                        &[]
+                    }
+                };
+                let skipped = skip.min(bytes.len());
+                skip -= skipped;
+                let taken = left.min(bytes.len() - skipped);
+                left -= taken;
+                if taken > 0 {
+                    chunks.push(&bytes[skipped..skipped + taken]);
+                }
+            });
+            if left == 0 || !is_private {
+                break;
+            }
+        }
+        is_private.then_some(bytes_max - left)
     }
 
     /// Removes the first `len` of the gathered bytes, which have been sent.
@@ -121,6 +154,10 @@ mod tests {
                 parts.iter().for_each(|part| bytes.extend(part.to_vec(Site::Inspect)));
                 drop(parts);
                 bytes.truncate(step);
+                let mut chunks = Chunks::new();
+                let len = output.chunks(step, &mut chunks).unwrap();
+                prop_assert!(chunks.concat() == bytes && len == bytes.len());
+                drop(chunks);
                 output.sent(bytes.len());
                 got.append(&mut bytes);
                 if output.is_empty() {

@@ -64,6 +64,15 @@ impl Budget {
         }
     }
 
+    /// Replaces memory that a host has of the budget.
+    pub(crate) fn exchange(&mut self, host: Origin, before: usize, after: usize) {
+        match after > before {
+            true => self.take(host, after - before),
+            false if before > after => self.give_back(host, before - after),
+            false => {}
+        }
+    }
+
     /// True when little memory is left; then holders get short timeouts.
     pub(crate) fn is_tight(&self) -> bool {
         self.held > self.max - self.max / 4
@@ -289,6 +298,17 @@ impl RecordReader {
             }
             None => VolatileSlice::from_mut(&mut []),
         }
+    }
+
+    /// Private memory for the next `bytes` of the stream, if they belong to this fragment, and for
+    /// one byte more, whose content has no meaning.
+    pub(crate) fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        let partial = self.partial.as_mut().filter(|partial| partial.placing.is_none())?;
+        if bytes > partial.fragment_left {
+            return None;
+        }
+        let room = partial.block.spare(bytes + 1);
+        (room.len() == bytes + 1).then_some(room)
     }
 
     /// Marks the first `len` bytes of [`RecordReader::space`] as filled.

@@ -1,15 +1,16 @@
 //! The results of a call: built by a handler, then sent.
 //!
 //! Invariants
-//! * The head begins with room for the record mark and the reply header, so that both are written
-//!   in place when the reply leaves.
+//! * The head begins with room for the record mark, the longest reply header and what protects
+//!   results in front, so that all of them are written in place when the reply leaves. The record
+//!   begins where they begin; the bytes before are stale and never leave.
 //! * Bulk data lies in the head, in a block of its own or in the caller's memory, and is not moved
 //!   or copied again.
 //! * A reply does not depend on its transport; a cached one can leave over another. A reply to a
 //!   call over RDMA also knows the write chunk of each piece.
 
 use crate::call_chunks::{CallChunks, Sink};
-use crate::limits::{BULK_IN_HEAD_BYTES_MAX, HEAD_BYTES, HEADS_KEPT_MAX};
+use crate::limits::{BULK_IN_HEAD_BYTES_MAX, FRONT_BYTES_MAX, HEAD_BYTES, HEADS_KEPT_MAX};
 use crate::memory::{Block, source};
 use crate::output::Parts;
 use dafs_dat::RemoteWindow;
@@ -23,7 +24,10 @@ use std::io;
 use std::sync::Arc;
 
 /// Offset of the results in the head.
-const RESULTS_AT: usize = FRAGMENT_MARK_BYTES + SUCCESS_HEADER_BYTES;
+const RESULTS_AT: usize = FRAGMENT_MARK_BYTES + FRONT_BYTES_MAX;
+
+/// Offset of the record of results that follow a header with an empty verifier.
+const PLAIN_AT: usize = RESULTS_AT - SUCCESS_HEADER_BYTES - FRAGMENT_MARK_BYTES;
 
 thread_local! {
     static HEADS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -32,8 +36,10 @@ thread_local! {
 /// The results of one call, in XDR.
 #[derive(Debug)]
 pub struct Reply {
-    /// Record mark, header and all results that are not in a piece. Empty only while dropped.
+    /// Room, record mark, header and all results that are not in a piece. Empty only while dropped.
     head: Vec<u8>,
+    /// Offset of the record mark in the head.
+    record_at: usize,
     /// Bulk data between bytes of the head.
     pieces: SmallVec<[Piece; 1]>,
     /// Bytes in `pieces`.
@@ -93,9 +99,10 @@ impl Reply {
         let pooled = HEADS.try_with(|heads| heads.borrow_mut().pop()).ok().flatten();
         // Zeroed once, so that the whole capacity stays initialised; see `bulk_in_head`.
         let mut head = pooled.unwrap_or_else(|| vec![0; HEAD_BYTES]);
-        head.truncate(0);
-        head.extend_from_slice(&[0; RESULTS_AT]);
-        Self { head, pieces: SmallVec::new(), piece_bytes: 0, items: 0, call_chunks: None }
+        // The room keeps the bytes of an earlier reply.
+        head.resize(RESULTS_AT, 0);
+        let (pieces, call_chunks) = (SmallVec::new(), None);
+        Self { head, record_at: PLAIN_AT, pieces, piece_bytes: 0, items: 0, call_chunks }
     }
 
     /// Empty results of a call with these chunks.
@@ -197,7 +204,7 @@ impl Reply {
     /// A copy of the results, for a reply cache. Meant for short results.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());
-        self.visit(RESULTS_AT, |part| match part {
+        self.visit_results(|part| match part {
             Part::Head(part) => bytes.extend_from_slice(part),
             Part::Piece(PieceData::Block(block)) => bytes.extend_from_slice(block.bytes()),
             Part::Piece(PieceData::Placed(window, len)) => {
@@ -209,8 +216,18 @@ impl Reply {
         bytes
     }
 
-    /// Passes the parts of the record from byte `from` of the head on to `see`, in order.
-    fn visit<'a>(&'a self, from: usize, mut see: impl FnMut(Part<'a>)) {
+    /// Passes the parts of the results to `see`, in order.
+    fn visit_results<'a>(&'a self, see: impl FnMut(Part<'a>)) {
+        self.visit_from(RESULTS_AT, see);
+    }
+
+    /// Passes the parts of the complete record with its mark to `see`, in order.
+    pub(crate) fn visit_record<'a>(&'a self, see: impl FnMut(Part<'a>)) {
+        self.visit_from(self.record_at, see);
+    }
+
+    /// Passes the parts from byte `from` of the head on to `see`, in order.
+    fn visit_from<'a>(&'a self, from: usize, mut see: impl FnMut(Part<'a>)) {
         let mut at = from;
         for piece in &self.pieces {
             see(Part::Head(&self.head[at..piece.at]));
@@ -222,7 +239,7 @@ impl Reply {
 
     /// Writes the record mark and the header of a successful reply.
     pub(crate) fn seal(&mut self, xid: u32) {
-        let mut bytes = [0; RESULTS_AT];
+        let mut bytes = [0; FRAGMENT_MARK_BYTES + SUCCESS_HEADER_BYTES];
         // INVARIANT: results are bounded by memory blocks and heads far below a fragment's limit; a
         // longer one would be announced as empty and make the peer end the connection.
         let mark = FragmentMark::whole(self.len() + SUCCESS_HEADER_BYTES)
@@ -231,14 +248,17 @@ impl Reply {
         bytes[4..8].copy_from_slice(&xid.to_be_bytes());
         // REPLY, accepted with an empty verifier, SUCCESS: all zero but the direction.
         bytes[11] = 1;
-        self.head[..RESULTS_AT].copy_from_slice(&bytes);
+        self.record_at = PLAIN_AT;
+        self.head[PLAIN_AT..RESULTS_AT].copy_from_slice(&bytes);
     }
 
-    /// Replaces the room for the header with `front`, and writes the record mark.
-    pub(crate) fn replace_front(&mut self, front: &[u8]) {
-        let longer = front.len() - SUCCESS_HEADER_BYTES;
-        self.head.splice(FRAGMENT_MARK_BYTES..RESULTS_AT, front.iter().copied());
-        self.pieces.iter_mut().for_each(|piece| piece.at += longer);
+    /// Writes `front`, of at most [`FRONT_BYTES_MAX`] bytes, before the results, and the record mark
+    /// before it.
+    pub(crate) fn set_front(&mut self, front: &[u8]) {
+        debug_assert!(front.len() <= FRONT_BYTES_MAX, "a header that is longer than its room");
+        let front_at = RESULTS_AT - front.len();
+        self.head[front_at..RESULTS_AT].copy_from_slice(front);
+        self.record_at = front_at - FRAGMENT_MARK_BYTES;
         self.mark_whole();
     }
 
@@ -253,7 +273,7 @@ impl Reply {
     /// When data lies in the caller's memory, which may change.
     pub(crate) fn results(&self) -> io::Result<SmallVec<[&[u8]; 8]>> {
         let (mut parts, mut is_private) = (SmallVec::new(), true);
-        self.visit(RESULTS_AT, |part| match part {
+        self.visit_results(|part| match part {
             Part::Head(part) => parts.push(part),
             Part::Piece(PieceData::Block(block)) => parts.push(block.bytes()),
             Part::Piece(PieceData::Placed(..)) => is_private = false,
@@ -265,42 +285,36 @@ impl Reply {
     /// A complete record of a header and a block.
     pub(crate) fn of_block(front: &[u8], block: Block) -> Self {
         let mut reply = Self::new();
-        reply.head.truncate(FRAGMENT_MARK_BYTES);
-        reply.head.extend_from_slice(front);
         reply.piece_bytes = block.filled();
         let (at, data) = (reply.head.len(), PieceData::Block(block));
         reply.pieces.push(Piece { at, padding: 0, data, sink: None });
-        reply.mark_whole();
+        reply.set_front(front);
         reply
     }
 
     /// A complete record that denies or rejects a call.
     pub(crate) fn refusal(header: &ReplyHeader<'_>) -> Self {
-        let mut reply = Self::new();
-        reply.head.truncate(FRAGMENT_MARK_BYTES);
-        header.encode(&mut Encoder::new(&mut reply.head));
-        reply.mark_whole();
-        reply
+        Self::record(|encoder| header.encode(encoder))
     }
 
     /// A complete record, such as a callback. `write` encodes all bytes after the record mark.
     pub(crate) fn record(write: impl FnOnce(&mut Encoder<'_>)) -> Self {
         let mut reply = Self::new();
-        reply.head.truncate(FRAGMENT_MARK_BYTES);
+        reply.record_at = RESULTS_AT - FRAGMENT_MARK_BYTES;
         write(&mut Encoder::new(&mut reply.head));
         reply.mark_whole();
         reply
     }
 
     fn mark_whole(&mut self) {
-        let len = self.head.len() + self.piece_bytes - FRAGMENT_MARK_BYTES;
+        let len = self.record_bytes() - FRAGMENT_MARK_BYTES;
         let mark = FragmentMark::whole(len).unwrap_or(FragmentMark { len: 0, last: true });
-        self.head[..FRAGMENT_MARK_BYTES].copy_from_slice(&mark.to_bytes());
+        self.head[self.record_at..][..FRAGMENT_MARK_BYTES].copy_from_slice(&mark.to_bytes());
     }
 
     /// Bytes of the complete record with its mark.
     pub(crate) fn record_bytes(&self) -> usize {
-        self.head.len() + self.piece_bytes
+        self.head.len() - self.record_at + self.piece_bytes
     }
 
     /// Memory that the record holds while it is queued.
@@ -339,7 +353,7 @@ impl Reply {
     /// Passes the parts of the message, without record mark, to `see` in order. With `placed`, data
     /// in write chunks and its padding are left out.
     pub(crate) fn message<'a>(&'a self, placed: bool, mut see: impl FnMut(Part<'a>)) {
-        let mut at = FRAGMENT_MARK_BYTES;
+        let mut at = self.record_at + FRAGMENT_MARK_BYTES;
         for piece in &self.pieces {
             see(Part::Head(&self.head[at..piece.at]));
             at = piece.at;
@@ -354,7 +368,7 @@ impl Reply {
 
     /// Appends the parts of the record after its first `skip` bytes to `parts`.
     pub(crate) fn gather<'a>(&'a self, mut skip: usize, parts: &mut Parts<'a>) {
-        self.visit(0, |part| {
+        self.visit_record(|part| {
             let view = match part {
                 Part::Head(bytes) => source(bytes),
                 Part::Piece(PieceData::Block(block)) => source(block.bytes()),
@@ -488,86 +502,4 @@ impl Rejection {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use dafs_mem::Site;
-    use dafs_wire::rpc::{ReplyStatus, VersionRange};
-    use dafs_wire::xdr::Decoder;
-
-    fn record(reply: &Reply, skip: usize) -> Vec<u8> {
-        let mut parts = Parts::new();
-        reply.gather(skip, &mut parts);
-        parts.iter().flat_map(|part| part.to_vec(Site::Inspect)).collect()
-    }
-
-    fn add_bulk(reply: &mut Reply, len_max: usize, data: &[u8]) {
-        let mut bulk = reply.bulk(len_max).unwrap();
-        bulk.view().copy_from(data, Site::Inspect);
-        bulk.finish(data.len());
-    }
-
-    #[test]
-    fn results_with_bulk_data_are_one_record() {
-        let mut reply = Reply::new();
-        reply.encoder().u32(7);
-        add_bulk(&mut reply, 4096, b"small"); // in the head
-        reply.encoder().u32(8);
-        let mark = reply.mark();
-        add_bulk(&mut reply, 1 << 20, &[9; 70_001]); // in a block
-        reply.encoder().u32(9);
-        reply.truncate_to(mark);
-        add_bulk(&mut reply, 1 << 20, &[5; 70_001]);
-        reply.encoder().u32(10);
-        let mut want = b"\0\0\0\x07small\0\0\0\0\0\0\x08".to_vec();
-        want.extend_from_slice(&[5; 70_001]);
-        want.extend_from_slice(b"\0\0\0\0\0\0\x0a");
-        assert_eq!(reply.len(), want.len());
-        assert_eq!(reply.to_bytes(), want);
-
-        reply.seal(0x0102_0304);
-        let all = record(&reply, 0);
-        assert_eq!(all.len(), reply.record_bytes());
-        let mark = FragmentMark::from_bytes(*all.first_chunk().unwrap());
-        assert_eq!(mark, FragmentMark::whole(all.len() - 4).unwrap());
-        let mut decoder = Decoder::new(&all[4..]);
-        let header: ReplyHeader<'_> = decoder.value().unwrap();
-        assert_eq!(header, ReplyHeader::accepted(0x0102_0304, AcceptStatus::Success));
-        assert_eq!(decoder.rest(), want);
-        for skip in [1, 28, 40, 41, 70_000, all.len() - 1, all.len()] {
-            assert_eq!(record(&reply, skip), all[skip..]);
-        }
-        assert_eq!(Reply::from_bytes(&want).to_bytes(), want);
-    }
-
-    #[test]
-    fn bulk_space_that_is_not_finished_leaves_no_trace() {
-        let mut reply = Reply::new();
-        reply.encoder().u32(7);
-        for len in [100, 100_000] {
-            reply.bulk(len).unwrap().view().fill(1);
-            add_bulk(&mut reply, len, b"");
-        }
-        assert_eq!(reply.to_bytes(), [0, 0, 0, 7]);
-    }
-
-    #[test]
-    fn a_head_that_has_grown_is_not_used_for_bulk_data() {
-        let mut reply = Reply::new();
-        (0..HEAD_BYTES).for_each(|_| reply.encoder().u32(1));
-        add_bulk(&mut reply, 16, b"data");
-        assert_eq!(reply.pieces.len(), 1);
-        assert_eq!(reply.to_bytes()[4 * HEAD_BYTES..], *b"data");
-    }
-
-    #[test]
-    fn refusals_carry_their_status() {
-        let range = VersionRange { low: 3, high: 4 };
-        let rejection = Rejection::Accept(AcceptStatus::ProgramMismatch(range));
-        let all = record(&Reply::refusal(&rejection.header(5)), 0);
-        assert_eq!(all[..4], [0x80, 0, 0, 32]);
-        let header: ReplyHeader<'_> = Decoder::new(&all[4..]).value().unwrap();
-        assert_eq!(header.xid, 5);
-        let ReplyStatus::Accepted { status, .. } = header.status else { panic!() };
-        assert_eq!(status, AcceptStatus::ProgramMismatch(range));
-    }
-}
+mod tests;

@@ -5,9 +5,8 @@
 //! * A reply to a call that is no longer outstanding is ignored.
 
 use super::error::CallError;
-use super::memory::MemorySlice;
-use super::placed::{PlacedData, locate, placed_results, results_apart};
-use super::request::{Locate, Request};
+use super::gss::Outgoing;
+use super::placed::{PlacedData, Sink, locate, placed_results, results_apart};
 use crate::limits::LARGE_RECORD_BYTES;
 use crate::memory::Block;
 use crate::record::Record;
@@ -44,6 +43,36 @@ impl Results {
     /// Records which data went into the sinks.
     pub(crate) fn place(&mut self, moved: SmallVec<[MovedItem; 2]>) {
         self.moved = moved;
+    }
+
+    /// All bytes of a block.
+    pub(crate) fn in_block(block: Block) -> Self {
+        Self { block, start: 0, moved: SmallVec::new() }
+    }
+
+    /// A copy of these bytes.
+    pub(crate) fn copied(bytes: &[u8]) -> Result<Self, CallError> {
+        copied(bytes).map(Self::in_block)
+    }
+
+    /// The results without their first bytes.
+    pub(crate) fn behind(mut self, bytes: usize) -> Self {
+        self.start = (self.start + bytes).min(self.block.filled());
+        for at in self.moved.iter_mut().filter_map(|item| item.at.as_mut()) {
+            *at = at.saturating_sub(bytes);
+        }
+        self
+    }
+
+    /// The first bytes of the results.
+    pub(crate) fn until(mut self, bytes: usize) -> Self {
+        self.block.truncate(self.start + bytes);
+        self
+    }
+
+    /// The position and the length of data that was read into the first sink.
+    pub(crate) fn placed(&self) -> Option<(usize, usize)> {
+        self.moved.iter().find_map(|item| Some((item.at?, item.len)))
     }
 }
 
@@ -85,8 +114,10 @@ struct Slot {
     answer: Option<Result<Results, CallError>>,
     /// The thread that sleeps until the reply arrives.
     waiter: Option<Thread>,
-    /// The sink for result data, and the function that locates the data.
-    sink: Option<(MemorySlice, Locate)>,
+    /// The sink for result data.
+    sink: Option<Sink>,
+    /// True if the caller takes the reply with its header, to verify it.
+    is_raw: bool,
 }
 
 /// The calls of one connection.
@@ -104,6 +135,8 @@ pub(crate) struct Core {
     large_sinks: usize,
     /// The call whose data is being read into its sink.
     placing: Option<u32>,
+    /// The threads that wait until fewer calls are unanswered.
+    waiters_for_room: Vec<Thread>,
 }
 
 impl Core {
@@ -117,11 +150,13 @@ impl Core {
             given_up: false,
             large_sinks: 0,
             placing: None,
+            waiters_for_room: Vec::new(),
         }
     }
 
     /// Begins a call and returns its XID: the wanted one, unless another call uses it.
-    pub(crate) fn begin(&mut self, request: &Request<'_>) -> Result<u32, CallError> {
+    pub(crate) fn begin(&mut self, outgoing: &Outgoing<'_>) -> Result<u32, CallError> {
+        let Outgoing { request, head } = outgoing;
         if self.calls.len() >= self.calls_max {
             return Err(CallError::TooMany);
         }
@@ -130,9 +165,12 @@ impl Core {
             None => self.free_xid(),
         };
         let sink = request.sinks.first().cloned().zip(request.locate);
+        let offset = head.results_offset();
+        let sink = sink.map(|(memory, locate)| Sink { memory, locate, offset });
         self.large_sinks += usize::from(is_large(sink.as_ref()));
         self.unanswered += 1;
-        self.calls.insert(xid, Slot { sink, ..Slot::default() });
+        let is_raw = head.has_raw_reply();
+        self.calls.insert(xid, Slot { sink, is_raw, ..Slot::default() });
         Ok(xid)
     }
 
@@ -185,6 +223,18 @@ impl Core {
         if let Some(slot) = self.calls.get_mut(&xid) {
             slot.waiter = Some(waiter);
         }
+    }
+
+    /// Registers `waiter` to be woken once when a reply arrives, or when no thread reads.
+    pub(crate) fn wait_for_room(&mut self, waiter: Thread) {
+        if self.waiters_for_room.iter().all(|other| other.id() != waiter.id()) {
+            self.waiters_for_room.push(waiter);
+        }
+    }
+
+    /// Wakes the threads that wait until fewer calls are unanswered.
+    pub(crate) fn wake_for_room(&mut self) {
+        self.waiters_for_room.drain(..).for_each(|waiter| waiter.unpark());
     }
 
     /// Any thread that waits for an outstanding call.
@@ -247,22 +297,22 @@ impl Core {
             return Event::Ignored;
         }
         self.unanswered -= 1;
-        let sink = slot.sink.take();
+        let (sink, is_raw) = (slot.sink.take(), slot.is_raw);
         self.large_sinks -= usize::from(is_large(sink.as_ref()));
         slot.answer = Some(match (record, placed, sink) {
-            (record, Some(placed), _) => placed_results(record, &placed),
+            (record, Some(placed), _) => placed_results(record, &placed, is_raw),
             (Record::Here(bytes), None, Some(sink)) => match locate(xid, bytes, &sink) {
-                Some(placing) => results_apart(bytes, placing),
-                None => results(Record::Here(bytes), 0),
+                Some(placing) => results_apart(bytes, placing, is_raw),
+                None => results(Record::Here(bytes), 0, is_raw),
             },
-            (record, None, _) => results(record, 0),
+            (record, None, _) => results(record, 0, is_raw),
         });
         Event::Answered(slot.waiter.take())
     }
 }
 
-fn is_large(sink: Option<&(MemorySlice, Locate)>) -> bool {
-    sink.is_some_and(|(memory, _)| memory.len() >= LARGE_RECORD_BYTES)
+fn is_large(sink: Option<&Sink>) -> bool {
+    sink.is_some_and(|sink| sink.memory.len() >= LARGE_RECORD_BYTES)
 }
 
 /// Decodes a callback.
@@ -284,18 +334,28 @@ pub(crate) fn server_call(bytes: &[u8]) -> Result<Event, XdrError> {
     }
 }
 
-/// The results of a record whose reply begins at byte `start`.
-pub(crate) fn results(record: Record<'_>, start: usize) -> Result<Results, CallError> {
+/// A block with a copy of these bytes.
+fn copied(bytes: &[u8]) -> Result<Block, CallError> {
+    let block = Block::new(bytes.len());
+    let mut block = block.map_err(|error| CallError::NoMemory(error.kind()))?;
+    let copied = block.space(bytes.len()).copy_from(bytes, Site::RpcStaging);
+    block.fill(copied);
+    Ok(block)
+}
+
+/// The results of a record whose reply begins at byte `start`; with `is_raw` the whole reply.
+pub(crate) fn results(
+    record: Record<'_>,
+    start: usize,
+    is_raw: bool,
+) -> Result<Results, CallError> {
     let block = match record {
         Record::Block(block) => block,
-        Record::Here(bytes) => {
-            let block = Block::new(bytes.len());
-            let mut block = block.map_err(|error| CallError::NoMemory(error.kind()))?;
-            let copied = block.space(bytes.len()).copy_from(bytes, Site::RpcStaging);
-            block.fill(copied);
-            block
-        }
+        Record::Here(bytes) => copied(bytes)?,
     };
+    if is_raw {
+        return Ok(Results { block, start, moved: SmallVec::new() });
+    }
     let mut decoder = Decoder::new(block.bytes().get(start..).unwrap_or_default());
     let header = decoder.value::<ReplyHeader<'_>>().map_err(|_| CallError::Malformed)?;
     match header.status {
@@ -311,12 +371,13 @@ pub(crate) fn results(record: Record<'_>, start: usize) -> Result<Results, CallE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Procedure;
+    use crate::client::{Procedure, Request};
     use dafs_wire::rpc::{AuthStatus, OpaqueAuth, RejectStatus};
     use dafs_wire::xdr::Encode;
 
-    fn request() -> Request<'static> {
-        Request::new(Procedure { program: 1, version: 1, procedure: 1 }, &[], 0)
+    fn begin(core: &mut Core) -> Result<u32, CallError> {
+        let procedure = Procedure { program: 1, version: 1, procedure: 1 };
+        core.begin(&Outgoing::plain(&Request::new(procedure, &[], 0)))
     }
 
     fn reply(header: ReplyHeader<'_>, results: &[u8]) -> Vec<u8> {
@@ -326,9 +387,9 @@ mod tests {
     #[test]
     fn answers_find_their_calls_in_any_order_once() {
         let mut core = Core::new(u32::MAX, 2);
-        let (a, b) = (core.begin(&request()).unwrap(), core.begin(&request()).unwrap());
+        let (a, b) = (begin(&mut core).unwrap(), begin(&mut core).unwrap());
         assert_eq!((a, b), (u32::MAX, 0));
-        assert_eq!(core.begin(&request()), Err(CallError::TooMany));
+        assert_eq!(begin(&mut core), Err(CallError::TooMany));
         for xid in [b, a] {
             let bytes = reply(ReplyHeader::accepted(xid, AcceptStatus::Success), &[xid as u8]);
             let mut take = || core.take(Record::Here(&bytes), None).unwrap();
@@ -346,7 +407,7 @@ mod tests {
     fn rejections_and_nonsense_are_told_apart() {
         let mut core = Core::new(1, 9);
         let mut outcome = |make: fn(u32) -> Vec<u8>| {
-            let xid = core.begin(&request()).unwrap();
+            let xid = begin(&mut core).unwrap();
             core.take(Record::Here(&make(xid)), None).unwrap();
             core.fetch(xid).unwrap().unwrap_err()
         };
@@ -383,7 +444,7 @@ mod tests {
         let mut bytes = header.encoded();
         bytes.extend_from_slice(b"args");
         let mut core = Core::new(7, 9);
-        core.begin(&request()).unwrap();
+        begin(&mut core).unwrap();
         let Event::Call(call) = core.take(Record::Here(&bytes), None).unwrap() else { panic!() };
         assert_eq!((call.xid, call.program, call.version, call.procedure), (7, 1, 2, 3));
         assert_eq!(call.args, b"args");

@@ -8,6 +8,9 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CallError {
+    /// There is no security context with the server (RPCSEC_GSS). The text says why, and what to do.
+    #[error("no security context with the server: {0}")]
+    Context(String),
     /// The server accepted the call but did not execute it.
     #[error("the server did not carry the call out: {0:?}")]
     NotDone(AcceptStatus),
@@ -37,6 +40,13 @@ pub enum CallError {
     /// The request is invalid.
     #[error("the request cannot be sent: {0}")]
     Request(&'static str),
+    /// The reply is not protected with the keys of the call's security context. Somebody may have
+    /// changed it on its way. The server may have executed the call.
+    #[error(
+        "the answer was not made with the keys of the security context: somebody may have changed it \
+         on its way"
+    )]
+    Unverified,
     /// The client has no memory for the results.
     #[error("no memory for the results: {0}")]
     NoMemory(io::ErrorKind),

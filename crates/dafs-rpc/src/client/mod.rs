@@ -13,12 +13,14 @@
 
 mod core;
 mod error;
+pub mod gss;
 mod memory;
 mod options;
 mod placed;
 mod rdma;
 mod request;
 mod tcp;
+mod tls;
 
 pub use self::core::Results;
 pub(crate) use self::placed::PlacedData;
@@ -27,12 +29,13 @@ pub use memory::{Memory, MemorySlice};
 pub use options::{Identity, Options, WaitPolicy};
 pub use rdma::Port;
 pub use request::{Locate, Located, Request, SendData};
+pub use tls::{ClientTls, TlsError};
 
 use self::core::ServerCall;
+use self::gss::{Initiator, Kept, Outgoing, Unsent};
 use crate::answer::AnswerTo;
 use crate::reply::{Rejection, Reply};
 use dafs_dat::{Address, EndpointId};
-use dafs_wire::xdr::Encode;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Weak};
@@ -123,18 +126,21 @@ impl RpcClient {
         Self::from_stream(stream, options, back)
     }
 
-    /// Uses an existing connection.
+    /// Uses an existing connection, on which nothing has been sent. Begins TLS if the options
+    /// demand it, within the timeout for connecting.
     ///
     /// # Errors
-    /// When the connection cannot be set up, or there is no memory or thread.
+    /// [`TlsError`] inside an `io::Error`. When the connection cannot be set up, or there is no memory or thread.
     pub fn from_stream(
         stream: TcpStream,
         options: Options,
         back: Option<BackHandler>,
     ) -> io::Result<Self> {
         stream.set_nodelay(true)?;
+        let begin = |tls| tcp::begin_tls(&stream, tls, options.connect_timeout);
+        let channel = options.tls.as_ref().map(begin).transpose()?;
         stream.set_nonblocking(true)?;
-        let shared = Shared::new(stream.into(), options, back)?;
+        let shared = Shared::new(stream.into(), options, back, channel)?;
         let shutdown = Arc::new(Shutdown::new(shared.clone()));
         Ok(Self { link: Link::Tcp { shared, shutdown } })
     }
@@ -150,6 +156,7 @@ impl RpcClient {
         options: Options,
         back: Option<BackHandler>,
     ) -> io::Result<Self> {
+        refuse_tls(&options)?;
         let link = rdma::Link::begin(port, address, options, back, first_xid())?;
         link.established()?;
         Ok(Self { link: Link::Rdma(Arc::new(link)) })
@@ -168,6 +175,7 @@ impl RpcClient {
         back: Option<BackHandler>,
         first_xid: u32,
     ) -> io::Result<Self> {
+        refuse_tls(&options)?;
         let link = rdma::Link::begin(port, address, options, back, first_xid)?;
         Ok(Self { link: Link::Rdma(Arc::new(link)) })
     }
@@ -198,15 +206,7 @@ impl RpcClient {
     /// # Errors
     /// See [`CallError`].
     pub fn submit_request(&self, request: &Request<'_>) -> Result<Pending, CallError> {
-        match &self.link {
-            Link::Tcp { shared, .. } if request.is_short() && shared.may_queue() => {
-                self.queue_tcp(shared, request)
-            }
-            Link::Tcp { shared, .. } => self.begin_tcp(shared, request, |xid| {
-                shared.send(&shared.options.call_header(xid, request.procedure), request)
-            }),
-            Link::Rdma(link) => Ok(self.pending(link.submit(request, true)?)),
-        }
+        self.begin(request, true)
     }
 
     /// As [`RpcClient::submit`], but the client sends the call with the next submitted one, or when
@@ -224,33 +224,100 @@ impl RpcClient {
     /// # Errors
     /// See [`CallError`].
     pub fn queue_request(&self, request: &Request<'_>) -> Result<Pending, CallError> {
-        match &self.link {
-            // Queueing would have to copy the data, so send at once.
-            Link::Tcp { .. } if request.data.is_some() => self.submit_request(request),
-            Link::Tcp { shared, .. } => self.queue_tcp(shared, request),
-            Link::Rdma(link) => Ok(self.pending(link.submit(request, false)?)),
+        self.begin(request, false)
+    }
+
+    fn begin(&self, request: &Request<'_>, is_hurried: bool) -> Result<Pending, CallError> {
+        match &self.options().identity {
+            Identity::Gss(initiator) => {
+                request.check()?;
+                let kept = Box::new(Kept::new(initiator.clone(), request));
+                self.transmit(kept, request.xid, is_hurried)
+            }
+            Identity::None | Identity::Sys(_) => {
+                Ok(self.dispatch(&Outgoing::plain(request), is_hurried)?)
+            }
         }
     }
 
-    fn queue_tcp(&self, shared: &Shared, request: &Request<'_>) -> Result<Pending, CallError> {
-        self.begin_tcp(shared, request, |xid| {
-            shared.queue(Reply::record(|encoder| {
-                shared.options.call_header(xid, request.procedure).encode(encoder);
+    /// Sends a call in a security context. Makes a context if there is none, and waits while as
+    /// many calls are unanswered as the server takes out of order.
+    fn transmit(
+        &self,
+        mut kept: Box<Kept>,
+        xid: Option<u32>,
+        is_hurried: bool,
+    ) -> Result<Pending, CallError> {
+        let (procedure, refused) = (kept.procedure(), kept.refused());
+        let deadline = Instant::now() + self.options().call_timeout;
+        // Queueing would copy the data, sealed or not.
+        let is_hurried = is_hurried || kept.has_data();
+        loop {
+            let initiator: &Arc<Initiator> = kept.initiator();
+            let protection = initiator.protection(self, procedure, refused, |window| {
+                // Several threads may find room at once.
+                let room = (window - window / 4).max(1) as usize;
+                match &self.link {
+                    Link::Tcp { shared, .. } => shared.await_room(room),
+                    Link::Rdma(link) => link.await_room(room),
+                }
+            })?;
+            let sent =
+                kept.transmit(xid, protection, |outgoing| self.dispatch(outgoing, is_hurried));
+            match sent {
+                Ok(mut pending) => {
+                    pending.kept = Some(kept);
+                    return Ok(pending);
+                }
+                // Others were faster; the call gets a new number.
+                Err(Unsent::Overtaken) if Instant::now() < deadline => {}
+                Err(unsent) => return Err(unsent.into()),
+            }
+        }
+    }
+
+    /// Passes a call to the transport.
+    fn dispatch(&self, outgoing: &Outgoing<'_>, is_hurried: bool) -> Result<Pending, Unsent> {
+        let Outgoing { request, .. } = outgoing;
+        match &self.link {
+            Link::Tcp { shared, .. } => {
+                let may_queue = match is_hurried {
+                    true => request.is_short() && shared.may_queue(),
+                    // Queueing would have to copy the data, so send at once.
+                    false => request.data.is_none(),
+                };
+                if may_queue {
+                    return self.queue_tcp(shared, outgoing);
+                }
+                self.begin_tcp(shared, outgoing, |xid| shared.send(xid, outgoing))
+            }
+            Link::Rdma(link) => Ok(self.pending(link.submit(outgoing, is_hurried)?)),
+        }
+    }
+
+    fn queue_tcp(&self, shared: &Shared, outgoing: &Outgoing<'_>) -> Result<Pending, Unsent> {
+        let Outgoing { request, head } = outgoing;
+        self.begin_tcp(shared, outgoing, |xid| {
+            let mut header = Vec::with_capacity(256);
+            head.encode(&shared.options, xid, request.procedure, &mut header);
+            let record = Reply::record(|encoder| {
+                encoder.raw(&header);
                 match request.args {
                     [args] => encoder.raw(args),
                     pieces => encoder.raw(&pieces.concat()),
                 }
-            }))
+            });
+            shared.queue(record, head)
         })
     }
 
     fn begin_tcp(
         &self,
         shared: &Shared,
-        request: &Request<'_>,
-        send: impl FnOnce(u32) -> Result<(), CallError>,
-    ) -> Result<Pending, CallError> {
-        let xid = shared.core().begin(request)?;
+        outgoing: &Outgoing<'_>,
+        send: impl FnOnce(u32) -> Result<(), Unsent>,
+    ) -> Result<Pending, Unsent> {
+        let xid = shared.core().begin(outgoing)?;
         // From here on a failed send frees the XID.
         let pending = self.pending(xid);
         send(xid)?;
@@ -259,7 +326,27 @@ impl RpcClient {
 
     fn pending(&self, xid: u32) -> Pending {
         let deadline = Instant::now() + self.options().call_timeout;
-        Pending { client: self.clone(), xid, deadline, over: false }
+        Pending { client: self.clone(), xid, deadline, over: false, kept: None }
+    }
+
+    /// Makes sure that there is a security context, if the identity needs one, by calls to this
+    /// program. It blocks. Otherwise the first call does so.
+    ///
+    /// # Errors
+    /// [`CallError::Context`] and those of a call.
+    pub fn establish(&self, procedure: Procedure) -> Result<(), CallError> {
+        match &self.options().identity {
+            Identity::Gss(initiator) => initiator.ready(self, procedure),
+            Identity::None | Identity::Sys(_) => Ok(()),
+        }
+    }
+
+    /// Tells the server that the security context, if there is one, is not needed any more. Calls
+    /// under way in it may fail. A failure does not matter: the context ends with its ticket.
+    pub fn end_context(&self, procedure: Procedure) {
+        if let Identity::Gss(initiator) = &self.options().identity {
+            initiator.end(self, procedure);
+        }
     }
 
     /// Zeroed memory for the data of this client's calls.
@@ -317,6 +404,11 @@ impl RpcClient {
     }
 }
 
+/// A demand of TLS is never ignored.
+fn refuse_tls(options: &Options) -> io::Result<()> {
+    if options.tls.is_some() { Err(TlsError::Rdma.into()) } else { Ok(()) }
+}
+
 /// A first XID from the clock keeps replies to calls of an earlier connection from matching calls
 /// of this one.
 fn first_xid() -> u32 {
@@ -332,6 +424,8 @@ pub struct Pending {
     xid: u32,
     deadline: Instant,
     over: bool,
+    /// The call, if it was made in a security context.
+    kept: Option<Box<Kept>>,
 }
 
 impl Pending {
@@ -347,6 +441,21 @@ impl Pending {
     /// # Errors
     /// See [`CallError`].
     pub fn wait(mut self) -> Result<Results, CallError> {
+        loop {
+            let raw = self.wait_for_reply()?;
+            let Some(mut kept) = self.kept.take() else { return Ok(raw) };
+            match kept.results(raw) {
+                Err(error) if kept.is_to_repeat(&error) => {
+                    let (client, deadline) = (self.client.clone(), self.deadline);
+                    self = client.transmit(kept, Some(self.xid), true)?;
+                    self.deadline = self.deadline.min(deadline);
+                }
+                results => return results,
+            }
+        }
+    }
+
+    fn wait_for_reply(&mut self) -> Result<Results, CallError> {
         self.over = true;
         match &self.client.link {
             Link::Tcp { shared, .. } => shared.wait(self.xid, self.deadline),

@@ -1,9 +1,12 @@
 //! The settings of a client.
 
 use super::Procedure;
+use super::gss::Initiator;
+use super::tls::ClientTls;
 pub use dafs_dat::WaitPolicy;
 use dafs_wire::rpc::{AuthFlavor, AuthSys, CallHeader, Groups, OpaqueAuth};
 use dafs_wire::xdr::{Encode, Encoder};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Limits and settings of a client.
@@ -19,6 +22,8 @@ pub struct Options {
     pub calls_max: usize,
     /// The identity of the caller.
     pub identity: Identity,
+    /// On TCP: TLS on each connection, and nothing else.
+    pub tls: Option<ClientTls>,
     /// On RDMA: the longest message to send or receive, in bytes. The client announces it to the
     /// server (RFC 8797); the smaller of the two limits holds.
     pub inline_bytes: usize,
@@ -37,7 +42,8 @@ impl Options {
             version: procedure.version,
             procedure: procedure.procedure,
             credential: match &self.identity {
-                Identity::None => OpaqueAuth::NONE,
+                // The header of a call in a context comes from the context.
+                Identity::None | Identity::Gss(_) => OpaqueAuth::NONE,
                 Identity::Sys(body) => OpaqueAuth { flavor: AuthFlavor::SYS, body },
             },
             verifier: OpaqueAuth::NONE,
@@ -53,6 +59,7 @@ impl Default for Options {
             record_bytes_max: (4 << 20) + (16 << 10),
             calls_max: 4096,
             identity: Identity::None,
+            tls: None,
             inline_bytes: 4 << 10,
             credits: 64,
             results_bytes_max: 32 << 10,
@@ -60,9 +67,12 @@ impl Default for Options {
     }
 }
 
-/// The identity that a client claims.
+/// The identity that a client claims or proves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Identity {
+    /// A user who is proven by a security context (RPCSEC_GSS). Connections with clones of it share
+    /// its contexts.
+    Gss(Arc<Initiator>),
     /// No identity (AUTH_NONE).
     #[default]
     None,

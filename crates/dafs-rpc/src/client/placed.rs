@@ -11,6 +11,15 @@ use dafs_wire::rpc::{AcceptStatus, ReplyHeader, ReplyStatus};
 use dafs_wire::xdr::{Decoder, MovedItem, UNIT_BYTES, padded};
 use smallvec::smallvec;
 
+/// The memory for the data of a reply, and how it is found.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    pub(crate) memory: MemorySlice,
+    pub(crate) locate: Locate,
+    /// Bytes of the body before the results.
+    pub(crate) offset: usize,
+}
+
 /// The placed data of a record that has not arrived completely.
 #[derive(Debug)]
 pub(crate) struct PlacedData {
@@ -75,40 +84,43 @@ impl PlacedData {
 }
 
 /// Searches the first bytes of a reply for data that belongs in the sink.
-pub(crate) fn locate(
-    xid: u32,
-    head: &[u8],
-    (sink, find): &(MemorySlice, Locate),
-) -> Option<PlacedData> {
+pub(crate) fn locate(xid: u32, head: &[u8], sink: &Sink) -> Option<PlacedData> {
+    let Sink { memory, locate, offset } = sink;
     let mut decoder = Decoder::new(head);
     let header = decoder.value::<ReplyHeader<'_>>().ok()?;
     let ReplyStatus::Accepted { status: AcceptStatus::Success, .. } = header.status else {
         return None;
     };
-    let Located { position, len } = find(decoder.rest())?;
-    let fits = len > 0 && len <= sink.len() && position.is_multiple_of(UNIT_BYTES);
-    let at = decoder.position().checked_add(position)?;
-    fits.then(|| PlacedData::new(xid, at, position, len, sink.clone()))
+    let Located { position, len } = locate(decoder.rest().get(*offset..)?)?;
+    let fits = len > 0 && len <= memory.len() && position.is_multiple_of(UNIT_BYTES);
+    let at = (decoder.position() + offset).checked_add(position)?;
+    fits.then(|| PlacedData::new(xid, at, position, len, memory.clone()))
 }
 
 /// Returns the results of a record whose data is in its place already.
 pub(crate) fn placed_results(
     record: Record<'_>,
     placed: &PlacedData,
+    is_raw: bool,
 ) -> Result<Results, CallError> {
-    let mut results = results(record, 0)?;
+    let mut results = results(record, 0, is_raw)?;
     if !placed.is_complete() {
         return Err(CallError::Malformed);
     }
-    let item = MovedItem { at: Some(placed.position), len: placed.len };
+    let at = if is_raw { placed.at } else { placed.position };
+    let item = MovedItem { at: Some(at), len: placed.len };
     results.place(smallvec![item]);
     Ok(results)
 }
 
 /// Returns the results of a complete record and copies their data to its place.
-pub(crate) fn results_apart(bytes: &[u8], mut placing: PlacedData) -> Result<Results, CallError> {
+pub(crate) fn results_apart(
+    bytes: &[u8],
+    mut placing: PlacedData,
+    is_raw: bool,
+) -> Result<Results, CallError> {
     let Some((before, data)) = bytes.split_at_checked(placing.at) else {
-        return results(Record::Here(bytes), 0);
+        return results(Record::Here(bytes), 0, is_raw);
     };
     // Take the data, then the padding.
     let taken = placing.append(data);
@@ -119,5 +131,5 @@ pub(crate) fn results_apart(bytes: &[u8], mut placing: PlacedData) -> Result<Res
         let copied = block.space(part.len()).copy_from(part, Site::RpcStaging);
         block.fill(copied);
     }
-    placed_results(Record::Block(block), &placing)
+    placed_results(Record::Block(block), &placing, is_raw)
 }

@@ -4,7 +4,10 @@ use super::Procedure;
 use super::error::CallError;
 use super::memory::MemorySlice;
 use crate::limits::BULK_IN_HEAD_BYTES_MAX;
-use dafs_wire::xdr::UNIT_BYTES;
+use crate::memory::source;
+use crate::output::Parts;
+use dafs_mem::VolatileSlice;
+use dafs_wire::xdr::{UNIT_BYTES, padded};
 
 /// A call whose large arguments and results may lie in separate memory.
 ///
@@ -21,7 +24,8 @@ pub struct Request<'a> {
     /// The data of one opaque argument.
     pub data: Option<SendData>,
     /// Sinks for the data of opaque results, in the order of the results. The server decides
-    /// whether it uses them; [`Results::decoder`](super::Results::decoder) shows the outcome.
+    /// whether it uses them; [`Results::decoder`](super::Results::decoder) shows the outcome. In a
+    /// security context, data in a sink is verified when the caller waits for the call.
     pub sinks: &'a [MemorySlice],
     /// Locates the data for the sinks in results that come over TCP, so that the client reads it
     /// from the socket straight into the sink. Without it the data arrives inside the results.
@@ -86,4 +90,37 @@ pub struct Located {
     pub position: usize,
     /// Its length in bytes.
     pub len: usize,
+}
+
+/// Gathers the parts of a call's arguments in order, the data at its position; returns their
+/// length.
+pub(crate) fn gather<'a>(
+    request: &'a Request<'_>,
+    parts: &mut Parts<'a>,
+) -> Result<usize, CallError> {
+    const PADDING: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
+    request.check()?;
+    let mut data = request.data.as_ref();
+    let mut at = 0;
+    for &piece in request.args {
+        let mut rest = piece;
+        if let Some(sent) = data
+            && let Some((before, behind)) = piece.split_at_checked(sent.position - at)
+        {
+            push(parts, source(before));
+            push(parts, sent.memory.view());
+            push(parts, source(&PADDING[..padded(sent.memory.len()) - sent.memory.len()]));
+            rest = behind;
+            data = None;
+        }
+        push(parts, source(rest));
+        at += piece.len();
+    }
+    Ok(at + request.data.as_ref().map_or(0, |sent| padded(sent.memory.len())))
+}
+
+fn push<'a>(parts: &mut Parts<'a>, part: VolatileSlice<'a>) {
+    if !part.is_empty() {
+        parts.push(part);
+    }
 }

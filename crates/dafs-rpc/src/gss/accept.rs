@@ -53,8 +53,8 @@ pub enum Accepted<'a> {
     Refuse(AuthStatus),
     /// Accept a request for a context with GARBAGE_ARGS and an empty verifier.
     Garbage,
-    /// Too many contexts are being established: accept the request with SYSTEM_ERR and an empty
-    /// verifier.
+    /// Too many requests for contexts wait for a thread, or the host begins too many in a second: accept the
+    /// request with SYSTEM_ERR and an empty verifier.
     Busy,
     /// Close the connection without an answer. The call is a replay, or so late that the server
     /// cannot tell. An honest client connects again and sends the call with a new number, and a
@@ -62,8 +62,13 @@ pub enum Accepted<'a> {
     CloseConnection,
 }
 
-/// Decides about a call.
-pub fn accept<'a>(contexts: &Arc<Contexts>, call: &GssCall<'a>) -> Accepted<'a> {
+/// Decides about a call. It asks `may_establish` before a request for a context takes anything of
+/// the limits.
+pub fn accept<'a>(
+    contexts: &Arc<Contexts>,
+    call: &GssCall<'a>,
+    may_establish: impl FnOnce() -> bool,
+) -> Accepted<'a> {
     let credential = match Credential::from_body(call.header.credential.body) {
         Ok(credential) => credential,
         Err(error) => return Accepted::Refuse(error.status()),
@@ -73,8 +78,10 @@ pub fn accept<'a>(contexts: &Arc<Contexts>, call: &GssCall<'a>) -> Accepted<'a> 
         return Accepted::Refuse(AuthStatus::BadCredential);
     }
     match credential {
-        Credential::Init => establish(contexts, None, call),
-        Credential::ContinueInit { handle } => establish(contexts, Some(handle), call),
+        Credential::Init => establish(contexts, None, call, may_establish),
+        Credential::ContinueInit { handle } => {
+            establish(contexts, Some(handle), call, may_establish)
+        }
         Credential::Data(fields) => match verify(contexts, &fields, call) {
             Ok(verified) => Accepted::Serve(verified),
             Err(denied) => denied,
@@ -94,6 +101,7 @@ fn establish<'a>(
     contexts: &Arc<Contexts>,
     handle: Option<&[u8]>,
     call: &GssCall<'a>,
+    may_establish: impl FnOnce() -> bool,
 ) -> Accepted<'a> {
     if call.header.verifier != OpaqueAuth::NONE {
         return Accepted::Refuse(AuthStatus::BadVerifier);
@@ -101,12 +109,18 @@ fn establish<'a>(
     let Ok(InitArgs { token }) = InitArgs::from_args(call.body) else {
         return Accepted::Garbage;
     };
+    if !may_establish() {
+        return Accepted::Refuse(AuthStatus::TooWeak);
+    }
     let establishing = match handle {
-        None => contexts.begin(call.origin, call.now_ns).ok_or(Accepted::Busy),
-        Some(handle) => contexts.resume(handle, call.origin, call.now_ns).ok_or_else(|| {
-            count(&contexts.counters.unknown, 1);
-            Accepted::Refuse(AuthStatus::GssCredentialProblem)
-        }),
+        None => contexts.begin(call.origin, token.len(), call.now_ns).ok_or(Accepted::Busy),
+        Some(handle) => {
+            let request = (call.origin, token.len());
+            contexts.resume(handle, request, call.now_ns).ok_or_else(|| {
+                count(&contexts.counters.unknown, 1);
+                Accepted::Refuse(AuthStatus::GssCredentialProblem)
+            })
+        }
     };
     match establishing {
         Ok(establishing) => Accepted::Establish { establishing, token },

@@ -6,17 +6,24 @@
 //! Invariants
 //! * Contexts that have carried no verified call are limited apart from the others, with shares for
 //!   hosts. So a flood of new contexts removes none that is in use and none of another host.
-//! * Above the limit of the others, the least recently used one is removed. Its client makes a new
-//!   one when it learns (RFC 2203 section 5.3.3.3).
+//! * Above the limit of the others, the principal with the most contexts loses its least recently
+//!   used one. Its client makes a new one when it learns (RFC 2203 section 5.3.3.3).
+//! * A host begins contexts at a bounded rate, which does not touch established ones.
+//! * Requests that wait for a thread are bounded apart from contexts that wait for another token of
+//!   their client: with a mechanism of one leg there are many of the former, for a short time.
 //! * No thread holds two locks of this table at once.
 
 use super::context::{Context, Established, Handle};
 use super::establish::{Establishing, PartialContext};
+use super::proven::Proven;
+use super::queue::{Leg, Queue};
+use super::rate::Rates;
 use super::shares::{Full, Shares};
 use crate::limits::{
-    GSS_CONTEXTS_MAX, GSS_CONTEXTS_PER_SHARD, GSS_GRACE, GSS_HALF_OPEN_MAX,
+    GSS_BEGINS_PER_SECOND, GSS_CONTEXTS_MAX, GSS_CONTEXTS_PER_SHARD, GSS_GRACE, GSS_HALF_OPEN_MAX,
     GSS_HALF_OPEN_PER_HOST_MAX, GSS_HALF_OPEN_TIMEOUT, GSS_SHARDS_MAX, GSS_UNPROVEN_DIVISOR,
 };
+use crate::news::News;
 use dafs_dat::connections::Origin;
 use dafs_mem::{Mutex, RwLock, Shrinking as _};
 use rustc_hash::FxHashMap;
@@ -31,10 +38,13 @@ use std::time::Duration;
 pub struct ContextLimits {
     /// Established contexts, at least 1. An eighth of them may wait for their first call.
     pub contexts: usize,
-    /// Contexts that are being established.
+    /// Contexts that wait for another token of their client.
     pub half_open: usize,
     /// The same for one host, or one user of this host.
     pub half_open_per_host: usize,
+    /// Contexts that one host, or one user of this host, may begin in a second. After some quiet
+    /// seconds it may begin four times as many at once.
+    pub begins_per_second: u32,
 }
 
 impl Default for ContextLimits {
@@ -43,22 +53,26 @@ impl Default for ContextLimits {
             contexts: GSS_CONTEXTS_MAX,
             half_open: GSS_HALF_OPEN_MAX,
             half_open_per_host: GSS_HALF_OPEN_PER_HOST_MAX,
+            begins_per_second: GSS_BEGINS_PER_SECOND,
         }
     }
 }
 
-/// Counters of a table of contexts: the first two now, the others since the start.
+/// Counters of a table of contexts: the first three now, the others since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ContextCounts {
     /// Established contexts.
     pub contexts: u64,
-    /// Contexts that are being established.
+    /// Contexts that wait for another token of their client.
     pub half_open: u64,
+    /// Requests for a context that wait for a thread, or have one.
+    pub queued: u64,
     /// Contexts that were established.
     pub established: u64,
     /// Contexts that the mechanism refused to establish.
     pub failed: u64,
-    /// Requests for a context without a token for the mechanism, because too many were under way.
+    /// Requests for a context that did not reach the mechanism, because too many were under way or
+    /// the host began too many in a second.
     pub busy: u64,
     /// Contexts being established that were dropped: their client was too slow, or its host began
     /// too many.
@@ -107,23 +121,28 @@ pub struct Contexts {
     /// Established contexts without a verified call.
     unproven: Mutex<Shares<()>>,
     half_open: Mutex<Shares<HalfOpen>>,
+    queue: Mutex<Queue>,
+    /// The rates at which hosts begin contexts.
+    begins: Mutex<Rates>,
+    /// Hosts whose refused contexts were logged.
+    refused: News<Origin>,
     pub(super) counters: Counters,
 }
 
-/// A context that is being established.
+/// A context that waits for a token of the initiator.
 struct HalfOpen {
     handle: Handle,
     begun_ns: u64,
-    /// The state of the mechanism while it waits for the initiator; none while a thread has it.
-    partial: Option<Box<dyn PartialContext>>,
+    /// The state of the mechanism.
+    partial: Box<dyn PartialContext>,
 }
 
 /// A part of the table.
 #[derive(Default)]
 struct Shard {
     contexts: FxHashMap<u64, Entry>,
-    /// The proven contexts in the order of a time at which they had been used.
-    proven: BTreeSet<(u64, u64)>,
+    /// The proven contexts by a time at which they had been used.
+    proven: Proven,
     /// All contexts in the order of their ends.
     ends: BTreeSet<(u64, u64)>,
 }
@@ -147,6 +166,9 @@ impl Contexts {
             proven_per_shard: proven_max / shards,
             unproven: Mutex::new(Shares::new(unproven_max, unproven_max)),
             half_open: Mutex::new(Shares::new(limits.half_open, limits.half_open_per_host)),
+            queue: Mutex::default(),
+            begins: Mutex::new(Rates::new(limits.begins_per_second)),
+            refused: News::default(),
             counters: Counters::default(),
         })
     }
@@ -155,10 +177,12 @@ impl Contexts {
     pub fn counts(&self) -> ContextCounts {
         let contexts: usize = self.shards.iter().map(|shard| shard.read().contexts.len()).sum();
         let half_open = self.half_open.lock().len();
+        let queued = self.queue.lock().len();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ContextCounts {
             contexts: contexts as u64,
             half_open: half_open as u64,
+            queued: queued as u64,
             established: read(&self.counters.established),
             failed: read(&self.counters.failed),
             busy: read(&self.counters.busy),
@@ -181,10 +205,16 @@ impl Contexts {
             ended.iter().for_each(|context| self.forget_unproven(context));
         }
         let timeout_ns = nanoseconds(GSS_HALF_OPEN_TIMEOUT);
-        let late = self.half_open.lock().remove_if(|half| {
-            half.partial.is_some() && now_ns >= half.begun_ns.saturating_add(timeout_ns)
-        });
+        let is_late = |half: &HalfOpen| now_ns >= half.begun_ns.saturating_add(timeout_ns);
+        let late = self.half_open.lock().remove_if(is_late);
         count(&self.counters.abandoned, late.len());
+        self.begins.lock().tick(now_ns);
+    }
+
+    /// True if a refused context of this host should be logged. `now_ns` is the monotonic time, in
+    /// nanoseconds.
+    pub(crate) fn is_refusal_news(&self, host: Origin, now_ns: u64) -> bool {
+        self.refused.is_news(host, now_ns)
     }
 
     fn shard(&self, serial: u64) -> &RwLock<Shard> {
@@ -273,55 +303,77 @@ impl Contexts {
         context
     }
 
-    /// Counts a new context of a host as being established. None when there are too many.
-    pub(super) fn begin(self: &Arc<Self>, origin: Origin, now_ns: u64) -> Option<Establishing> {
+    /// Counts a request of a host for a new context, with a token of this length. None when there
+    /// are too many.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        origin: Origin,
+        token_bytes: usize,
+        now_ns: u64,
+    ) -> Option<Establishing> {
+        let is_in_time = self.begins.lock().take(origin, now_ns);
+        if !is_in_time || !self.queue.lock().enter(origin, Leg::First, token_bytes) {
+            count(&self.counters.busy, 1);
+            return None;
+        }
+        let ticket = Ticket { contexts: self.clone(), origin, token_bytes };
         let serial = self.next_serial.fetch_add(1, Ordering::Relaxed);
         // Without random numbers there is no context; the client tries again.
-        let handle = Handle::new(serial).ok();
-        let pushed = handle.and_then(|handle| {
-            let half = HalfOpen { handle, begun_ns: now_ns, partial: None };
-            let mut half_open = self.half_open.lock();
-            half_open.push(serial, origin, half, |half| half.partial.is_some()).ok()
-        });
-        let (Some(handle), Some(gone)) = (handle, pushed) else {
+        let Ok(handle) = Handle::new(serial) else {
             count(&self.counters.busy, 1);
             return None;
         };
-        count(&self.counters.abandoned, usize::from(gone.is_some()));
-        Some(Establishing::new(self.clone(), handle, origin, None))
+        Some(Establishing::new(ticket, handle, now_ns, None))
     }
 
-    /// Continues with a context that waits for a token of the initiator.
+    /// Continues with a context that waits for a token of the initiator; this one has `token_bytes`.
     pub(super) fn resume(
         self: &Arc<Self>,
         handle: &[u8],
-        origin: Origin,
+        (origin, token_bytes): (Origin, usize),
         now_ns: u64,
     ) -> Option<Establishing> {
         let handle = Handle::from_bytes(handle)?;
+        if !self.queue.lock().enter(origin, Leg::Next, token_bytes) {
+            return None;
+        }
+        let ticket = Ticket { contexts: self.clone(), origin, token_bytes };
         let mut half_open = self.half_open.lock();
         let half = half_open.entry(handle.serial()).filter(|half| half.handle == handle)?;
         let timeout_ns = nanoseconds(GSS_HALF_OPEN_TIMEOUT);
         if now_ns >= half.begun_ns.saturating_add(timeout_ns) {
             return None;
         }
-        let partial = half.partial.take()?;
+        let HalfOpen { begun_ns, partial, .. } = half_open.remove(handle.serial())?;
         drop(half_open);
-        Some(Establishing::new(self.clone(), handle, origin, Some(partial)))
+        Some(Establishing::new(ticket, handle, begun_ns, Some(partial)))
     }
 
     /// Keeps the state of a mechanism until the initiator sends its next token.
-    pub(super) fn suspend(&self, handle: Handle, partial: Box<dyn PartialContext>) {
-        let mut half_open = self.half_open.lock();
-        if let Some(half) = half_open.entry(handle.serial()) {
-            half.partial = Some(partial);
-        }
+    pub(super) fn suspend(
+        &self,
+        handle: Handle,
+        origin: Origin,
+        begun_ns: u64,
+        partial: Box<dyn PartialContext>,
+    ) {
+        let half = HalfOpen { handle, begun_ns, partial };
+        let pushed = self.half_open.lock().push(handle.serial(), origin, half, |_| true);
+        // Too many wait, and the oldest of the host goes; without one, this one.
+        count(&self.counters.abandoned, usize::from(!matches!(pushed, Ok(None))));
     }
+}
 
-    /// Ends the establishment of a context.
-    pub(super) fn end(&self, handle: Handle) {
-        let ended = self.half_open.lock().remove(handle.serial());
-        debug_assert!(ended.is_none_or(|half| half.partial.is_none()), "another thread has it");
+/// A place among the requests that wait for a thread, or have one. Dropped, it is free.
+pub(super) struct Ticket {
+    pub(super) contexts: Arc<Contexts>,
+    pub(super) origin: Origin,
+    token_bytes: usize,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.contexts.queue.lock().leave(self.origin, self.token_bytes);
     }
 }
 
@@ -336,7 +388,7 @@ impl Shard {
         let Entry { context, ordered_ns } = self.contexts.remove_and_shrink(&serial)?;
         self.ends.remove(&(context.end_ns(), serial));
         if let Some(ordered_ns) = ordered_ns {
-            self.proven.remove(&(ordered_ns, serial));
+            self.proven.remove(&context.principal().exported_name, (ordered_ns, serial));
         }
         Some(context)
     }
@@ -356,26 +408,33 @@ impl Shard {
     fn prove(&mut self, serial: u64, now_ns: u64, max: usize) -> Vec<Arc<Context>> {
         let Some(entry) = self.contexts.get_mut(&serial) else { return Vec::new() };
         entry.ordered_ns = Some(now_ns);
-        self.proven.insert((now_ns, serial));
+        self.proven.insert(&entry.context.principal().exported_name, (now_ns, serial));
         let mut evicted = Vec::new();
-        while self.proven.len() > max {
-            evicted.extend(self.take_least_recently_used());
+        while self.proven.len() > max
+            && let Some(context) = self.take_proven()
+        {
+            evicted.push(context);
         }
         evicted
     }
 
+    /// Removes the least recently used context of the principal that has the most.
+    ///
     /// Calls do not change the order. So a context that was used after its time in the order moves
     /// up here, at most once for each of its calls.
-    fn take_least_recently_used(&mut self) -> Option<Arc<Context>> {
+    fn take_proven(&mut self) -> Option<Arc<Context>> {
         loop {
-            let (ordered_ns, serial) = self.proven.pop_first()?;
-            let Some(entry) = self.contexts.get_mut(&serial) else { continue };
+            let (ordered_ns, serial) = self.proven.first()?;
+            // INVARIANT: `take` removes a context from both.
+            let entry = self.contexts.get_mut(&serial)?;
             let used_ns = entry.context.used_ns();
             if used_ns <= ordered_ns {
                 return self.take(serial);
             }
             entry.ordered_ns = Some(used_ns);
-            self.proven.insert((used_ns, serial));
+            let principal = &entry.context.principal().exported_name;
+            self.proven.remove(principal, (ordered_ns, serial));
+            self.proven.insert(principal, (used_ns, serial));
         }
     }
 }

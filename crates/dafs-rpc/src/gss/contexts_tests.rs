@@ -4,16 +4,22 @@ use super::toy::{SECOND, ToyKeys};
 use super::*;
 use dafs_dat::connections::Origin;
 use proptest::prelude::*;
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Limits with one part of the table.
-const LIMITS: ContextLimits = ContextLimits { contexts: 16, half_open: 8, half_open_per_host: 4 };
+const LIMITS: ContextLimits = ContextLimits {
+    contexts: 16,
+    half_open: 8,
+    half_open_per_host: 4,
+    begins_per_second: u32::MAX,
+};
 const UNPROVEN_MAX: usize = 2;
 const PROVEN_MAX: usize = 14;
 
-fn established(seconds: u64) -> Established {
-    let (exported_name, display_name) = (Arc::default(), Box::default());
+fn established(principal: u8, seconds: u64) -> Established {
+    let (exported_name, display_name) = ([principal].into(), Box::default());
     Established {
         principal: Principal { exported_name, display_name },
         remaining: Duration::from_secs(seconds),
@@ -31,8 +37,18 @@ impl PartialContext for Ready {
 }
 
 fn enter(contexts: &Arc<Contexts>, origin: Origin, seconds: u64, now_ns: u64) -> Arc<Context> {
-    let establishing = contexts.begin(origin, now_ns).unwrap();
-    let ready = Ready(Some(established(seconds)));
+    enter_of(contexts, origin, (0, seconds), now_ns)
+}
+
+/// Establishes a context of a principal, with a ticket for these seconds.
+fn enter_of(
+    contexts: &Arc<Contexts>,
+    origin: Origin,
+    (principal, seconds): (u8, u64),
+    now_ns: u64,
+) -> Arc<Context> {
+    let establishing = contexts.begin(origin, 0, now_ns).unwrap();
+    let ready = Ready(Some(established(principal, seconds)));
     let InitAnswer::Complete { context, .. } = establishing.step(b"", now_ns, || Box::new(ready))
     else {
         panic!("not established")
@@ -42,7 +58,7 @@ fn enter(contexts: &Arc<Contexts>, origin: Origin, seconds: u64, now_ns: u64) ->
 
 #[derive(Debug, Clone)]
 enum Op {
-    Enter { seconds: u64, is_used: bool },
+    Enter { principal: u8, seconds: u64, is_used: bool },
     Use(usize),
     Destroy(usize),
     Tick,
@@ -51,7 +67,9 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        6 => (0u64..400, any::<bool>()).prop_map(|(seconds, is_used)| Op::Enter { seconds, is_used }),
+        6 => (0u8..4, 0u64..400, any::<bool>()).prop_map(|(principal, seconds, is_used)| {
+            Op::Enter { principal, seconds, is_used }
+        }),
         6 => any::<usize>().prop_map(Op::Use),
         1 => any::<usize>().prop_map(Op::Destroy),
         1 => Just(Op::Tick),
@@ -62,6 +80,7 @@ fn op() -> impl Strategy<Value = Op> {
 /// A context of the model.
 struct Modelled {
     context: Arc<Context>,
+    principal: u8,
     end_ns: u64,
     /// The order of its last call; none before the first.
     used: Option<u64>,
@@ -79,11 +98,18 @@ impl Model {
         }
     }
 
-    fn remove_least_recently_used_above(&mut self, max: usize) {
+    fn proven_of(&self, principal: u8) -> usize {
+        let of_principal = |of: &&Modelled| of.used.is_some() && of.principal == principal;
+        self.0.iter().filter(of_principal).count()
+    }
+
+    /// The principal with the most contexts loses its least recently used one.
+    fn remove_proven_above(&mut self, max: usize) {
         while self.0.iter().filter(|of| of.used.is_some()).count() > max {
             let proven = self.0.iter().enumerate().filter(|(_, of)| of.used.is_some());
-            let (oldest, _) = proven.min_by_key(|(_, of)| of.used).unwrap();
-            self.0.remove(oldest);
+            let rank = |of: &Modelled| (Reverse(self.proven_of(of.principal)), of.used);
+            let (gone, _) = proven.min_by_key(|(_, of)| rank(of)).unwrap();
+            self.0.remove(gone);
         }
     }
 }
@@ -102,17 +128,18 @@ proptest! {
             now_ns += 1;
             let before: Vec<_> = model.0.iter().map(|of| of.context.clone()).collect();
             match op {
-                Op::Enter { seconds, is_used } => {
+                Op::Enter { principal, seconds, is_used } => {
                     // One host alone has half of the room: it loses its oldest above that.
-                    let context = enter(&contexts, Origin::Sim(1), seconds, now_ns);
+                    let context =
+                        enter_of(&contexts, Origin::Sim(1), (principal, seconds), now_ns);
                     model.remove_first_unproven_above(UNPROVEN_MAX / 2 - 1);
                     let end_ns = now_ns + (seconds + 60) * SECOND;
                     let used = is_used.then_some(now_ns);
                     if is_used {
                         contexts.use_now(&context, now_ns);
                     }
-                    model.0.push(Modelled { context, end_ns, used });
-                    model.remove_least_recently_used_above(PROVEN_MAX);
+                    model.0.push(Modelled { context, principal, end_ns, used });
+                    model.remove_proven_above(PROVEN_MAX);
                 }
                 Op::Use(at) if !model.0.is_empty() => {
                     let at = at % model.0.len();
@@ -122,7 +149,7 @@ proptest! {
                     if let Some(context) = found {
                         contexts.use_now(&context, now_ns);
                         model.0[at].used = Some(now_ns);
-                        model.remove_least_recently_used_above(PROVEN_MAX);
+                        model.remove_proven_above(PROVEN_MAX);
                     } else {
                         model.0.remove(at);
                     }

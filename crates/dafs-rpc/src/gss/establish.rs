@@ -9,7 +9,7 @@
 //!   nothing.
 
 use super::context::{Context, Established, Handle};
-use super::contexts::{Contexts, count};
+use super::contexts::{Ticket, count};
 use super::keys::Mic;
 use crate::limits::GSS_WINDOW;
 use dafs_dat::connections::Origin;
@@ -61,67 +61,58 @@ const GSS_S_FAILURE: u32 = 13 << 16;
 /// A context that is being established, on its way through the mechanism. Dropped without a step,
 /// it ends.
 pub struct Establishing {
-    contexts: Arc<Contexts>,
+    ticket: Ticket,
     handle: Handle,
-    origin: Origin,
+    begun_ns: u64,
     /// None before the first token.
     partial: Option<Box<dyn PartialContext>>,
-    /// True while the table counts it for this value.
-    is_counted: bool,
 }
 
 impl Establishing {
     pub(super) fn new(
-        contexts: Arc<Contexts>,
+        ticket: Ticket,
         handle: Handle,
-        origin: Origin,
+        begun_ns: u64,
         partial: Option<Box<dyn PartialContext>>,
     ) -> Self {
-        Self { contexts, handle, origin, partial, is_counted: true }
+        Self { ticket, handle, begun_ns, partial }
     }
 
     /// The host of the client.
     pub fn origin(&self) -> Origin {
-        self.origin
+        self.ticket.origin
     }
 
     /// Passes a token to the mechanism. The first one gets a new state from `begin`. Blocks as long
     /// as the mechanism does, so it is for a thread of a pool. `now_ns` is the monotonic time in
     /// nanoseconds.
     pub fn step(
-        mut self,
+        self,
         token: &[u8],
         now_ns: u64,
         begin: impl FnOnce() -> Box<dyn PartialContext>,
     ) -> InitAnswer {
-        let mut partial = self.partial.take().unwrap_or_else(begin);
+        let Self { ticket, handle, begun_ns, partial } = self;
+        let (contexts, origin) = (&ticket.contexts, ticket.origin);
+        let mut partial = partial.unwrap_or_else(begin);
         match partial.accept(token) {
             Step::Continue { token } => {
-                self.is_counted = false;
-                self.contexts.suspend(self.handle, partial);
-                InitAnswer::Continue { handle: self.handle, token }
+                contexts.suspend(handle, origin, begun_ns, partial);
+                InitAnswer::Continue { handle, token }
             }
             Step::Complete { token, established } => {
-                let context = self.contexts.enter(self.handle, self.origin, established, now_ns);
+                let context = contexts.enter(handle, origin, established, now_ns);
                 let window = Mic::of(context.keys(), &[&GSS_WINDOW.to_be_bytes()]);
                 InitAnswer::Complete { context, window: Verifier(window), token }
             }
             Step::Failed(mut failure) => {
-                count(&self.contexts.counters.failed, 1);
+                count(&contexts.counters.failed, 1);
                 // Such a failure would be read as a success.
                 if failure.major <= 1 {
                     failure.major = GSS_S_FAILURE;
                 }
                 InitAnswer::Failed(failure)
             }
-        }
-    }
-}
-
-impl Drop for Establishing {
-    fn drop(&mut self) {
-        if self.is_counted {
-            self.contexts.end(self.handle);
         }
     }
 }

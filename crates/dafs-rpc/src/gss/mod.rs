@@ -18,7 +18,12 @@ mod contexts;
 #[cfg(test)]
 mod contexts_tests;
 mod establish;
+#[cfg(test)]
+mod floods;
 mod keys;
+mod proven;
+mod queue;
+mod rate;
 mod shares;
 #[cfg(test)]
 mod toy;

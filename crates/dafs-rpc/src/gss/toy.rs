@@ -14,8 +14,11 @@ use dafs_wire::rpc::{
 use dafs_wire::xdr::{Decoder, Encode, Encoder};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+/// The program of all calls.
+pub(super) const PROGRAM: u32 = 0x2000_0099;
 
 /// The second in nanoseconds.
 pub(super) const SECOND: u64 = 1_000_000_000;
@@ -172,6 +175,7 @@ pub(super) enum Answer {
 pub(super) struct Server {
     pub(super) contexts: Arc<Contexts>,
     pub(super) now_ns: AtomicU64,
+    pub(super) may_establish: AtomicBool,
     /// The calls that were carried out: caller, service and arguments.
     pub(super) executed: Mutex<Vec<(String, Service, Vec<u8>)>>,
 }
@@ -179,7 +183,8 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn new(limits: ContextLimits) -> Self {
         let contexts = Contexts::new(limits);
-        Self { contexts, now_ns: AtomicU64::new(0), executed: Mutex::default() }
+        let (now_ns, may_establish) = (AtomicU64::new(0), AtomicBool::new(true));
+        Self { contexts, now_ns, may_establish, executed: Mutex::default() }
     }
 
     pub(super) fn pass(&self, seconds: u64) {
@@ -199,7 +204,8 @@ impl Server {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let body = decoder.rest();
         let call = GssCall { message, header: &header, body, origin, now_ns };
-        match accept(&self.contexts, &call) {
+        let may_establish = || self.may_establish.load(Ordering::Relaxed);
+        match accept(&self.contexts, &call, may_establish) {
             Accepted::Serve(verified) => self.carry_out(&verified, header.xid, body),
             Accepted::Establish { establishing, token } => {
                 let answer = establishing.step(token, now_ns, begin);
@@ -393,8 +399,8 @@ pub(super) fn message(
     let credential = credential.encoded();
     let header = CallHeader {
         xid: 77,
-        program: 100_003,
-        version: 4,
+        program: PROGRAM,
+        version: 1,
         procedure,
         credential: OpaqueAuth { flavor: AuthFlavor::RPCSEC_GSS, body: &credential },
         verifier: OpaqueAuth::NONE,

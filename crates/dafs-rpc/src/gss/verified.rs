@@ -45,7 +45,7 @@ pub struct Verified {
 }
 
 impl Verified {
-    pub(super) fn new(context: Arc<Context>, sequence: u32, service: Service) -> Self {
+    pub(crate) fn new(context: Arc<Context>, sequence: u32, service: Service) -> Self {
         Self { context, sequence, service }
     }
 
@@ -142,6 +142,12 @@ impl Verified {
             }
             Service::Privacy => UNIT_BYTES + padded(self.sealed_bytes(results_bytes)),
         }
+    }
+
+    /// Bytes that a successful reply has beside its results: its header, and the protection of
+    /// results of any length in XDR.
+    pub fn reply_bytes_beside_results(&self) -> usize {
+        self.success_header_bytes() + self.protected_bytes(0)
     }
 
     /// Bytes before results under [`Service::Integrity`].

@@ -1,16 +1,18 @@
 //! Calls of RPCSEC_GSS over a connection: bytes in, a handler, bytes out.
 
-use super::toy::{self, Client, ToyKeys, init, init_results};
+use super::toy::{self, Client, SECOND, ToyKeys, init, init_results};
 use super::*;
+use crate::answer::{AnswerTo, Protection};
 use crate::call::Credential as Caller;
+use crate::reply::Part;
 use crate::server::Config;
 use crate::{
     AcceptStatus, Call, Handled, Handler, LocalConnection, LocalReactor, Rejection, Reply,
 };
 use dafs_dat::connections::Origin;
-use dafs_mem::Site;
+use dafs_mem::{Mutex, Site};
 use dafs_wire::rpc::gss::{Credential, InitResults, Service};
-use dafs_wire::rpc::{FragmentMark, RejectStatus, ReplyHeader, ReplyStatus};
+use dafs_wire::rpc::{CallHeader, FragmentMark, RejectStatus, ReplyHeader, ReplyStatus};
 use dafs_wire::xdr::{Decoder, padded};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -42,6 +44,8 @@ impl Acceptor for Inline {
 struct Echo {
     acceptor: Arc<dyn Acceptor>,
     calls: usize,
+    /// What the last call said about its reply.
+    reply_bytes_beside_results: usize,
 }
 
 fn echo(args: &[u8]) -> Reply {
@@ -63,6 +67,7 @@ impl Handler for Echo {
 
     fn call(&mut self, call: Call<'_>) -> Handled {
         self.calls += 1;
+        self.reply_bytes_beside_results = call.reply_bytes_beside_results();
         let Caller::Gss { context, .. } = call.credential else { panic!("an unproven caller") };
         assert_eq!(&*context.principal().display_name, "anna@R");
         let refusal = Rejection::Accept(AcceptStatus::ProcedureUnavailable);
@@ -96,7 +101,7 @@ impl World {
         let config = Config { record_bytes_max: 4 << 20, ..Config::default() };
         let connection = LocalConnection::new(&reactor, 1, config);
         let acceptor = Arc::new(Inline(Contexts::new(ContextLimits::default())));
-        let handler = Echo { acceptor, calls: 0 };
+        let handler = Echo { acceptor, calls: 0, reply_bytes_beside_results: 0 };
         let client = Client { keys: ToyKeys::initiator(9), handle: Vec::new() };
         let mut world = Self { reactor, connection, handler, client, sequence: 0 };
         let reply = world.send(&init(Credential::Init, &toy::ticket(0, 9, 60, "anna@R")));
@@ -187,6 +192,20 @@ fn a_rejection_has_the_verifier_of_its_call_and_no_results() {
 }
 
 #[test]
+fn a_handler_knows_the_bytes_of_its_reply() {
+    let mut world = World::new();
+    for service in SERVICES {
+        for len in [0, 4, 8, 12, 5000] {
+            let message = world.message(ECHO, service, &vec![7; len]);
+            let reply = world.send(&message);
+            let results = world.client.results(world.sequence, service, &reply);
+            let beside = world.handler.reply_bytes_beside_results;
+            assert_eq!(reply.len(), results.len() + beside, "{service:?}");
+        }
+    }
+}
+
+#[test]
 fn changed_arguments_reach_no_handler() {
     let mut world = World::new();
     for service in [Service::Integrity, Service::Privacy] {
@@ -231,4 +250,75 @@ fn a_destroyed_context_is_unknown() {
     let problem = crate::AuthStatus::GssCredentialProblem;
     assert_eq!(header.status, ReplyStatus::Denied(RejectStatus::Auth(problem)));
     assert_eq!(world.handler.calls, 0);
+}
+
+/// Keeps every step until the test runs it.
+struct Slow {
+    contexts: Arc<Contexts>,
+    jobs: Mutex<Vec<Job>>,
+}
+
+impl Acceptor for Slow {
+    fn contexts(&self) -> &Arc<Contexts> {
+        &self.contexts
+    }
+
+    fn begin(&self) -> Box<dyn PartialContext> {
+        toy::begin()
+    }
+
+    fn run(&self, _: Origin, job: Job) {
+        self.jobs.lock().push(job);
+    }
+}
+
+#[test]
+fn a_connection_has_time_for_its_first_call_after_a_slow_context() {
+    let reactor = LocalReactor::new().unwrap();
+    let mut connection = LocalConnection::new(&reactor, 1, Config::default());
+    let contexts = Contexts::new(ContextLimits::default());
+    let slow = Arc::new(Slow { contexts, jobs: Mutex::default() });
+    let acceptor = slow.clone();
+    let mut handler = Echo { acceptor, calls: 0, reply_bytes_beside_results: 0 };
+    let message = init(Credential::Init, &toy::ticket(0, 9, 60, "anna@R"));
+    let mark = FragmentMark::whole(message.len()).unwrap().to_bytes();
+    connection.feed(&reactor, &mut handler, &[&mark, &message[..]].concat(), 0).unwrap();
+    // The server is slow, not the client.
+    connection.tick(&reactor, &mut handler, 29 * SECOND).unwrap();
+    slow.jobs.lock().drain(..).for_each(|job| job());
+    for event in reactor.take_events() {
+        assert!(connection.apply(&reactor, &mut handler, event, 30 * SECOND).is_none());
+    }
+    assert!(!connection.take_output(usize::MAX, 30 * SECOND).is_empty());
+    connection.tick(&reactor, &mut handler, 39 * SECOND).unwrap();
+    let ending = connection.tick(&reactor, &mut handler, 40 * SECOND).unwrap_err();
+    assert!(ending.to_string().contains("no call in time"), "{ending}");
+}
+
+#[test]
+fn results_stay_where_the_handler_wrote_them() {
+    let mut world = World::new();
+    for service in [Service::None, Service::Integrity] {
+        let message = world.message(ECHO, service, &[7; 2000]);
+        let mut decoder = Decoder::new(&message);
+        let header = CallHeader::decode(&mut decoder).unwrap();
+        let (body, origin) = (decoder.rest(), Origin::Sim(1));
+        let call = GssCall { message: &message, header: &header, body, origin, now_ns: 0 };
+        let contexts = world.handler.acceptor.contexts();
+        let Accepted::Serve(verified) = accept(contexts, &call, || true) else { panic!("refused") };
+        let reply = echo(&[7; 2000]);
+        let place = reply.results().unwrap()[0].as_ptr();
+        let front_bytes = verified.success_header_bytes()
+            + if service == Service::None { 0 } else { Verified::INTEGRITY_PREFIX_BYTES };
+        let to = AnswerTo { xid: 77, protection: Protection::Gss(verified) };
+        let reply = to.complete(Ok(reply));
+        let mut first = None;
+        reply.message(false, |part| {
+            if let Part::Head(bytes) = part {
+                first.get_or_insert(bytes);
+            }
+        });
+        let results = &first.unwrap()[front_bytes..];
+        assert_eq!((results.as_ptr(), &results[..4]), (place, &2000u32.to_be_bytes()[..]));
+    }
 }

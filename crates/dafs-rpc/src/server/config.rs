@@ -55,6 +55,9 @@ pub struct Config {
     /// eighth of it, and at most a second, is the timeout for the next complete call. Memory is
     /// short when half of `waiting_bytes_max`, or of one host's share while others wait, is taken.
     pub rdma_fetch_timeout: Duration,
+    /// Records of TLS in one direction after which a connection takes no more calls, and ends when
+    /// it has answered those that it has. The limit of AES-GCM is about 2^24.5 (RFC 8446 5.5).
+    pub tls_records_max: u64,
 }
 
 impl Default for Config {
@@ -78,6 +81,7 @@ impl Default for Config {
             rdma_inline_bytes: 4096,
             rdma_credits_max: 64,
             rdma_fetch_timeout: Duration::from_secs(30),
+            tls_records_max: dafs_tls::RECORDS_BEFORE_END,
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::handler::Handler;
 use crate::inbox::{Inbox, Injector};
 use crate::limits::REACTORS_MAX;
 use crate::memory::block_bytes;
+use crate::tls::ServerTls;
 use dafs_dat::Adapter;
 use dafs_dat::connections::{Closed, ConnectionLimits, Connections};
 use dafs_wire::rpcrdma::limits::{INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX};
@@ -64,6 +65,14 @@ pub struct Statistics {
     pub rdma_written_bytes: u64,
     /// Messages over RDMA that were answered with RDMA_ERROR.
     pub rdma_errors: u64,
+    /// Connections that have begun to use TLS.
+    pub tls_connections: u64,
+    /// Those whose records the kernel protects, among them.
+    pub tls_kernel: u64,
+    /// Those whose client has a certificate that was verified, among them.
+    pub tls_mutual: u64,
+    /// Connections that TLS has ended for an error, in the handshake or later.
+    pub tls_failed: u64,
 }
 
 /// The counters of one reactor; only it writes them.
@@ -86,6 +95,10 @@ pub(super) struct Counters {
     pub(super) rdma_writes: AtomicU64,
     pub(super) rdma_written_bytes: AtomicU64,
     pub(super) rdma_errors: AtomicU64,
+    pub(super) tls_connections: AtomicU64,
+    pub(super) tls_kernel: AtomicU64,
+    pub(super) tls_mutual: AtomicU64,
+    pub(super) tls_failed: AtomicU64,
 }
 
 impl Counters {
@@ -115,6 +128,8 @@ pub(super) struct Shared {
     stopping: AtomicBool,
     /// The connections of all front ends that share the limits.
     pub(super) connections: Arc<Connections>,
+    /// TLS for TCP.
+    pub(super) tls: Option<Arc<ServerTls>>,
     /// The number of this group's connections.
     own_connections: AtomicUsize,
 }
@@ -150,6 +165,20 @@ impl Group {
         connections: Arc<Connections>,
         listeners: Vec<TcpListener>,
         reactors: usize,
+        config: Config,
+    ) -> io::Result<Self> {
+        Self::with_tls(None, connections, listeners, reactors, config)
+    }
+
+    /// The same, with TLS for peers over TCP that ask for it (RFC 9289).
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn with_tls(
+        tls: Option<Arc<ServerTls>>,
+        connections: Arc<Connections>,
+        listeners: Vec<TcpListener>,
+        reactors: usize,
         mut config: Config,
     ) -> io::Result<Self> {
         if !(1..=REACTORS_MAX).contains(&reactors) {
@@ -179,6 +208,7 @@ impl Group {
             members,
             stopping: AtomicBool::new(false),
             connections,
+            tls,
             own_connections: AtomicUsize::new(0),
         };
         Ok(Self { shared: Arc::new(shared), next: AtomicUsize::new(0) })
@@ -253,6 +283,10 @@ impl Group {
             rdma_writes: sum(|counters| &counters.rdma_writes),
             rdma_written_bytes: sum(|counters| &counters.rdma_written_bytes),
             rdma_errors: sum(|counters| &counters.rdma_errors),
+            tls_connections: sum(|counters| &counters.tls_connections),
+            tls_kernel: sum(|counters| &counters.tls_kernel),
+            tls_mutual: sum(|counters| &counters.tls_mutual),
+            tls_failed: sum(|counters| &counters.tls_failed),
         }
     }
 }

@@ -28,6 +28,7 @@ mod group;
 mod peer;
 mod rdma;
 mod reactor;
+mod tls;
 mod worker;
 
 pub use config::Config;

@@ -4,6 +4,7 @@
 //! * Readiness is edge triggered. A flag is cleared only when a system call returned EAGAIN, and
 //!   then the kernel reports the next change.
 
+use super::tls::PeerTls;
 use crate::connection::{Connection, Ending};
 use crate::output::Parts;
 use dafs_mem::{VolatileSlice, readv, sendmsg};
@@ -18,12 +19,12 @@ pub(super) const EVENTS: EventFlags =
 
 #[derive(Debug)]
 pub(super) struct Peer {
-    socket: Arc<OwnedFd>,
+    pub(super) socket: Arc<OwnedFd>,
     pub(super) connection: Connection,
     /// True while there may be input.
     pub(super) readable: bool,
     /// True while there may be room for output.
-    writable: bool,
+    pub(super) writable: bool,
     /// The peer has closed its side or the connection is broken, so the reactor must read to the
     /// end.
     hung_up: bool,
@@ -37,6 +38,8 @@ pub(super) struct Peer {
     pub(super) waiting_bytes: usize,
     /// True while output waits for room in the socket.
     blocked: bool,
+    /// TLS, from the answer to its probe on.
+    pub(super) tls: Option<Box<PeerTls>>,
 }
 
 impl Peer {
@@ -52,6 +55,7 @@ impl Peer {
             starved_listed: false,
             waiting_bytes: 0,
             blocked: false,
+            tls: None,
         }
     }
 
@@ -76,6 +80,11 @@ impl Peer {
         let views = [space, more];
         let views = if space.is_empty() { &views[1..] } else { &views[..] };
         let wanted = space.len() + more.len();
+        if let Some(tls) = self.tls.as_deref_mut().and_then(PeerTls::kernel) {
+            return super::tls::read(tls, &self.socket, views, &mut self.readable).map(|read| {
+                read.map(|read| (read.min(space.len()), read.saturating_sub(space.len())))
+            });
+        }
         let read = match readv(self.socket.as_fd(), views) {
             Ok(0) => return Err(Ending::Closed),
             Ok(read) => read,
@@ -97,6 +106,12 @@ impl Peer {
     pub(super) fn flush(&mut self, now_ns: u64) -> Result<u64, Ending> {
         let mut sent_bytes = 0;
         let output = &mut self.connection.output;
+        if let Some(tls) = self.tls.as_deref_mut()
+            && !tls.is_kernel()
+        {
+            sent_bytes = tls.flush(&self.socket, output, &mut self.writable)?;
+            return Ok(self.flushed(sent_bytes, now_ns));
+        }
         while self.writable && !output.is_empty() {
             let mut parts = Parts::new();
             output.gather(&mut parts);
@@ -113,12 +128,28 @@ impl Peer {
                 Err(error) => return Err(error.into()),
             }
         }
-        let blocked = !output.is_empty();
+        Ok(self.flushed(sent_bytes, now_ns))
+    }
+
+    fn flushed(&mut self, sent_bytes: u64, now_ns: u64) -> u64 {
+        let blocked = !self.connection.output.is_empty();
         if blocked && (sent_bytes > 0 || !self.blocked) {
             self.connection.output_moved(now_ns);
         }
         self.blocked = blocked;
-        Ok(sent_bytes)
+        sent_bytes
+    }
+
+    /// True when the reactor need not wait for the socket before it serves the connection.
+    pub(super) fn has_input(&self) -> bool {
+        let tls = self.tls.as_deref();
+        self.readable || self.connection.has_deferred_input() || tls.is_some_and(PeerTls::is_ready)
+    }
+
+    /// Memory in queued replies, waiting calls and records of TLS.
+    pub(super) fn held_bytes(&self) -> usize {
+        let tls = self.tls.as_deref();
+        self.connection.waiting_bytes() + tls.map_or(0, PeerTls::held_bytes)
     }
 }
 

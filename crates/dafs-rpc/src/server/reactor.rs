@@ -236,8 +236,7 @@ impl<H: Handler> Reactor<H> {
             }
             Ok(()) => {
                 let takes = self.worker.may_take(peer);
-                if takes && (peer.readable || peer.connection.has_deferred_input()) && !peer.listed
-                {
+                if takes && peer.has_input() && !peer.listed {
                     peer.listed = true;
                     self.again.push(id);
                 }
@@ -296,6 +295,7 @@ impl<H: Handler> Reactor<H> {
             }
             Command::Answer { connection, .. }
             | Command::Forget { connection, .. }
+            | Command::Shaken { connection, .. }
             | Command::CallBack { connection, .. } => connection,
         };
         let peer = self.slots.get_mut(id.slot()).and_then(Option::as_deref_mut);
@@ -308,11 +308,19 @@ impl<H: Handler> Reactor<H> {
         };
         match command {
             Command::Answer { to, answer, held_bytes, .. } => {
-                peer.connection.answer_later(to, answer, held_bytes);
+                peer.connection.answer_later(to, answer, held_bytes, self.worker.now_ns);
             }
-            Command::Forget { held_bytes, .. } => peer.connection.forget(held_bytes),
+            Command::Forget { held_bytes, .. } => {
+                peer.connection.forget(held_bytes, self.worker.now_ns);
+            }
             Command::CallBack { call, .. } => {
                 peer.connection.send_callback(&call, &mut self.worker.turn());
+            }
+            Command::Shaken { stepped, .. } => {
+                if let Err(ending) = self.worker.shaken(peer, *stepped) {
+                    self.end(id, &ending);
+                    return None;
+                }
             }
             Command::Adopt { .. } | Command::Close { .. } => {}
         }
@@ -333,9 +341,12 @@ impl<H: Handler> Reactor<H> {
             // File descriptors may be free again; if not, the next accept fails again.
             let _ = self.listen(true);
         }
-        let mut broken = Vec::new();
+        let mut broken = self.worker.judge_some(&mut self.slots);
         for peer in self.slots.iter_mut().flatten() {
-            let looked = shielded(|| peer.connection.tick(&mut self.worker.turn()));
+            let looked = shielded(|| {
+                self.worker.tick_tls(peer)?;
+                peer.connection.tick(&mut self.worker.turn())
+            });
             if let Err(ending) = looked.unwrap_or(Err(Ending::Fault)) {
                 broken.push((peer.connection.id, ending));
             }
@@ -464,6 +475,9 @@ impl<H: Handler> Reactor<H> {
         let config = &self.worker.shared.config;
         let mut connection = Connection::new(id, (address, process), config, self.worker.now_ns);
         connection.admitted = Some(admitted);
+        if self.worker.shared.tls.is_some() {
+            connection.offer_tls();
+        }
         let peer = Some(Box::new(Peer::new(stream, connection)));
         match self.slots.get_mut(slot as usize) {
             Some(place) => *place = peer,
@@ -497,13 +511,17 @@ impl<H: Handler> Reactor<H> {
             ending @ Ending::Counted(Closed::Refused) => {
                 tracing::warn!(peer = %address, ?id, "connection refused: {ending}");
             }
-            ending @ (Ending::Closed | Ending::Asked | Ending::Counted(_)) => {
+            ending if ending.is_quiet() => {
                 tracing::debug!(peer = %address, ?id, %ending, "connection ended");
             }
             ending => {
                 add(&self.worker.counters().broken, 1);
+                add(&self.worker.counters().tls_failed, u64::from(ending.is_of_tls()));
                 tracing::info!(peer = %address, ?id, %ending, "connection broken off");
             }
+        }
+        if let Some(tls) = &mut peer.tls {
+            tls.close(&peer.socket, ending);
         }
         // INVARIANT: slots are numbered below 2^20.
         self.free.push(id.slot() as u32);

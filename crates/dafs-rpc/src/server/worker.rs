@@ -33,6 +33,8 @@ pub(super) struct Worker<H: Handler> {
     /// The default target of reads.
     receive: Block,
     tally: Tally,
+    /// The slots behind those whose certificates were judged last: of strangers, of trusted clients.
+    pub(super) judged_to: [usize; 2],
     /// The memory of an output queue, lent to the connection in service.
     spare: VecDeque<Reply>,
 }
@@ -55,6 +57,7 @@ impl<H: Handler> Worker<H> {
             waiting_bytes: 0,
             receive: Block::new(RECEIVE_BYTES)?,
             tally: Tally::default(),
+            judged_to: [0; 2],
             spare: VecDeque::new(),
         })
     }
@@ -64,7 +67,7 @@ impl<H: Handler> Worker<H> {
     }
 
     /// All fields but the target of reads.
-    fn split(&mut self) -> (&mut Block, TurnContext<'_, H>) {
+    pub(super) fn split(&mut self) -> (&mut Block, TurnContext<'_, H>) {
         let turn = TurnContext {
             handler: &mut self.handler,
             inbox: &self.inbox,
@@ -80,18 +83,24 @@ impl<H: Handler> Worker<H> {
         self.split().1
     }
 
+    /// Memory for bytes that are used before the next connection is served.
+    pub(super) fn receive_space(&mut self, len: usize) -> &mut [u8] {
+        self.receive.spare(len)
+    }
+
     /// Serves a connection: sends its queue, serves its calls, sends the replies.
     pub(super) fn serve(&mut self, peer: &mut Peer) -> Result<(), Ending> {
         peer.connection.output.lend(&mut self.spare);
         let mut served = self.flush(peer);
         if served.is_ok() && !self.shared.is_stopping() {
-            served = self.take_in(peer);
+            served = self.advance_tls(peer).and_then(|()| self.take_in(peer));
             // Answers from before the connection broke may still arrive.
             let flushed = self.flush(peer);
-            served = served.and(flushed);
+            served = served.and(flushed).and_then(|()| self.advance_tls(peer));
+            served = served.and_then(|()| self.check_spent(peer));
         }
         peer.connection.output.lend(&mut self.spare);
-        self.count_waiting(peer, peer.connection.waiting_bytes());
+        self.count_waiting(peer, peer.held_bytes());
         let waiting_bytes_max = self.shared.config.waiting_bytes_max;
         if self.waiting_bytes > waiting_bytes_max.saturating_mul(2)
             && !peer.connection.output.is_empty()
@@ -120,7 +129,7 @@ impl<H: Handler> Worker<H> {
             && (self.waiting_bytes < config.waiting_bytes_max || peer.connection.is_answered())
     }
 
-    fn flush(&mut self, peer: &mut Peer) -> Result<(), Ending> {
+    pub(super) fn flush(&mut self, peer: &mut Peer) -> Result<(), Ending> {
         let sent_bytes = peer.flush(self.now_ns)?;
         add(&self.counters().sent_bytes, sent_bytes);
         Ok(())
@@ -134,14 +143,17 @@ impl<H: Handler> Worker<H> {
             return Ok(());
         }
         for _ in 0..READS_PER_TURN {
-            if !peer.readable || peer.connection.has_deferred_input() || !self.may_take(peer) {
+            if !peer.has_input() || peer.connection.has_deferred_input() || !self.may_take(peer) {
                 return Ok(());
             }
             peer.starved = !peer.connection.reader().make_room(&mut self.budget)?;
             if peer.starved {
                 return Ok(());
             }
-            self.read_and_process(peer)?;
+            match Self::opens_records(peer) {
+                true => self.open_and_process(peer)?,
+                false => self.read_and_process(peer)?,
+            }
         }
         Ok(())
     }

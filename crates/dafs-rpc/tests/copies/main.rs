@@ -19,6 +19,7 @@ mod scripted;
 mod server;
 #[path = "../rpc/sockets/common.rs"]
 mod sockets;
+mod tls;
 mod values;
 
 use dafs_mem::Mutex;

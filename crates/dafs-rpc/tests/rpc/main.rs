@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod gss_client;
 mod peer;
 mod rdma;
 mod rdma_client;

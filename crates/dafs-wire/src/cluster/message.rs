@@ -1,7 +1,8 @@
 //! Calls and answers after the handshake. Both sides send calls on one connection.
 
 use super::{
-    DATA_BYTES_MAX, HANDLE_BYTES_MAX, MECHANISM_BYTES_MAX, OWNER_BYTES_MAX, PRINCIPAL_BYTES_MAX,
+    DATA_BYTES_MAX, FLAVOUR_BYTES_MAX, HANDLE_BYTES_MAX, MECHANISM_BYTES_MAX, OWNER_BYTES_MAX,
+    PRINCIPAL_BYTES_MAX, SECURITY_BYTES_MAX,
 };
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
@@ -22,6 +23,10 @@ pub struct StateUse<'a> {
     pub seqid: u32,
     /// True if it wants to write.
     pub write: bool,
+    /// The name of the RPC security flavour of the client's call; empty for one of DAFS.
+    pub flavour: &'a [u8],
+    /// The protection of the client's connection, as in the configuration: `none`, `tls` or `mtls`.
+    pub security: &'a [u8],
 }
 
 impl<'a> Decode<'a> for StateUse<'a> {
@@ -34,6 +39,8 @@ impl<'a> Decode<'a> for StateUse<'a> {
             state: d.u64()?,
             seqid: d.u32()?,
             write: d.bool()?,
+            flavour: d.opaque(FLAVOUR_BYTES_MAX)?,
+            security: d.opaque(SECURITY_BYTES_MAX)?,
         })
     }
 }
@@ -47,6 +54,8 @@ impl Encode for StateUse<'_> {
         e.u64(self.state);
         e.u32(self.seqid);
         e.bool(self.write);
+        e.opaque(self.flavour);
+        e.opaque(self.security);
     }
 }
 
@@ -312,6 +321,8 @@ mod tests {
             state: 1 << 40,
             seqid: 3,
             write: true,
+            flavour: b"krb5p",
+            security: b"mtls",
         };
         let calls = [
             Call::Read { component, offset: 1 << 50, len: 7 },

@@ -32,6 +32,12 @@ pub const PRINCIPAL_BYTES_MAX: usize = 1024;
 /// The most bytes of the name of an authentication mechanism.
 pub const MECHANISM_BYTES_MAX: usize = 16;
 
+/// The most bytes of the name of an RPC security flavour.
+pub const FLAVOUR_BYTES_MAX: usize = 16;
+
+/// The most bytes of the name of a connection's protection.
+pub const SECURITY_BYTES_MAX: usize = 16;
+
 /// The most bytes of a handle (NFS4_FHSIZE).
 pub const HANDLE_BYTES_MAX: usize = 128;
 
@@ -42,7 +48,13 @@ pub const ADDRESSES_MAX: usize = 8;
 pub const ADDRESS_BYTES_MAX: usize = 64;
 
 const _: () = assert!(
-    OWNER_BYTES_MAX + PRINCIPAL_BYTES_MAX + MECHANISM_BYTES_MAX + HANDLE_BYTES_MAX + 64
+    OWNER_BYTES_MAX
+        + PRINCIPAL_BYTES_MAX
+        + MECHANISM_BYTES_MAX
+        + FLAVOUR_BYTES_MAX
+        + SECURITY_BYTES_MAX
+        + HANDLE_BYTES_MAX
+        + 64
         <= RECORD_BYTES_MAX - DATA_BYTES_MAX
 );
 const _: () = assert!(3 * ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 4) + 128 <= HELLO_BYTES_MAX);

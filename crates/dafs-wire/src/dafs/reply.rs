@@ -198,9 +198,9 @@ replies! {
 pub enum ErrorBody<'a> {
     /// No body.
     None,
-    /// CLIENT_AUTH with GSS_CONTINUE_INIT: the next step.
+    /// CLIENT_AUTH with GSS_CONTINUE_INIT: the next step; with NOT_AUTHORIZED: the status of GSS.
     ClientAuth(ClientAuthReply<'a>),
-    /// CLIENT_CONNECT_AUTH with GSS_CONTINUE_INIT: the next step.
+    /// The same of CLIENT_CONNECT_AUTH. With NOT_AUTHORIZED there is no session, and its fields are zero.
     ClientConnectAuth(ClientConnectAuthReply<'a>),
     /// FETCH_RESPONSE: the body of the requested error reply.
     FetchResponse(FetchResponseReply<'a>),
@@ -230,10 +230,10 @@ impl<'a> ErrorBody<'a> {
             return Ok(Self::None);
         }
         Ok(match (procedure, status) {
-            (Procedure::ClientAuth, Status::GssContinueInit) => {
+            (Procedure::ClientAuth, Status::GssContinueInit | Status::NotAuthorized) => {
                 Self::ClientAuth(Field::read(scope, 0)?)
             }
-            (Procedure::ClientConnectAuth, Status::GssContinueInit) => {
+            (Procedure::ClientConnectAuth, Status::GssContinueInit | Status::NotAuthorized) => {
                 Self::ClientConnectAuth(Field::read(scope, 0)?)
             }
             (Procedure::FetchResponse, _) => {
@@ -259,13 +259,15 @@ impl<'a> ErrorBody<'a> {
     ) -> Result<(), EncodeError> {
         match (self, procedure, status) {
             (Self::None, ..) => Ok(()),
-            (Self::ClientAuth(body), Procedure::ClientAuth, Status::GssContinueInit) => {
-                write_section(body, writer)
-            }
+            (
+                Self::ClientAuth(body),
+                Procedure::ClientAuth,
+                Status::GssContinueInit | Status::NotAuthorized,
+            ) => write_section(body, writer),
             (
                 Self::ClientConnectAuth(body),
                 Procedure::ClientConnectAuth,
-                Status::GssContinueInit,
+                Status::GssContinueInit | Status::NotAuthorized,
             ) => write_section(body, writer),
             (Self::FetchResponse(reply), Procedure::FetchResponse, _) => writer.append(reply.body),
             (

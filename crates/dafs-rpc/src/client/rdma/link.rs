@@ -7,9 +7,9 @@ use super::{helper, waiter};
 use crate::client::BackHandler;
 use crate::client::core::Results;
 use crate::client::error::CallError;
+use crate::client::gss::{Outgoing, Unsent};
 use crate::client::memory::Memory;
 use crate::client::options::Options;
-use crate::client::request::Request;
 use crate::limits::GATHERING_CALLS_MIN;
 use dafs_dat::{Address, ConnectError, EndpointId};
 use std::io;
@@ -92,14 +92,16 @@ impl Link {
     /// Takes a call. It leaves now, or with the next poll if it may be batched.
     pub(in crate::client) fn submit(
         &self,
-        request: &Request<'_>,
+        outgoing: &Outgoing<'_>,
         is_hurried: bool,
-    ) -> Result<u32, CallError> {
+    ) -> Result<u32, Unsent> {
         let mut driver = self.shared().lock();
         let Some((connection, base)) = driver.on(self.endpoint) else {
-            return Err(CallError::Disconnected(self.broken().unwrap_or_default().to_owned()));
+            let reason = self.broken().unwrap_or_default().to_owned();
+            return Err(CallError::Disconnected(reason).into());
         };
-        let xid = connection.submit(base, request)?;
+        outgoing.head.check_order()?;
+        let xid = connection.submit(base, outgoing)?;
         let in_flight = connection.in_flight() as usize;
         driver.held_back += 1;
         let may_wait = in_flight >= GATHERING_CALLS_MIN && driver.held_back * 2 < in_flight;
@@ -109,6 +111,16 @@ impl Link {
             self.shared().send_if_asleep(&mut driver);
         }
         Ok(xid)
+    }
+
+    /// Waits until fewer than `max` calls are unanswered.
+    pub(in crate::client) fn await_room(&self, max: usize) -> Result<(), CallError> {
+        let until = waiter::after(self.options.call_timeout);
+        let found = self.shared().wait(until, None, |driver| match driver.on(self.endpoint) {
+            Some((connection, _)) => (connection.unanswered() < max).then_some(()),
+            None => Some(()),
+        });
+        found.ok_or(CallError::TimedOut)
     }
 
     /// Waits for the reply and ends the call.

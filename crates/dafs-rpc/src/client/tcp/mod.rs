@@ -8,6 +8,9 @@
 //! * After the connection has ended, no byte of a cancelled call follows on the wire.
 
 mod send;
+mod tls;
+
+pub(in crate::client) use tls::begin as begin_tls;
 
 use crate::client::core::{Core, Event, Results};
 use crate::client::error::CallError;
@@ -18,8 +21,10 @@ use crate::memory::Block;
 use crate::output::Output;
 use crate::record::{Budget, RecordReader};
 use crate::reply::Reply;
+use crate::tls::{Receiving, Sending};
 use dafs_dat::connections::Origin;
 use dafs_mem::{Mutex, readv};
+use dafs_tls::Channel;
 use dafs_wire::rpc::AcceptStatus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -51,6 +56,8 @@ pub(in crate::client) struct Shared {
     outbound: Mutex<Output>,
     /// True when `outbound` may hold records.
     unsent: AtomicBool,
+    /// The records of TLS that leave. Locked after `outbound`.
+    sending: Option<Mutex<Sending>>,
     broken: OnceLock<String>,
     back: Option<BackHandler>,
     /// For callbacks, which must not keep the client alive.
@@ -67,6 +74,8 @@ struct Inbound {
     reader: RecordReader,
     budget: Budget,
     receive: Block,
+    /// The records of TLS that come.
+    receiving: Option<Receiving>,
 }
 
 /// The right to read; when dropped, it passes to a waiting thread.
@@ -75,7 +84,9 @@ struct Reading<'s>(&'s Shared);
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         self.0.reading.store(false, Ordering::SeqCst);
-        if let Some(waiter) = self.0.core().some_waiter() {
+        let mut core = self.0.core();
+        core.wake_for_room();
+        if let Some(waiter) = core.some_waiter() {
             waiter.unpark();
         }
     }
@@ -86,11 +97,18 @@ impl Shared {
         socket: OwnedFd,
         options: Options,
         back: Option<BackHandler>,
+        tls: Option<Channel>,
     ) -> io::Result<Arc<Self>> {
+        let (sending, receiving) = match tls {
+            Some(Channel { sealer, opener }) => (Some(sealer), Some(Receiving::new(opener))),
+            None => (None, None),
+        };
+        let sending = sending.map(|sealer| Mutex::new(Sending::new(sealer)));
         let inbound = Inbound {
             reader: RecordReader::new(options.record_bytes_max, Origin::Unknown),
             budget: Budget::new(usize::MAX),
             receive: Block::new(CLIENT_RECEIVE_BYTES)?,
+            receiving,
         };
         let called_back = back.is_some();
         let shared = Arc::new_cyclic(|this| Self {
@@ -102,6 +120,7 @@ impl Shared {
             inbound: Mutex::new(inbound),
             outbound: Mutex::default(),
             unsent: AtomicBool::new(false),
+            sending,
             broken: OnceLock::new(),
             back,
             this: this.clone(),
@@ -135,7 +154,9 @@ impl Shared {
         if self.broken.set(reason).is_ok() {
             self.end();
         }
-        self.core().waiters().for_each(std::thread::Thread::unpark);
+        let mut core = self.core();
+        core.wake_for_room();
+        core.waiters().for_each(std::thread::Thread::unpark);
     }
 
     /// Ends the connection on the wire. Otherwise the kernel would go on for minutes to send unsent
@@ -145,6 +166,7 @@ impl Shared {
         if is_doubtful && rustix::net::connect_unspec(&self.socket).is_ok() {
             return;
         }
+        self.say_goodbye();
         // The socket may have been shut down already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
@@ -185,6 +207,33 @@ impl Shared {
                 None => {
                     std::thread::park_timeout(deadline.saturating_duration_since(Instant::now()))
                 }
+            }
+        }
+    }
+
+    /// Waits until fewer than `max` calls are unanswered.
+    pub(in crate::client) fn await_room(&self, max: usize) -> Result<(), CallError> {
+        let deadline = Instant::now() + self.options.call_timeout;
+        loop {
+            {
+                let mut core = self.core();
+                if core.unanswered() < max {
+                    return Ok(());
+                }
+                core.wait_for_room(std::thread::current());
+            }
+            self.check()?;
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(CallError::TimedOut);
+            }
+            if self.unsent.load(Ordering::Relaxed) {
+                self.flush(&mut self.outbound.lock(), deadline);
+            }
+            match self.begin_reading() {
+                Some(_reading) => self.read_until(deadline, |core| core.unanswered() < max),
+                // The reading thread may stop at any time; then this thread must read.
+                None => std::thread::park_timeout(READER_WATCH),
             }
         }
     }
@@ -249,7 +298,10 @@ impl Shared {
 
     /// Reads available input; puts callbacks into `calls`.
     fn read_into(&self, inbound: &mut Inbound, calls: &mut Vec<Event>) -> Result<(), String> {
-        let Inbound { reader, budget, receive } = inbound;
+        if inbound.receiving.is_some() {
+            return self.read_records(inbound, calls);
+        }
+        let Inbound { reader, budget, receive, .. } = inbound;
         reader.make_room(budget).map_err(|error| error.to_string())?;
         let space = reader.space();
         let careful = self.core().expects_large() || space.len() >= LARGE_RECORD_BYTES;
@@ -283,7 +335,10 @@ impl Shared {
         {
             let event = core.take(record, reader.take_placed());
             match event.map_err(|error| error.to_string())? {
-                Event::Answered(waiter) => waiter.iter().for_each(std::thread::Thread::unpark),
+                Event::Answered(waiter) => {
+                    waiter.iter().for_each(std::thread::Thread::unpark);
+                    core.wake_for_room();
+                }
                 Event::Ignored => {}
                 event => calls.push(event),
             }

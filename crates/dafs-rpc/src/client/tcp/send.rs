@@ -7,17 +7,15 @@
 
 use super::{READER_WATCH, Shared, is_passing};
 use crate::client::error::CallError;
-use crate::client::request::Request;
+use crate::client::gss::{Head, Outgoing, Unsent};
+use crate::client::request::gather;
 use crate::limits::GATHERING_CALLS_MIN;
 use crate::memory::source;
 use crate::output::{Output, Parts};
 use crate::reply::Reply;
-use dafs_mem::{VolatileSlice, sendmsg};
+use dafs_wire::rpc::FragmentMark;
 use dafs_wire::rpc::limits::FRAGMENT_MARK_BYTES;
-use dafs_wire::rpc::{CallHeader, FragmentMark};
-use dafs_wire::xdr::{Encode, Encoder, UNIT_BYTES, padded};
 use rustix::event::PollFlags;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -25,13 +23,13 @@ impl Shared {
     /// Sends a call; waits while the socket's buffer is full.
     pub(in crate::client) fn send(
         &self,
-        header: &CallHeader<'_>,
-        request: &Request<'_>,
-    ) -> Result<(), CallError> {
+        xid: u32,
+        Outgoing { request, head: source_of_head }: &Outgoing<'_>,
+    ) -> Result<(), Unsent> {
         self.check()?;
         let mut head = Vec::with_capacity(512);
         head.extend_from_slice(&[0; FRAGMENT_MARK_BYTES]);
-        header.encode(&mut Encoder::new(&mut head));
+        source_of_head.encode(&self.options, xid, request.procedure, &mut head);
         let mut parts = Parts::new();
         let args_bytes = gather(request, &mut parts)?;
         let mark = FragmentMark::whole(head.len() - FRAGMENT_MARK_BYTES + args_bytes)
@@ -43,8 +41,9 @@ impl Shared {
         self.flush(&mut outbound, deadline);
         self.check()?;
         if !outbound.is_empty() {
-            return Err(CallError::TimedOut);
+            return Err(CallError::TimedOut.into());
         }
+        source_of_head.check_order()?;
         let mut begun = false;
         while !parts.is_empty() {
             match self.send_parts(&parts, deadline) {
@@ -53,10 +52,10 @@ impl Shared {
                     skip(&mut parts, sent);
                 }
                 Err(error) => {
-                    if begun {
+                    if begun || self.is_inside_record() {
                         self.break_off("the server did not take a record in time".to_owned());
                     }
-                    return Err(error);
+                    return Err(error.into());
                 }
             }
         }
@@ -64,9 +63,10 @@ impl Shared {
     }
 
     /// Queues a call to be sent later.
-    pub(in crate::client) fn queue(&self, record: Reply) -> Result<(), CallError> {
+    pub(in crate::client) fn queue(&self, record: Reply, head: &Head<'_>) -> Result<(), Unsent> {
         self.check()?;
         let mut outbound = self.outbound.lock();
+        head.check_order()?;
         outbound.push(record);
         self.unsent.store(true, Ordering::Relaxed);
         Ok(())
@@ -128,7 +128,7 @@ impl Shared {
     /// may wait for that.
     fn send_parts(&self, parts: &Parts<'_>, deadline: Instant) -> Result<usize, CallError> {
         loop {
-            match sendmsg(self.socket.as_fd(), parts, libc::MSG_NOSIGNAL) {
+            match self.transmit(parts) {
                 Ok(sent) => return Ok(sent),
                 Err(error) if is_passing(&error) => {}
                 Err(error) => {
@@ -153,36 +153,6 @@ impl Shared {
             }
             self.check()?;
         }
-    }
-}
-
-/// Gathers the parts of a call's arguments in order, the data at its position; returns their
-/// length.
-fn gather<'a>(request: &'a Request<'_>, parts: &mut Parts<'a>) -> Result<usize, CallError> {
-    const PADDING: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
-    request.check()?;
-    let mut data = request.data.as_ref();
-    let mut at = 0;
-    for &piece in request.args {
-        let mut rest = piece;
-        if let Some(sent) = data
-            && let Some((before, behind)) = piece.split_at_checked(sent.position - at)
-        {
-            push(parts, source(before));
-            push(parts, sent.memory.view());
-            push(parts, source(&PADDING[..padded(sent.memory.len()) - sent.memory.len()]));
-            rest = behind;
-            data = None;
-        }
-        push(parts, source(rest));
-        at += piece.len();
-    }
-    Ok(at + request.data.as_ref().map_or(0, |sent| padded(sent.memory.len())))
-}
-
-fn push<'a>(parts: &mut Parts<'a>, part: VolatileSlice<'a>) {
-    if !part.is_empty() {
-        parts.push(part);
     }
 }
 

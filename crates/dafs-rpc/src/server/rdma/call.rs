@@ -14,7 +14,7 @@ use crate::handler::{CallbackError, Handler};
 use crate::memory::Block;
 use crate::server::group::add;
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
-use dafs_wire::rpc::{CallError, CallHeader, Direction, peek};
+use dafs_wire::rpc::{AuthFlavor, CallError, CallHeader, Direction, OpaqueAuth, gss, peek};
 use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault, Segment};
 use dafs_wire::xdr::{Decoder, XdrError};
 use std::sync::Arc;
@@ -87,6 +87,17 @@ pub(super) enum Taken {
     Fetching { index: u32, over: bool },
     /// There is no memory for the call now.
     NotYet,
+}
+
+/// False for a credential that protects the arguments as a whole, so that no part of them is
+/// DDP-eligible (RFC 8166 section 8.2.2). A part that was moved all the same is joined with the rest
+/// before the MIC is checked.
+fn is_reducible(credential: &OpaqueAuth<'_>) -> bool {
+    credential.flavor != AuthFlavor::RPCSEC_GSS
+        || match gss::Credential::from_body(credential.body) {
+            Ok(gss::Credential::Data(fields)) => fields.service == gss::Service::None,
+            _ => false,
+        }
 }
 
 /// A call that the handler has served.
@@ -214,7 +225,9 @@ impl<H: Handler> Context<'_, H> {
                 Ok(header) => {
                     let (program, version) = (header.program, header.version);
                     let handler = &self.core.handler;
-                    if handler.takes_moved_data(program, version, header.procedure) {
+                    if is_reducible(&header.credential)
+                        && handler.takes_moved_data(program, version, header.procedure)
+                    {
                         args_at = Some(decoder.position());
                     }
                 }
@@ -320,6 +333,7 @@ impl<H: Handler> Context<'_, H> {
             peer: self.connection.peer,
             process: self.connection.process,
             is_rdma: true,
+            security: self.connection.security,
             admitted: self.connection.admitted.as_ref(),
         };
         match dispatch(&incoming, &mut self.connection.known, &mut self.core.turn()) {
@@ -332,6 +346,8 @@ impl<H: Handler> Context<'_, H> {
     pub(super) fn forget(&mut self, held_bytes: usize) {
         debug_assert!(self.connection.pending > 0, "an answer to no call");
         self.connection.pending = self.connection.pending.saturating_sub(1);
+        // The establishment of a context may take long, and the peer makes its first call after it.
+        self.connection.begun_ns = self.core.now_ns;
         self.release(held_bytes);
     }
 

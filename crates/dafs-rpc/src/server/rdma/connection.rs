@@ -9,6 +9,7 @@ use super::credits::Credits;
 use crate::back::Back;
 use crate::call::{CallerProcess, ConnectionId};
 use crate::limits::{RDMA_BACK_CREDITS, RDMA_CREDITS_INITIAL};
+use crate::tls::TransportSecurity;
 use dafs_dat::connections::{Admitted, Closed, Origin};
 use dafs_dat::slots::Receives;
 use dafs_dat::{ConnectError, DisconnectReason, EndpointId, PeerInfo, PostError, RegisterError};
@@ -105,7 +106,10 @@ pub(super) struct Connection {
     pub(super) back: Option<Box<BackChannel>>,
     /// True once the handler knows the connection.
     pub(super) known: bool,
+    /// The time since when the peer could have made its first call.
     pub(super) begun_ns: u64,
+    /// The protection of the connection.
+    pub(super) security: TransportSecurity,
     /// Its entry in the connection counts.
     pub(super) admitted: Option<Arc<Admitted>>,
     /// The reason why it is closing.
@@ -163,6 +167,7 @@ impl Connection {
             back: None,
             known: false,
             begun_ns: now_ns,
+            security: TransportSecurity::None,
             admitted: None,
             ending: None,
         }
@@ -187,6 +192,14 @@ impl Connection {
 
     pub(super) fn is_closing(&self) -> bool {
         self.ending.is_some()
+    }
+}
+
+/// The protection of a connection: shared memory is private to its two processes.
+pub(super) fn security(info: &PeerInfo) -> TransportSecurity {
+    match info.is_local && info.address.is_none() {
+        true => TransportSecurity::Mtls,
+        false => TransportSecurity::None,
     }
 }
 

@@ -283,7 +283,7 @@ impl<H: Handler> RdmaReactor<H> {
                 }
             }
             // Other reactors serve byte streams.
-            Command::Adopt { .. } => {}
+            Command::Adopt { .. } | Command::Shaken { .. } => {}
         }
     }
 
@@ -340,11 +340,12 @@ impl<H: Handler> Context<'_, H> {
         let unread =
             connection.sends > 0 && passed(connection.sends_since_ns, config.output_timeout);
         let first_call = config.first_call_timeout;
-        // A first call may wait for memory of this server; a call that is being fetched has its own
-        // timeout.
+        // A first call may wait for memory of this server, or for the establishment of a context; a
+        // call that is being fetched has its own timeout.
         let silent = !connection.known
             && connection.queue.is_empty()
             && connection.fetches == 0
+            && connection.pending == 0
             && now_ns >= connection.begun_ns.saturating_add(nanoseconds(first_call));
         if let Some(closed) = connection.closed() {
             self.fail(Ending::Counted(closed));

@@ -8,6 +8,7 @@ use dafs_dat::{
 };
 use dafs_mem::Site;
 use dafs_rpc::client::Procedure;
+use dafs_rpc::gss::Acceptor;
 use dafs_rpc::server::{Config, Group, RdmaReactor};
 use dafs_rpc::{
     AcceptStatus, Call, CallbackError, CallbackRequest, ConnectionId, Handled, Handler, OwnedArgs,
@@ -18,6 +19,7 @@ use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, PrivateData};
 use dafs_wire::xdr::{Decoder, Payload};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub const PROGRAM: u32 = 0x2000_0099;
@@ -51,9 +53,14 @@ pub const MIRROR_APART: u32 = 13;
 
 #[derive(Default)]
 pub struct Program {
+    /// The acceptor of contexts, if the program takes RPCSEC_GSS.
+    pub gss: Option<Arc<dyn Acceptor>>,
+    /// Calls that the program has seen.
+    pub calls: Arc<AtomicUsize>,
     back: Vec<(u64, Responder)>,
     calls_back: u64,
-    pub kept: Vec<(OwnedArgs, Responder)>,
+    /// Calls of `KEEP`.
+    pub kept: Arc<std::sync::Mutex<Vec<(OwnedArgs, Responder)>>>,
     pub disconnected: Arc<std::sync::Mutex<Vec<ConnectionId>>>,
 }
 
@@ -83,11 +90,16 @@ fn bulk(reply: &mut Reply, len: usize, fill: u32) {
 impl Handler for Program {
     type Message = ();
 
+    fn gss(&self) -> Option<&Arc<dyn Acceptor>> {
+        self.gss.as_ref()
+    }
+
     fn takes_moved_data(&self, program: u32, _version: u32, procedure: u32) -> bool {
         program == PROGRAM && matches!(procedure, ECHO_APART | LATER | TAKE | MIRROR_APART)
     }
 
     fn call(&mut self, call: Call<'_>) -> Handled {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         if call.program != PROGRAM {
             return AcceptStatus::ProgramUnavailable.into();
         }
@@ -144,7 +156,7 @@ impl Handler for Program {
             }
             KEEP => {
                 call.connection().establish();
-                self.kept.push(call.later());
+                self.kept.lock().unwrap().push(call.later());
                 Handled::Later
             }
             TAKE => {
@@ -241,6 +253,10 @@ impl World {
     }
 
     pub fn with(kind: Kind, config: Config) -> Self {
+        Self::of(kind, config, Program::default())
+    }
+
+    pub fn of(kind: Kind, config: Config, program: Program) -> Self {
         let (mut adapter, address, network): (Box<dyn Adapter>, _, _) = match kind {
             Kind::Sim | Kind::SimMapped => {
                 let network = SimNetwork::new(7, SimFaults::none());
@@ -253,7 +269,6 @@ impl World {
         let listener = adapter.listen(&address).unwrap();
         let address = adapter.listener_address(listener).unwrap_or(address);
         let group = Group::new(Vec::new(), 1, config).unwrap();
-        let program = Program::default();
         let disconnected = program.disconnected.clone();
         let server = group.rdma_reactor(vec![adapter], |_| program).unwrap();
         Self {

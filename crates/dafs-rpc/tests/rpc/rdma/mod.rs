@@ -7,5 +7,6 @@ mod both;
 mod calls;
 mod chunks;
 mod common;
+mod gss;
 mod hostile;
 mod shapes_prop;

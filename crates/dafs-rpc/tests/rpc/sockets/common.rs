@@ -1,7 +1,9 @@
 //! A program with all procedures that the tests need, and a server that runs it.
 
+use dafs_dat::connections::{ConnectionLimits, Connections};
 use dafs_rpc::client::{BackHandler, Identity, Options, Procedure, RpcClient};
 use dafs_rpc::server::{Config, Group};
+use dafs_rpc::tls::ServerTls;
 use dafs_rpc::{
     AcceptStatus, Call, CallbackError, CallbackRequest, ConnectionId, Credential, Handled, Handler,
     Injector, OwnedArgs, Reply, Responder,
@@ -47,6 +49,8 @@ pub(crate) mod procedures {
     pub(crate) const PANIC: u32 = 10;
     /// The server ends the connection.
     pub(crate) const CLOSE: u32 = 11;
+    /// Returns the protection of the connection.
+    pub(crate) const SECURITY: u32 = 12;
 }
 
 /// A report of a handler to the test.
@@ -129,6 +133,7 @@ impl Handler for Tester {
             },
             procedures::PANIC => panic!("a handler that fails, on purpose"),
             procedures::CLOSE => call.connection().close(),
+            procedures::SECURITY => reply.encoder().opaque(call.security.to_string().as_bytes()),
             _ => return AcceptStatus::ProcedureUnavailable.into(),
         }
         reply.into()
@@ -161,9 +166,21 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(reactors: usize, config: Config) -> Self {
+        Self::start_with_tls(reactors, config, None)
+    }
+
+    pub(crate) fn start_with_tls(
+        reactors: usize,
+        config: Config,
+        tls: Option<Arc<ServerTls>>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let group = Group::new(vec![listener], reactors, config).unwrap();
+        let connections = Connections::new(ConnectionLimits {
+            total: config.connections_max,
+            per_address: config.connections_per_address_max,
+        });
+        let group = Group::with_tls(tls, connections, vec![listener], reactors, config).unwrap();
         let (events_in, events) = channel();
         let (later, work) = channel();
         let held = Arc::<Mutex<Vec<Responder>>>::default();

@@ -4,3 +4,4 @@ mod back;
 mod calls;
 mod common;
 mod hostile;
+mod tls;

@@ -4,6 +4,7 @@ use super::super::base::Base;
 use super::{Connection, Stage};
 use crate::client::core::Results;
 use crate::client::error::CallError;
+use crate::client::gss::Outgoing;
 use crate::client::memory::{Memory, MemorySlice};
 use crate::client::request::Request;
 use dafs_dat::RemoteBuffer;
@@ -23,6 +24,8 @@ pub(super) struct Call {
     pub(super) waiter: Option<Thread>,
     /// True when no caller will fetch the outcome.
     pub(super) is_abandoned: bool,
+    /// True if the caller takes the reply with its header, to verify it.
+    pub(super) is_raw: bool,
     pub(super) offered: Offered,
 }
 
@@ -89,8 +92,9 @@ impl Connection {
     pub(in super::super) fn submit(
         &mut self,
         base: &mut Base,
-        request: &Request<'_>,
+        outgoing: &Outgoing<'_>,
     ) -> Result<u32, CallError> {
+        let request = outgoing.request;
         match self.stage {
             Stage::Up => {}
             Stage::Connecting => return Err(CallError::Request("there is no connection yet")),
@@ -116,9 +120,10 @@ impl Connection {
             None => self.free_xid(),
         };
         let mut offered = Offered::default();
-        match self.encode(base, xid, request, &mut offered) {
+        match self.encode(base, xid, outgoing, &mut offered) {
             Ok(state) => {
-                let call = Call { state, waiter: None, is_abandoned: false, offered };
+                let is_raw = outgoing.head.has_raw_reply();
+                let call = Call { state, waiter: None, is_abandoned: false, is_raw, offered };
                 self.calls.insert(xid, call);
                 self.waiting.push_back(xid);
                 self.pump(base);
@@ -165,14 +170,14 @@ impl Connection {
         &mut self,
         base: &mut Base,
         xid: u32,
-        request: &Request<'_>,
+        outgoing: &Outgoing<'_>,
         offered: &mut Offered,
     ) -> Result<State, CallError> {
+        let request = outgoing.request;
         self.scratch.clear();
-        let encoder = &mut Encoder::new(&mut self.scratch);
-        self.options.call_header(xid, request.procedure).encode(encoder);
+        outgoing.head.encode(&self.options, xid, request.procedure, &mut self.scratch);
         let rpc_bytes = self.scratch.len();
-        let plan = self.plan(base, xid, request, rpc_bytes, offered)?;
+        let plan = self.plan(base, xid, outgoing, rpc_bytes, offered)?;
         plan.header.encode(&mut Encoder::new(&mut self.scratch));
         let (rpc, header) = self.scratch.split_at(rpc_bytes);
         let slot = self.sends.take(&mut *base.adapter).map_err(|error| no_memory(error.into()))?;
@@ -196,17 +201,19 @@ impl Connection {
         &self,
         base: &mut Base,
         xid: u32,
-        request: &Request<'_>,
+        outgoing: &Outgoing<'_>,
         rpc_bytes: usize,
         offered: &mut Offered,
     ) -> Result<Plan, CallError> {
+        let (request, is_whole) = (outgoing.request, outgoing.head.is_whole());
+        let sinks = if is_whole { &[] } else { request.sinks };
         let mut chunks = Chunks::default();
-        for sink in request.sinks {
+        for sink in sinks {
             chunks.writes.push(chunk(segment(sink.remote())?));
             offered.sinks.push(sink.clone());
         }
         let reply_bytes = SUCCESS_HEADER_BYTES + request.results_bytes_max;
-        let reply_header = HEADER_BYTES_MIN + request.sinks.len() * (4 + 4 + SEGMENT_BYTES);
+        let reply_header = HEADER_BYTES_MIN + sinks.len() * (4 + 4 + SEGMENT_BYTES);
         if reply_header.saturating_add(reply_bytes) > self.reply_bytes {
             if reply_bytes > self.options.record_bytes_max {
                 return Err(CallError::Request("its results could be too long"));
@@ -223,6 +230,7 @@ impl Connection {
         let mut header = Header { xid, credits, body: Body::Message(chunks) };
         if header.encoded_bytes() + call_bytes > self.send_bytes
             && data_bytes > 0
+            && !is_whole
             && let Some(data) = &request.data
         {
             with_data = false;

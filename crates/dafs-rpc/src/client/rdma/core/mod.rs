@@ -171,6 +171,11 @@ impl Connection {
         self.in_flight
     }
 
+    /// Calls at the server, and those that wait for a credit.
+    pub(super) fn unanswered(&self) -> usize {
+        self.in_flight as usize + self.waiting.len()
+    }
+
     pub(super) fn ended(&self) -> CallError {
         CallError::Disconnected(self.broken.get().cloned().unwrap_or_default())
     }

@@ -108,13 +108,14 @@ impl Connection {
         if matches!(message, Message::Long) && placed.reply_bytes == 0 {
             return Err("a reply without a message has no reply chunk either".to_owned());
         }
+        let is_raw = call.is_raw;
         self.grant(credits);
         self.finish(base, xid, |_, offered| {
             let (block, start) = match message {
                 Message::Inline(block, start) => (block, start),
                 Message::Long => (long_reply(offered, xid, placed.reply_bytes)?, 0),
             };
-            let mut results = results(Record::Block(block), start)?;
+            let mut results = results(Record::Block(block), start, is_raw)?;
             results.place(placed.moved);
             Ok(results)
         });

@@ -1,6 +1,7 @@
 //! A server that replies but never takes a message.
 
 use super::*;
+use crate::client::gss::Outgoing;
 use crate::client::request::Request;
 use crate::client::{Identity, Procedure};
 use dafs_dat::{
@@ -182,7 +183,7 @@ fn answers_to_calls_that_were_not_taken_do_not_pile_up_messages() {
     let procedure = Procedure { program: 1, version: 1, procedure: 1 };
     for _ in 0..200 {
         let request = Request::new(procedure, &[], 10);
-        let xid = scene.connection.submit(&mut scene.base, &request).unwrap();
+        let xid = scene.connection.submit(&mut scene.base, &Outgoing::plain(&request)).unwrap();
         scene.arrive(xid, 8, |encoder| {
             ReplyHeader::accepted(xid, AcceptStatus::Success).encode(encoder);
         });

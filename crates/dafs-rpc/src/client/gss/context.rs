@@ -1,0 +1,203 @@
+//! An established context.
+//!
+//! Invariants
+//! * No sequence number is used twice, and none above the maximum of RFC 2203.
+//! * A context is not used after the end of its ticket, as the client's clock tells it. A new one has
+//!   some time in any case: the server has just taken the ticket, so the client's clock is ahead.
+
+use super::mechanism::{Established, InitiatorKeys};
+use crate::gss::MIC_BYTES_MAX;
+use crate::limits::{
+    GSS_CONTEXT_TIME_MAX, GSS_CONTEXT_TIME_MIN, GSS_RENEWAL_DIVISOR, GSS_RENEWAL_PAUSE_MIN,
+    GSS_RENEWAL_TIME_MAX,
+};
+use crate::memory::source;
+use dafs_mem::VolatileSlice;
+use dafs_wire::rpc::gss::SEQUENCE_MAX;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// An established context.
+#[derive(Debug)]
+pub(super) struct Context {
+    /// Its number among the contexts of the initiator.
+    pub(super) number: u64,
+    /// The name that the server gave it.
+    pub(super) handle: Box<[u8]>,
+    /// The sequence numbers below the highest one that the server still takes.
+    pub(super) window: u32,
+    pub(super) keys: Box<dyn InitiatorKeys>,
+    pub(super) principal: Box<str>,
+    /// The next sequence number.
+    sequence: AtomicU64,
+    /// The end of the ticket.
+    end: Instant,
+    /// The time from which a new context should be made.
+    renewal: Instant,
+}
+
+impl Context {
+    pub(super) fn new(
+        number: u64,
+        handle: &[u8],
+        window: u32,
+        established: Established,
+        now: Instant,
+    ) -> Self {
+        let Established { principal, remaining, keys } = established;
+        let remaining = remaining.min(GSS_CONTEXT_TIME_MAX);
+        let ahead = (remaining / GSS_RENEWAL_DIVISOR).min(GSS_RENEWAL_TIME_MAX);
+        Self {
+            number,
+            handle: handle.into(),
+            window,
+            keys,
+            principal: principal.into(),
+            sequence: AtomicU64::new(1),
+            end: now + remaining.max(GSS_CONTEXT_TIME_MIN),
+            renewal: now + remaining.saturating_sub(ahead).max(GSS_RENEWAL_PAUSE_MIN),
+        }
+    }
+
+    /// Takes a sequence number; `None` when all are used up.
+    pub(super) fn take_sequence(&self) -> Option<u32> {
+        // Relaxed: each number is taken once, and nothing else depends on the order.
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        u32::try_from(sequence).ok().filter(|&sequence| sequence <= SEQUENCE_MAX)
+    }
+
+    /// True if so many numbers were taken after this one that the server may soon take it for a late
+    /// one.
+    pub(super) fn has_overtaken(&self, sequence: u32) -> bool {
+        let next = self.sequence.load(Ordering::Relaxed);
+        next.saturating_sub(u64::from(sequence) + 1) > u64::from(self.window / 2)
+    }
+
+    /// True while calls can be made in the context.
+    pub(super) fn is_usable(&self, now: Instant) -> bool {
+        now < self.end && self.sequence.load(Ordering::Relaxed) <= u64::from(SEQUENCE_MAX)
+    }
+
+    /// True when another context should take its place soon.
+    pub(super) fn wants_renewal(&self, now: Instant) -> bool {
+        // The numbers of one half last for years.
+        now >= self.renewal || self.sequence.load(Ordering::Relaxed) > u64::from(SEQUENCE_MAX / 2)
+    }
+
+    /// Verifies the MIC of one word, which is the verifier of a reply.
+    pub(super) fn is_mic_of(&self, word: u32, mic: &[u8]) -> bool {
+        self.keys.verify(&[source(&word.to_be_bytes())], mic).is_ok()
+    }
+
+    /// The MIC of the concatenated parts.
+    pub(super) fn mic(&self, parts: &[VolatileSlice<'_>]) -> Mic {
+        let mut mic = Mic { bytes: [0; MIC_BYTES_MAX], len: self.mic_bytes() };
+        self.keys.mic(parts, &mut mic.bytes[..mic.len]);
+        mic
+    }
+
+    pub(super) fn mic_bytes(&self) -> usize {
+        let len = self.keys.mic_bytes();
+        debug_assert!(len <= MIC_BYTES_MAX, "a mechanism with longer MICs");
+        len.min(MIC_BYTES_MAX)
+    }
+}
+
+/// A MIC.
+pub(super) struct Mic {
+    bytes: [u8; MIC_BYTES_MAX],
+    len: usize,
+}
+
+impl Mic {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::gss::BadToken;
+    use std::time::Duration;
+
+    /// Keys that protect nothing.
+    #[derive(Debug)]
+    struct NoKeys;
+
+    impl InitiatorKeys for NoKeys {
+        fn mic_bytes(&self) -> usize {
+            4
+        }
+
+        fn mic(&self, _: &[VolatileSlice<'_>], mic: &mut [u8]) {
+            mic.fill(7);
+        }
+
+        fn verify(&self, _: &[VolatileSlice<'_>], mic: &[u8]) -> Result<(), BadToken> {
+            if mic == [7; 4] { Ok(()) } else { Err(BadToken) }
+        }
+
+        fn sealed_bytes(&self, plain_bytes: usize) -> usize {
+            plain_bytes
+        }
+
+        fn seal(&self, _: &[VolatileSlice<'_>], token: &mut [u8]) {
+            token.fill(7);
+        }
+
+        fn open(&self, _: &[u8], _: &mut dyn FnMut(&[u8])) -> Result<(), BadToken> {
+            Err(BadToken)
+        }
+    }
+
+    fn context(remaining: Duration, now: Instant) -> Context {
+        let keys = Box::new(NoKeys);
+        let established = Established { principal: "anna@R".to_owned(), remaining, keys };
+        Context::new(1, b"handle", 8, established, now)
+    }
+
+    #[test]
+    fn a_context_is_renewed_before_its_end_and_not_used_after_it() {
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        // A quarter of the time, and five minutes at most, is left for the renewal.
+        for (seconds, renewal) in [(100, 75), (36_000, 35_700)] {
+            let context = context(Duration::from_secs(seconds), now);
+            assert!(!context.wants_renewal(after(renewal - 1)), "{seconds}");
+            assert!(context.wants_renewal(after(renewal)) && context.is_usable(after(renewal)));
+            assert!(context.is_usable(after(seconds - 1)) && !context.is_usable(after(seconds)));
+        }
+        // The clock is ahead. A ticket that has just ended is not asked for again and again.
+        let ended = context(Duration::ZERO, now);
+        assert!(ended.is_usable(after(59)) && !ended.is_usable(after(60)));
+        assert!(!ended.wants_renewal(now) && ended.wants_renewal(after(1)));
+        let endless = context(Duration::MAX, now);
+        assert!(endless.is_usable(after(3600)));
+    }
+
+    #[test]
+    fn a_number_is_overtaken_by_half_the_window() {
+        let context = context(Duration::from_secs(60), Instant::now());
+        let first = context.take_sequence().unwrap();
+        for _ in 0..4 {
+            assert!(!context.has_overtaken(first));
+            context.take_sequence().unwrap();
+        }
+        assert!(!context.has_overtaken(first), "the window has 8 numbers");
+        context.take_sequence().unwrap();
+        assert!(context.has_overtaken(first) && !context.has_overtaken(first + 1));
+    }
+
+    #[test]
+    fn numbers_are_used_once_and_end_with_the_maximum() {
+        let now = Instant::now();
+        let context = context(Duration::from_secs(60), now);
+        assert_eq!((context.take_sequence(), context.take_sequence()), (Some(1), Some(2)));
+        context.sequence.store(u64::from(SEQUENCE_MAX), Ordering::Relaxed);
+        assert!(context.is_usable(now) && context.wants_renewal(now));
+        assert_eq!(context.take_sequence(), Some(SEQUENCE_MAX));
+        assert_eq!((context.take_sequence(), context.take_sequence()), (None, None));
+        assert!(!context.is_usable(now));
+    }
+}
