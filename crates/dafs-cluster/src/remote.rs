@@ -19,7 +19,7 @@ use crate::refusal::{of_service, of_store, taken};
 use crate::secret::ClusterSecret;
 use crate::time;
 use dafs_mem::{Condvar, Mutex, Site, VolatileSlice};
-use dafs_service::{ForeignStates, ForeignUse, Identity, ServiceError, StateId, StateRef};
+use dafs_service::{Flavour, ForeignStates, ForeignUse, Identity, ServiceError, StateId, StateRef};
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::vital;
 use dafs_store::{Result, Stability, StoreError};
@@ -575,12 +575,24 @@ impl MetadataAnswers {
         let mechanism = known.into_iter().find(|known| known.as_bytes() == wanted.mechanism);
         let mechanism = mechanism.ok_or(ServiceError::BadStateId)?;
         let identity = Identity { mechanism, principal: wanted.principal.to_vec() };
+        let flavour = match wanted.flavour {
+            b"" => None,
+            name => {
+                let known = |flavour: &Flavour| flavour.name().as_bytes() == name;
+                let flavour = Flavour::ALL.into_iter().find(known);
+                Some(flavour.ok_or(StoreError::Access)?)
+            }
+        };
+        let security = std::str::from_utf8(wanted.security).ok();
+        let security = security.and_then(|name| name.parse().ok()).ok_or(StoreError::Access)?;
         metadata.check(&ForeignUse {
             owner: wanted.owner,
             identity: &identity,
             component: wanted.handle,
             state: StateRef { id: StateId(wanted.state), seqid: wanted.seqid },
             write: wanted.write,
+            flavour,
+            security,
             now_ns: dafs_dat::Instant::now().0,
         })
     }

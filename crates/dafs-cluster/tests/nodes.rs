@@ -5,9 +5,12 @@ mod common;
 use common::{Answering, COUNTERS, Cluster, STORE, settled};
 use dafs_cluster::{DataNode, RemoteNode};
 use dafs_mem::VolatileSlice;
-use dafs_service::{Identity, ServiceError, StateId, StateRef};
+use dafs_service::{
+    Flavour, ForeignUse, Identity, ServiceError, StateId, StateRef, TransportSecurity,
+};
 use dafs_store::node::{ComponentHandle, ComponentId, Elsewhere, Node};
 use dafs_store::{FsId, Stability, StoreError};
+use std::cell::Cell;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU32;
@@ -322,20 +325,34 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     settled(|| data.is_connected() && node.status().connected);
     let identity = Identity { mechanism: "sys", principal: vec![0; 4] };
     let judge = data.judge();
+    let flavour = Cell::new(Flavour::Sys);
     let check = |owner: &[u8]| {
         let state = StateRef { id: StateId(7 << 32), seqid: 1 };
-        judge.check((owner, &identity), (&ONE, &handle().0), state, true)
+        let component = &handle().0;
+        let flavour = Some(flavour.get());
+        let (identity, now_ns) = (&identity, 0);
+        let security = TransportSecurity::None;
+        let write = true;
+        let wanted =
+            ForeignUse { owner, identity, component, state, write, flavour, security, now_ns };
+        judge.check(&ONE, &wanted)
     };
     assert_eq!((check(b"one"), check(b"one")), (Ok(None), Ok(None)));
     assert_eq!(metadata.questions(), 1);
     assert_eq!(check(b"two"), Ok(None));
     assert_eq!(metadata.questions(), 2);
+    assert_eq!(metadata.flavour(), Some(Flavour::Sys));
+    // A yes to a call of one flavour is none to one of another.
+    flavour.set(Flavour::Krb5p);
+    assert_eq!(check(b"two"), Ok(None));
+    assert_eq!((metadata.questions(), metadata.flavour()), (3, Some(Flavour::Krb5p)));
+    flavour.set(Flavour::Sys);
     metadata.refuse(Some(ServiceError::BadLayout));
     assert_eq!(check(b"one"), Ok(None), "it is believed for a while");
     node.drop_grants(&ONE).expect("forgotten");
     assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
     assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
-    assert_eq!(metadata.questions(), 4, "a no is not kept");
+    assert_eq!(metadata.questions(), 5, "a no is not kept");
     metadata.refuse(None);
     assert_eq!(check(b"one"), Ok(None));
     // A session that is old enough for one question is old enough for the next.
@@ -344,7 +361,7 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     node.drop_grants(&ONE).expect("forgotten");
     let ages = [check(b"one"), check(b"one")].map(|age| age.expect("a yes").expect("an age"));
     assert!(Duration::from_secs(30) <= ages[0] && ages[0] <= ages[1], "{ages:?}");
-    assert_eq!(metadata.questions(), 6);
+    assert_eq!(metadata.questions(), 7);
     assert_eq!(judge.size(&ONE), Ok(77));
     // Bytes that are not here come from the metadata server.
     let mut bytes = vec![0; 8];
@@ -364,7 +381,20 @@ fn clients_wait_without_a_metadata_server_and_grants_end_with_the_next() {
     let judge = data.judge();
     let check = || {
         let state = StateRef { id: StateId(7 << 32), seqid: 1 };
-        judge.check((b"one", &identity), (&ONE, &handle().0), state, false)
+        let component = &handle().0;
+        judge.check(
+            &ONE,
+            &ForeignUse {
+                owner: b"one",
+                identity: &identity,
+                component,
+                state,
+                write: false,
+                flavour: None,
+                security: TransportSecurity::None,
+                now_ns: 0,
+            },
+        )
     };
     assert_eq!(check(), Err(ServiceError::Delay));
     let node = cluster.node(&data);

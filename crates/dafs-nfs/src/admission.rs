@@ -14,7 +14,9 @@
 //!   because others would borrow the server's rights.
 
 use dafs_rpc::{CallerProcess, Credential};
-use dafs_service::{ClientAddress, Export, Flavour, Host, NO_USER, Namespace, Subject};
+use dafs_service::{
+    ClientAddress, Export, Flavour, Host, NO_USER, Namespace, Subject, TransportSecurity,
+};
 use dafs_store::Cred;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -52,6 +54,8 @@ pub struct Origin {
     /// The user of this host that the kernel names.
     user: Option<u32>,
     trust: Trust,
+    /// The protection of the connection, which may grow by TLS.
+    security: TransportSecurity,
 }
 
 /// An authenticated caller.
@@ -73,7 +77,7 @@ impl CallerIdentity {
 }
 
 impl Admission {
-    /// Determines the origin of a connection, once for each connection.
+    /// Determines the origin of a connection in the clear, once for each connection.
     pub fn origin(&self, peer: SocketAddr, process: CallerProcess) -> Origin {
         let trust = match process {
             CallerProcess::Known(process) => self.trust(process.uid, process.gid),
@@ -86,7 +90,8 @@ impl Admission {
             CallerProcess::Known(process) => Some(process.uid),
             _ => None,
         };
-        Origin { address: peer.ip().to_canonical(), is_local, user, trust }
+        let (address, security) = (peer.ip().to_canonical(), TransportSecurity::None);
+        Origin { address, is_local, user, trust, security }
     }
 
     /// Returns the trust in a user of this host.
@@ -102,6 +107,17 @@ impl Admission {
 }
 
 impl Origin {
+    /// The same origin with this protection of its connection.
+    #[must_use]
+    pub fn with_security(self, security: TransportSecurity) -> Self {
+        Self { security, ..self }
+    }
+
+    /// The protection of the connection.
+    pub fn security(&self) -> TransportSecurity {
+        self.security
+    }
+
     /// Returns the address of the peer.
     pub fn address(&self) -> IpAddr {
         self.address
@@ -158,7 +174,8 @@ impl Origin {
             Trust::Anybody => false,
             Trust::Refused | Trust::Unknown => return false,
         };
-        export.options().admits.admits(self.address, flavour, privileged)
+        export.options().admits.is_secure_enough(self.security)
+            && export.options().admits.admits(self.address, flavour, privileged)
     }
 
     /// Returns an export to name in a refusal, if callers from here may reach no export at all.
@@ -196,6 +213,9 @@ impl Origin {
         match self.trust {
             Trust::Refused => Some(Refusal::Rights),
             Trust::Unknown => Some(Refusal::Owner),
+            _ if reaches(true) && !admits.is_secure_enough(self.security) => {
+                Some(Refusal::Transport(admits.transport_security))
+            }
             Trust::Believed | Trust::Known(..) if reaches(true) => None,
             Trust::Anybody if reaches(false) => None,
             _ if reaches(true) => Some(Refusal::Port),
@@ -215,6 +235,8 @@ pub(crate) enum Refusal {
     Rights,
     /// The kernel does not name the user of a process on this host.
     Owner,
+    /// The export demands this protection of connections.
+    Transport(TransportSecurity),
 }
 
 #[cfg(test)]
@@ -310,6 +332,44 @@ mod tests {
         assert_eq!(refusals(both(), "192.0.2.1:1000"), [None, None]);
         assert_eq!(refusals(both(), "192.0.3.1:1000"), [Some(Refusal::Network); 2]);
         assert_eq!(refusals(with(vec![Flavour::Sys]), "192.0.2.1:2000"), [port, port]);
+    }
+
+    #[test]
+    fn an_export_that_demands_tls_admits_no_connection_without() {
+        use TransportSecurity::{Mtls, None as Clear, Tls};
+        let networks = vec!["192.0.2.0/24".parse().unwrap()];
+        let with = |transport_security, flavours| {
+            export(Admits {
+                networks: networks.clone(),
+                flavours,
+                transport_security,
+                ..Admits::default()
+            })
+        };
+        let origin = from_afar("192.0.2.1:1000");
+        for (least, enough) in [(Clear, [true; 3]), (Tls, [false, true, true])] {
+            let export = with(least, vec![Flavour::Sys]);
+            let admitted = [Clear, Tls, Mtls]
+                .map(|security| origin.with_security(security).admitted(&export, Flavour::Sys));
+            assert_eq!(admitted, enough);
+        }
+        // Neither a proof nor being on this host makes up for it.
+        let strict = with(Mtls, vec![Flavour::Sys, Flavour::Krb5p]);
+        let refused = Some(Refusal::Transport(Mtls));
+        for security in [Clear, Tls] {
+            let origin = origin.with_security(security);
+            assert!(!origin.admitted(&strict, Flavour::Krb5p));
+            assert_eq!(
+                [false, true].map(|proven| origin.refusal_of(&strict, proven)),
+                [refused; 2]
+            );
+            assert_eq!(origin.refusal(&strict), refused);
+        }
+        let local = from("192.0.2.1:1000", 0, local(0));
+        assert_eq!(local.refusal(&strict), refused);
+        // A stranger does not learn of it.
+        let stranger = from_afar("192.0.3.1:1000");
+        assert_eq!(stranger.refusal(&strict), Some(Refusal::Network));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::admission::CallerIdentity;
 use dafs_rpc::gss::{Acceptor, Context};
 use dafs_rpc::{AuthStatus, GssService};
-use dafs_service::{Flavour, Identities, Known, NO_USER};
+use dafs_service::{Flavour, Identities, Known, NO_USER, OwnerNames};
 use dafs_store::Cred;
 use std::sync::Arc;
 
@@ -13,6 +13,9 @@ pub struct NfsGss {
     pub acceptor: Arc<dyn Acceptor>,
     /// The users of principals.
     pub identities: Arc<Identities>,
+    /// The names of owners for callers that prove their names, if the server has a domain. They are
+    /// looked up on the threads of `acceptor`.
+    pub owners: Option<Arc<OwnerNames>>,
 }
 
 impl NfsGss {
@@ -48,4 +51,31 @@ impl std::fmt::Debug for NfsGss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("NfsGss")
     }
+}
+
+/// For tests: an acceptor that no client asks, and whose thread runs jobs at once.
+#[cfg(test)]
+pub(crate) fn of_tests(owners: Option<OwnerNames>) -> Arc<NfsGss> {
+    use dafs_rpc::gss::{ContextLimits, Contexts, Job, Origin, PartialContext};
+
+    struct Inline(Arc<Contexts>);
+
+    impl Acceptor for Inline {
+        fn contexts(&self) -> &Arc<Contexts> {
+            &self.0
+        }
+
+        fn begin(&self) -> Box<dyn PartialContext> {
+            panic!("no client asks")
+        }
+
+        fn run(&self, _: Origin, job: Job) {
+            job();
+        }
+    }
+
+    let directory = Box::new(dafs_service::LocalDirectory);
+    let identities = Arc::new(Identities::new(dafs_service::Rules::default(), directory));
+    let acceptor = Arc::new(Inline(Contexts::new(ContextLimits::default())));
+    Arc::new(NfsGss { acceptor, identities, owners: owners.map(Arc::new) })
 }

@@ -8,6 +8,7 @@
 use crate::admission::{CallerIdentity, Origin};
 use crate::args::Args;
 use crate::connection::Connection;
+use crate::limits::PROVEN_REUSED_NS;
 use crate::listings::Listings;
 use crate::mount;
 use crate::shared::NfsShared;
@@ -19,9 +20,10 @@ use dafs_mem::Shrinking as _;
 use dafs_rpc::gss::{Acceptor, Handle, MIC_BYTES_MAX, Origin as GssOrigin};
 use dafs_rpc::{
     AcceptStatus, AuthStatus, Call, CallbackError, CallerProcess, ConnectionId, Credential, Groups,
-    Handled, Handler, OwnedArgs, RejectStatus, Rejection, Reply, Responder, VersionRange,
+    GssService, Handled, Handler, OwnedArgs, RejectStatus, Rejection, Reply, Responder,
+    VersionRange,
 };
-use dafs_service::{Owner, Place};
+use dafs_service::{Owner, Place, TransportSecurity};
 use dafs_store::Wait;
 use dafs_wire::xdr::padded;
 use dafs_wire::{mount3, nfs3, nfs4};
@@ -53,6 +55,18 @@ struct PeerState {
     /// The last credential and the caller that it stands for: the next call most likely brings the
     /// same.
     last: Option<(u32, u32, Groups, CallerIdentity)>,
+    /// The same for callers that prove their names.
+    proven: Option<Proven>,
+}
+
+/// A caller that has proven its name.
+#[derive(Debug)]
+struct Proven {
+    /// Its context and service.
+    by: (Handle, GssService),
+    who: CallerIdentity,
+    /// The time until which its user is not looked up again.
+    until_ns: u64,
 }
 
 impl NfsHandler {
@@ -89,11 +103,18 @@ impl NfsHandler {
             v3::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
             v3::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
             v3::Answer::Drop => Handled::Drop,
+            v3::Answer::TooWeak => RejectStatus::Auth(AuthStatus::TooWeak).into(),
             v3::Answer::Parked(parked) => {
                 let owner = self.peer(&call).owner;
                 let ((args, responder), gate, lane) =
                     (call.later(), parked.gate(), self.shared.lane(parked.place()));
-                let job = move || responder.respond(parked.run(Args::of_owned(&args)));
+                let job = move || match parked.run(Args::of_owned(&args)) {
+                    Ok(reply) => responder.respond(reply),
+                    Err(v3::TooWeak) => {
+                        let status = RejectStatus::Auth(AuthStatus::TooWeak);
+                        responder.reject(Rejection::Reject(status));
+                    }
+                };
                 match gate {
                     None => self.shared.run_in(Place { lane, owner }, Box::new(job)),
                     Some(gate) => gate.then(owner, Box::new(job)),
@@ -113,13 +134,19 @@ impl NfsHandler {
     }
 
     fn peer(&mut self, call: &Call<'_>) -> &mut PeerState {
-        self.connections.entry(call.connection_id).or_insert_with(|| {
+        let peer = self.connections.entry(call.connection_id).or_insert_with(|| {
             let origin = self.shared.admission().origin(call.peer, call.process);
             let number = call.connection_id.to_u64();
             let owner = Owner { origin: origin.of_turns(), number };
             let connection = Connection::new(call.connection(), self.listings.clone());
-            PeerState { connection, origin, owner, admitted: [None; 2], last: None }
-        })
+            PeerState { connection, origin, owner, admitted: [None; 2], last: None, proven: None }
+        });
+        // A connection may begin in the clear and go on in TLS.
+        if peer.origin.security() != call.security {
+            peer.origin = peer.origin.with_security(call.security);
+            peer.admitted = [None; 2];
+        }
+        peer
     }
 
     /// True if some export admits the callers of this connection.
@@ -127,7 +154,18 @@ impl NfsHandler {
         let shared = self.shared.clone();
         let version = shared.service.namespace_version();
         let is_proven = matches!(call.credential, Credential::Gss { .. });
+        let is_mount = call.program == mount3::PROGRAM;
         let peer = self.peer(call);
+        if is_mount {
+            // MOUNT is asked in the clear, also for exports that demand TLS.
+            let origin = peer.origin.with_security(TransportSecurity::Mtls);
+            let namespace = shared.service.namespace();
+            let refused = origin.refused(&namespace, is_proven);
+            if let Some(export) = refused {
+                shared.note_refusal_of(&origin, export, is_proven);
+            }
+            return refused.is_none();
+        }
         if let Some((at, admitted)) = peer.admitted[usize::from(is_proven)]
             && at == version
         {
@@ -147,9 +185,17 @@ impl NfsHandler {
         let Credential::Gss { context, service } = call.credential else {
             return Ok(self.peer(call).who(&call.credential));
         };
-        let gss = self.shared.gss().ok_or(AuthStatus::TooWeak)?;
-        let now_ns = call.now_ns;
+        let (by, now_ns) = ((context.handle(), service), call.now_ns);
+        if let Some(proven) = &self.peer(call).proven
+            && proven.by == by
+            && now_ns < proven.until_ns
+        {
+            return Ok(proven.who.clone());
+        }
+        let gss = self.shared.gss().ok_or(AuthStatus::TooWeak)?.clone();
         let (who, is_stale) = gss.who(context, service, now_ns)?;
+        let until_ns = now_ns.saturating_add(PROVEN_REUSED_NS);
+        self.peer(call).proven = Some(Proven { by, who: who.clone(), until_ns });
         if is_stale {
             let (own, context) = (gss.clone(), context.clone());
             gss.acceptor.run(
@@ -185,6 +231,7 @@ impl NfsHandler {
             is_rdma: call.is_rdma,
             now_ns,
             call_bytes: call_bytes(call),
+            reply_rpc_bytes: call.reply_bytes_beside_results(),
         }
     }
 }
@@ -197,7 +244,10 @@ impl Handler for NfsHandler {
     }
 
     fn may_establish(&mut self, peer: SocketAddr, process: CallerProcess) -> bool {
+        // A client may make its contexts over a connection of their own, in the clear. Their keys
+        // protect each call, and every use of a handle is judged by its own connection.
         let origin = self.shared.admission().origin(peer, process);
+        let origin = origin.with_security(TransportSecurity::Mtls);
         let namespace = self.shared.service.namespace();
         let refused = origin.refused(&namespace, true);
         if let Some(export) = refused {

@@ -42,8 +42,15 @@ pub const BACK_RESPONSE_BYTES_MIN: u32 = 24 + 12 + 44 + 8;
 /// Operations of one back channel request: CB_SEQUENCE and one callback operation.
 pub const BACK_OPERATIONS_MIN: u32 = 2;
 
-/// Bytes of an RPC reply header with an empty verifier, which counts as part of the reply.
-pub const RPC_REPLY_HEADER_BYTES: usize = 24;
+/// How long a connection takes the user of its last proven caller without a look into the table
+/// that all connections share, in nanoseconds. A change of groups is seen so much later.
+pub const PROVEN_REUSED_NS: u64 = 1_000_000_000;
+
+/// Names of owners that one job looks up. Further ones take a turn of their own.
+pub const OWNER_LOOKUPS_MAX: usize = 256;
+
+/// The time of the database of users for one job, in nanoseconds. Then it counts as failed.
+pub const OWNER_LOOKUPS_NS: u64 = 5_000_000_000;
 
 /// Operations of one COMPOUND.
 pub const OPERATIONS_MAX: u32 = 128;

@@ -5,9 +5,10 @@ use dafs_service::{Flavour, Identity};
 use std::sync::Arc;
 
 /// The owner of a credential, as far as it decides who may use a client's record.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Principal {
     /// AUTH_NONE: no user.
+    #[default]
     Nobody,
     /// AUTH_SYS: the user. Groups may change while a client runs.
     User(u32),

@@ -5,7 +5,7 @@
 //!   deadlock would be possible. These are the locks of a client's callbacks and of the session
 //!   table.
 
-use crate::admission::{Admission, Origin};
+use crate::admission::{Admission, Origin, Refusal};
 use crate::connection::Connection;
 use crate::gss::NfsGss;
 use crate::limits::TIDY_EVERY_NS;
@@ -17,6 +17,7 @@ use crate::v4::journal::session_key;
 use crate::v4::ops::offload::Copies;
 use crate::v4::session::{NfsClient, Session, SessionTable};
 use dafs_rpc::CallbackError;
+use dafs_rpc::gss::ContextCounts;
 use dafs_service::{
     AttrAnswer, ClientKey, DataRole, Export, Flavour, Front, Handle, Job, Place, Pool, Service,
     StateRef, WriteVerifier,
@@ -161,6 +162,11 @@ impl NfsShared {
         self.gss.get()
     }
 
+    /// Counts the contexts of callers that prove their names, if the server has them.
+    pub fn context_counts(&self) -> Option<ContextCounts> {
+        self.gss().map(|gss| gss.acceptor.contexts().counts())
+    }
+
     /// Returns the role of a data server, if this is one.
     pub(crate) fn data_role(&self) -> Option<&DataRole> {
         self.data_role.as_ref()
@@ -186,10 +192,24 @@ impl NfsShared {
         &self.admission
     }
 
+    /// Returns the flavours that an export accepts from an origin, the preferred ones first.
+    pub(crate) fn flavours(
+        &self,
+        origin: &Origin,
+        export: &Export,
+    ) -> impl Iterator<Item = Flavour> {
+        let flavours = export.options().admits.flavours.iter().copied();
+        let can_prove = self.gss().is_some();
+        flavours.filter(move |flavour| {
+            origin.admitted(export, *flavour) && (can_prove || !flavour.is_proven())
+        })
+    }
+
     /// Checks that the export of a handle admits a caller.
     ///
     /// # Errors
-    /// `Access` for an origin that is not admitted, `WrongSec` for a flavour that is not.
+    /// `Access` for an origin that is not admitted, `WrongSec` for a flavour that is not, or for a
+    /// connection with too little protection (RFC 9289 5).
     pub(crate) fn admits(
         &self,
         handle: &Handle,
@@ -202,10 +222,14 @@ impl NfsShared {
         if origin.admitted(export, flavour) {
             return Ok(());
         }
-        if origin.refusal(export).is_none() {
-            return Err(Status::WrongSec);
+        match origin.refusal(export) {
+            None => return Err(Status::WrongSec),
+            Some(Refusal::Transport(_)) => {
+                self.note_refusal(origin, export);
+                return Err(Status::WrongSec);
+            }
+            Some(_) => self.note_refusal(origin, export),
         }
-        self.note_refusal(origin, export);
         Err(Status::Access)
     }
 

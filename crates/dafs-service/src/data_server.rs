@@ -1,6 +1,6 @@
 //! A front end that is a data server: it moves data of components, as a metadata server permits.
 
-use crate::{Identity, StateRef};
+use crate::{Flavour, Identity, StateRef, TransportSecurity};
 use dafs_store::{DataFiles, FileId, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,10 @@ pub struct ForeignUse<'a> {
     pub state: StateRef,
     /// True for a write.
     pub write: bool,
+    /// The RPC security flavour of the client's call. A session of DAFS has none.
+    pub flavour: Option<Flavour>,
+    /// The protection of the client's connection to the data server.
+    pub security: TransportSecurity,
     /// The service's clock.
     pub now_ns: u64,
 }

@@ -45,6 +45,10 @@ pub enum ServiceError {
     NotSame,
     #[error("the caller is not the principal that owns the client's record")]
     NotPrincipal,
+    #[error(
+        "the client's record is protected: it takes this only from its principal, with integrity"
+    )]
+    WrongCredential,
     #[error("the server waits for clients to reclaim what they held before its restart")]
     Grace,
     #[error("the time to reclaim is over")]

@@ -14,6 +14,7 @@ use crate::pseudo::PseudoStore;
 use crate::{Result, limits};
 use dafs_mem::RwLock;
 use dafs_store::{Cred, FsId, Store, StoreError, Wait, Waits};
+use dafs_tls::TransportSecurity;
 use rustc_hash::{FxHashMap, FxHasher};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::borrow::Cow;
@@ -215,6 +216,8 @@ pub struct Namespace {
     /// The read-only directory of exports, when there are several.
     pseudo: Option<FsId>,
     by_name: FxHashMap<Vec<u8>, Arc<Export>>,
+    /// The strictest demand of an export on connections.
+    strictest: TransportSecurity,
 }
 
 impl Namespace {
@@ -229,13 +232,15 @@ impl Namespace {
         if exports.is_empty() {
             return Err(NamespaceError::Empty);
         }
+        let demands = exports.iter().map(|export| export.options.admits.transport_security);
+        let strictest = demands.max().unwrap_or_default();
         if let [only] = exports.as_slice()
             && only.name.is_empty()
         {
             let root = only.root();
             let fs = only.fs;
             by_fs.extend(exports.into_iter().map(|export| (fs, Arc::new(export))));
-            return Ok(Self { by_fs, root, pseudo: None, by_name });
+            return Ok(Self { by_fs, root, pseudo: None, by_name, strictest });
         }
         for export in exports {
             let name = export.name.clone();
@@ -262,7 +267,7 @@ impl Namespace {
         let root = pseudo.root();
         let pseudo_fs = pseudo.fs;
         by_fs.insert(pseudo_fs, pseudo);
-        Ok(Self { by_fs, root, pseudo: Some(pseudo_fs), by_name })
+        Ok(Self { by_fs, root, pseudo: Some(pseudo_fs), by_name, strictest })
     }
 
     /// The handle where clients start.
@@ -298,6 +303,20 @@ impl Namespace {
         hasher.finish().max(1)
     }
 
+    /// The least protection of connections that the object demands, or the strictest of all exports
+    /// for a handle of none.
+    pub fn transport_security(&self, handle: &Handle) -> TransportSecurity {
+        match self.by_fs.get(&handle.fs) {
+            Some(export) => export.options.admits.transport_security,
+            None => self.strictest,
+        }
+    }
+
+    /// The strictest demand of an export on connections.
+    pub fn strictest_transport_security(&self) -> TransportSecurity {
+        self.strictest
+    }
+
     /// The real exports, in no order.
     pub fn exports(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.by_fs.values().filter(|export| Some(export.fs) != self.pseudo)
@@ -311,9 +330,20 @@ impl Namespace {
         first.map_or(*key, |export| Handle { fs: export.fs, file: key.file })
     }
 
+    /// True if an export admits proven users alone.
+    pub fn demands_proof(&self) -> bool {
+        self.exports().any(|export| export.options.admits.demands_proof())
+    }
+
+    /// The export that a path from `dir` leads into at its first component. No other component leads
+    /// from one export to another.
+    pub fn entered(&self, dir: &Handle, name: &[u8]) -> Option<&Arc<Export>> {
+        (Some(dir.fs) == self.pseudo).then(|| self.by_name.get(name)).flatten()
+    }
+
     /// The export that is mounted at `name` in the directory of exports.
     pub(crate) fn mounted(&self, dir: &Handle, name: &[u8]) -> Option<Handle> {
-        (Some(dir.fs) == self.pseudo).then(|| self.by_name.get(name).map(|e| e.root())).flatten()
+        self.entered(dir, name).map(|export| export.root())
     }
 
     /// The number of the directory entry that an export's root is mounted on. `None` for other

@@ -57,8 +57,9 @@ mod write_verifier;
 
 pub use client::{
     Client, ClientAddress, ClientInfo, ClientKey, ClientKind, ClientStatus, Clients, ExchangeId,
-    Exchanged, Holding, Identity, Registered,
+    Exchanged, Holding, Identity, Protection, Registered,
 };
+pub use dafs_tls::TransportSecurity;
 pub use data_server::{DataRole, ForeignStates, ForeignUse};
 pub use database::{StateFile, StateFileId, bears_seal};
 pub use delegation::{
@@ -76,8 +77,8 @@ pub use front::Front;
 pub use handle::Handle;
 pub use hosts::{FairQueue, Host, HostUse, Shared, has_share, least_to_lose, network_of_host};
 pub use identities::{
-    Directory, Identities, Known, LocalDirectory, LocalUser, LookupFailed, Mapped, Pattern, Rule,
-    Rules, UserOf,
+    Directory, Identities, Known, LocalDirectory, LocalUser, LookupFailed, Mapped, OwnerAnswer,
+    OwnerKind, OwnerNames, OwnerQuery, Pattern, Rule, Rules, UserOf,
 };
 pub use layout::{
     DeviceUse, DeviceWithTicket, IoCount, LayoutGranted, LayoutMode, LayoutRequest, Layouts, Ticket,
@@ -90,14 +91,14 @@ pub use metrics::{
     BUCKETS, DirectUse, Done, FrontEnd, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
 };
 pub use names::{EntrySink, RemoveKind};
-pub use network::{AddressRange, Admits, Flavour};
+pub use network::{AddressRange, Admits, Flavour, SessionProof};
 pub use open::{
     OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, Opens, RemoveMode, Share,
 };
 pub use pool::{Job, Pool};
 pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsError};
 pub use replies::{
-    EndedSession, Entry, Kept, KeptReply, NoReply, Replies, RequestKey, SessionReplies,
+    EndedSession, Entry, Kept, KeptReply, NoReply, Replies, RequestKey, Sender, SessionReplies,
 };
 pub use state::{StateId, StateKind, StateRef};
 pub use stateless::{StatelessCreated, StatelessFile};

@@ -272,7 +272,7 @@ pub const DURABLE_RESERVE_BYTES: usize = DURABLE_BYTES_MAX / 8;
 pub const DURABLE_RECOVERED_BYTES_MAX: usize = DURABLE_BYTES_MAX / 8;
 
 /// The most that a record takes besides the reply in it, in bytes.
-pub const DURABLE_RECORD_BYTES: usize = 72;
+pub const DURABLE_RECORD_BYTES: usize = 88;
 
 /// Bytes of records of the sessions to which front ends have promised to keep the replies to all
 /// changes. This part is reserved for them.
@@ -317,6 +317,19 @@ pub const IDENTITY_FRESH_NS: u64 = 600_000_000_000;
 
 /// Principals whose users are kept: as many as there are contexts.
 pub const IDENTITIES_MAX: usize = 65_536;
+
+/// Names of owners whose numbers are kept, and numbers whose names are kept.
+pub const OWNERS_MAX: usize = 65_536;
+
+/// Time after which a name or number that the database of users does not have is asked again, in
+/// nanoseconds.
+pub const OWNER_ABSENT_NS: u64 = 60_000_000_000;
+
+/// The same for one about which the database could not be asked.
+pub const OWNER_FAILED_NS: u64 = 5_000_000_000;
+
+/// The least time between two reports of such failures in the log, in nanoseconds.
+pub const OWNER_NEWS_NS: u64 = 60_000_000_000;
 
 /// How often a start asks a busy store what became of a change: ten minutes of pauses, in which a store
 /// searches an export of many million files.

@@ -1,5 +1,6 @@
 //! The addresses and credentials that an export admits.
 
+use dafs_tls::TransportSecurity;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -136,21 +137,63 @@ pub struct Admits {
     /// Admits unproven callers from ports from 1024 up, which every user of the caller's host may
     /// use.
     pub unprivileged_ports: bool,
+    /// The least protection of a connection. It holds for DAFS sessions, too.
+    pub transport_security: TransportSecurity,
 }
 
 impl Default for Admits {
     fn default() -> Self {
         let networks = AddressRange::loopback().to_vec();
-        Self { networks, flavours: vec![Flavour::Sys], unprivileged_ports: false }
+        let transport_security = TransportSecurity::None;
+        let flavours = vec![Flavour::Sys];
+        Self { networks, flavours, unprivileged_ports: false, transport_security }
+    }
+}
+
+/// The protection of a DAFS session, as the exports see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionProof {
+    /// Its client is vouched for by its host or by a password, or not at all.
+    Unproven,
+    /// Its client has proven a principal by GSS, on a channel that others may read and change.
+    Proven,
+    /// The same on a channel that no other user reaches.
+    ProvenInPrivate,
+}
+
+impl SessionProof {
+    /// True if the session has what a flavour stands for.
+    fn satisfies(self, flavour: Flavour) -> bool {
+        match flavour {
+            Flavour::None | Flavour::Sys => true,
+            Flavour::Krb5 => self != Self::Unproven,
+            Flavour::Krb5i | Flavour::Krb5p => self == Self::ProvenInPrivate,
+        }
     }
 }
 
 impl Admits {
+    /// True if callers must prove their users: no other flavour is admitted.
+    pub fn demands_proof(&self) -> bool {
+        !self.flavours.is_empty() && self.flavours.iter().all(|flavour| flavour.is_proven())
+    }
+
+    /// True if a DAFS session has what the flavours demand. Networks and ports are rules for the NFS
+    /// front ends alone.
+    pub fn admits_session(&self, proof: SessionProof) -> bool {
+        !self.demands_proof() || self.flavours.iter().any(|flavour| proof.satisfies(*flavour))
+    }
+
     /// Returns rules that admit every caller that one of `all` admits, and some more: each property
     /// is the union over `all`. They serve a directory that leads to all of them and holds nothing
     /// itself.
     pub(crate) fn any_of<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
-        let nobody = Self { networks: Vec::new(), flavours: Vec::new(), unprivileged_ports: false };
+        let nobody = Self {
+            networks: Vec::new(),
+            flavours: Vec::new(),
+            unprivileged_ports: false,
+            transport_security: TransportSecurity::Mtls,
+        };
         all.fold(nobody, |mut any, one| {
             any.networks.extend(&one.networks);
             for flavour in &one.flavours {
@@ -159,8 +202,14 @@ impl Admits {
                 }
             }
             any.unprivileged_ports |= one.unprivileged_ports;
+            any.transport_security = any.transport_security.min(one.transport_security);
             any
         })
+    }
+
+    /// True if a connection of this protection is enough.
+    pub fn is_secure_enough(&self, security: TransportSecurity) -> bool {
+        security >= self.transport_security
     }
 
     /// True if a caller of this flavour at this address is admitted. `privileged` says that the
@@ -191,6 +240,38 @@ mod tests {
         let all: AddressRange = "::/0".parse().unwrap();
         assert!(all.contains("2001:db8::1".parse().unwrap()));
         assert!(!all.contains("127.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_session_needs_what_one_of_the_flavours_stands_for() {
+        use SessionProof::{Proven, ProvenInPrivate, Unproven};
+        let with = |flavours: &[Flavour]| {
+            let admits = Admits { flavours: flavours.to_vec(), ..Admits::default() };
+            [Unproven, Proven, ProvenInPrivate].map(|proof| admits.admits_session(proof))
+        };
+        assert_eq!(with(&[]), [true; 3], "an export without NFS");
+        assert_eq!(with(&[Flavour::Sys]), [true; 3]);
+        assert_eq!(with(&[Flavour::Krb5p, Flavour::Sys]), [true; 3]);
+        assert_eq!(with(&[Flavour::Krb5p, Flavour::Krb5]), [false, true, true]);
+        assert_eq!(with(&[Flavour::Krb5i]), [false, false, true]);
+        assert_eq!(with(&[Flavour::Krb5p]), [false, false, true]);
+    }
+
+    #[test]
+    fn a_directory_of_exports_is_as_open_as_the_most_open_export() {
+        let with = |transport_security| Admits { transport_security, ..Admits::default() };
+        let least = |all: &[TransportSecurity]| {
+            let all: Vec<_> = all.iter().map(|level| with(*level)).collect();
+            Admits::any_of(all.iter()).transport_security
+        };
+        use TransportSecurity::{Mtls, None, Tls};
+        assert_eq!(least(&[Mtls, Tls]), Tls);
+        assert_eq!(least(&[Mtls, None, Tls]), None);
+        assert_eq!(least(&[Mtls]), Mtls);
+        let enough = |least| [None, Tls, Mtls].map(|level| with(least).is_secure_enough(level));
+        assert_eq!(enough(None), [true; 3]);
+        assert_eq!(enough(Tls), [false, true, true]);
+        assert_eq!(enough(Mtls), [false, false, true]);
     }
 
     #[test]

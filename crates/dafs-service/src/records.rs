@@ -6,7 +6,7 @@
 //! * A record is removed only together with the verifier that it was written with. So the late end
 //!   of an old instance does not remove the record of a new one.
 
-use crate::client::{Client, ClientKey, ClientKind, Identity};
+use crate::client::{Client, ClientKey, ClientKind, Identity, address};
 use crate::database::{DatabaseError, StateDatabase, StateFile, StateFileId};
 use crate::handle::Handle;
 use crate::lock::{LockChange, LockHolder, LockKind, LockRecord};
@@ -28,8 +28,9 @@ pub struct ClientRecord {
     pub mechanism: String,
     /// The principal that it authenticated as.
     pub principal: Vec<u8>,
-    /// The address of an NFS client, followed by a byte that is 1 if its port was privileged.
-    /// Records of earlier versions lack that byte. Empty if the address is not known.
+    /// The address of an NFS client, followed by a byte: 1 if its port was privileged, and 2 more
+    /// if its record demands protection. Records of earlier versions lack that byte. Empty if the
+    /// address is not known.
     pub host: Vec<u8>,
 }
 
@@ -51,6 +52,11 @@ impl ClientRecord {
             && self.owner == client.name()
             && self.verifier == client.verifier()
             && self.is_by(client.identity())
+    }
+
+    /// True if requests about the client demand protection ([`Client::is_protected`]).
+    pub(crate) fn is_protected(&self) -> bool {
+        self.kind == ClientKind::Nfs && address::is_protected(&self.host)
     }
 
     /// True when the record belongs to this identity.

@@ -8,7 +8,7 @@ use crate::refusal::{taken, to_service};
 use crate::remote::{gather, scatter};
 use crate::time;
 use dafs_mem::VolatileSlice;
-use dafs_service::{Identity, ServiceError, StateRef};
+use dafs_service::{Flavour, ForeignUse, ServiceError};
 use dafs_store::node::{ComponentHandle, ComponentId, Elsewhere};
 use dafs_store::{Result, Stability, StoreError};
 use dafs_wire::cluster::{
@@ -39,7 +39,7 @@ impl DataNode {
 }
 
 impl Judge {
-    /// Checks that a client may use a component, which `handle` names on the wire. A write may come
+    /// Checks that a client may use a component. A write may come
     /// only by a session that is not older now than the returned age, if there is one. The caller
     /// calls it while the use [is counted](dafs_store::node::ComponentFile::begin_use).
     ///
@@ -47,11 +47,11 @@ impl Judge {
     /// The metadata server's. `Delay` while it cannot be asked.
     pub fn check(
         &self,
-        (owner, identity): (&[u8], &Identity),
-        (component, handle): (&ComponentId, &[u8]),
-        state: StateRef,
-        write: bool,
+        component: &ComponentId,
+        wanted: &ForeignUse<'_>,
     ) -> dafs_service::Result<Option<Duration>> {
+        let ForeignUse { owner, identity, component: handle, state, write, flavour, .. } = *wanted;
+        let security = wanted.security.to_string();
         let wanted = StateUse {
             owner,
             mechanism: identity.mechanism.as_bytes(),
@@ -60,6 +60,8 @@ impl Judge {
             state: state.id.0,
             seqid: state.seqid,
             write,
+            flavour: flavour.map_or("", Flavour::name).as_bytes(),
+            security: security.as_bytes(),
         };
         // The metadata server never issues a value that it could not read itself.
         if owner.len() > OWNER_BYTES_MAX

@@ -31,6 +31,7 @@ use dafs_mem::Mutex;
 use dafs_store::node::{DirectoryError, DirectoryNode, Node};
 use dafs_store::vital;
 use dafs_wire::cluster::{HELLO_BYTES_MAX, Joined, Refusal, VERSION};
+use rustix::net::Shutdown;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -56,7 +57,8 @@ pub struct DataNodeConfig {
     pub directory: PathBuf,
     /// The secret of the cluster.
     pub secret: Arc<ClusterSecret>,
-    /// Accepts connections of the metadata server.
+    /// Accepts connections of the metadata server. The end of the data server ends listening, also for
+    /// duplicates of this descriptor.
     pub listener: TcpListener,
     /// The addresses for clients, which the metadata server passes on to them.
     pub addresses: Vec<SocketAddr>,
@@ -88,6 +90,7 @@ pub struct Opened {
 pub struct DataNode {
     shared: Arc<Shared>,
     address: SocketAddr,
+    listener: TcpListener,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -186,9 +189,9 @@ impl DataNode {
             None => DirectoryNode::check_empty(&shared.directory)?,
         }
         let address = listener.local_addr()?;
-        let own = shared.clone();
-        let thread = vital::spawn("dafs-control", move || own.accept(&listener))?;
-        Ok(Self { shared, address, thread: Some(thread) })
+        let (own, accepting) = (shared.clone(), listener.try_clone()?);
+        let thread = vital::spawn("dafs-control", move || own.accept(&accepting))?;
+        Ok(Self { shared, address, listener, thread: Some(thread) })
     }
 
     /// The address for the metadata server.
@@ -209,8 +212,9 @@ impl Drop for DataNode {
         if let Some(link) = self.shared.link.lock().take() {
             link.close();
         }
-        // The thread sleeps in accept, and a connection wakes it.
-        let woken = TcpStream::connect_timeout(&self.address, HELLO_TIME).is_ok();
+        // The thread sleeps in accept, and the end of listening wakes it. A connection would, too, but
+        // a sandbox allows none.
+        let woken = rustix::net::shutdown(&self.listener, Shutdown::Both).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
         }
@@ -414,4 +418,33 @@ enum GreetError {
     Io(#[from] io::Error),
     #[error("{0}")]
     Hello(#[from] HelloError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_end_needs_no_connection_to_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = DataNodeConfig {
+            directory: dir.path().to_owned(),
+            secret: Arc::new(ClusterSecret::from_bytes([1; 32])),
+            listener,
+            addresses: Vec::new(),
+            rdma_addresses: Vec::new(),
+            dafs_addresses: Vec::new(),
+            opened: Box::new(|_, _| Err(io::ErrorKind::Unsupported.into())),
+            lost: Box::new(|| {}),
+        };
+        let mut node = DataNode::start(config).unwrap();
+        let shared = Arc::downgrade(&node.shared);
+        // As with a sandbox, the process cannot connect to it: port 0 is nobody's.
+        node.address.set_port(0);
+        drop(node);
+        assert!(shared.upgrade().is_none(), "its thread has not ended");
+        assert!(TcpStream::connect(address).is_err(), "it listens still");
+    }
 }

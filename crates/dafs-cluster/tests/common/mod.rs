@@ -5,7 +5,7 @@ use dafs_cluster::{
     RemoteConfig, RemoteNode,
 };
 use dafs_mem::{Mutex, Site, VolatileSlice};
-use dafs_service::{ForeignStates, ForeignUse, ServiceError};
+use dafs_service::{Flavour, ForeignStates, ForeignUse, ServiceError};
 use dafs_store::node::ComponentId;
 use dafs_store::{FileId, StoreError};
 use std::io;
@@ -32,7 +32,11 @@ impl Cluster {
     pub(crate) fn new() -> Self {
         let root = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(root.path().join("data")).expect("a directory");
-        let control = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        // The system keeps a port that was asked for when listening ends.
+        let chosen = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let address = chosen.local_addr().expect("its address");
+        drop(chosen);
+        let control = TcpListener::bind(address).expect("the same port");
         Self { root, control, addresses: vec!["192.0.2.1:2049".parse().expect("an address")] }
     }
 
@@ -62,6 +66,8 @@ impl Cluster {
         &self,
         mut opened: impl FnMut(Opened) -> io::Result<()> + Send + 'static,
     ) -> Result<DataNode, DataNodeError> {
+        // An earlier data server has ended listening.
+        rustix::net::listen(&self.control, 128).expect("listening again");
         let config = DataNodeConfig {
             directory: self.directory(),
             secret: secret(1),
@@ -129,6 +135,7 @@ pub(crate) fn settled(holds: impl Fn() -> bool) {
 pub(crate) struct Answering {
     questions: AtomicU32,
     refusal: Mutex<Option<ServiceError>>,
+    flavour: Mutex<Option<Flavour>>,
     age: Mutex<Option<Duration>>,
     written: Mutex<Vec<u8>>,
 }
@@ -136,8 +143,8 @@ pub(crate) struct Answering {
 impl Answering {
     pub(crate) fn new() -> Arc<Self> {
         let (questions, refusal) = (AtomicU32::new(0), Mutex::default());
-        let age = Mutex::default();
-        Arc::new(Self { questions, refusal, age, written: Mutex::default() })
+        let (age, flavour) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { questions, refusal, flavour, age, written: Mutex::default() })
     }
 
     pub(crate) fn questions(&self) -> u32 {
@@ -153,6 +160,11 @@ impl Answering {
         *self.age.lock() = Some(age);
     }
 
+    /// The flavour of the last question.
+    pub(crate) fn flavour(&self) -> Option<Flavour> {
+        *self.flavour.lock()
+    }
+
     pub(crate) fn written(&self) -> Vec<u8> {
         self.written.lock().clone()
     }
@@ -162,6 +174,7 @@ impl ForeignStates for Answering {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         assert_eq!((wanted.state.id.0, wanted.state.seqid), (7 << 32, 1));
         self.questions.fetch_add(1, Ordering::SeqCst);
+        *self.flavour.lock() = wanted.flavour;
         let age = *self.age.lock();
         self.refusal.lock().map_or(Ok(age), Err)
     }

@@ -15,7 +15,7 @@ use crate::shared::NfsShared;
 use crate::v3::Sender;
 use crate::wire_handle;
 use dafs_rpc::Reply;
-use dafs_service::{Caller, Export, Flavour, Handle, NO_USER, ServiceError};
+use dafs_service::{Caller, Export, Flavour, Handle, NO_USER, ServiceError, TransportSecurity};
 use dafs_store::{Cred, Kind, StoreError, Wait};
 use dafs_wire::mount3::{HostName, Mounted, Path, Procedure, Status, encode_mounted};
 use dafs_wire::nfs3::FileHandle;
@@ -51,12 +51,6 @@ pub(crate) fn call(shared: &NfsShared, sender: &Sender, procedure: u32, args: &[
         Procedure::Export => exports(shared, sender, &mut reply.encoder()),
     }
     Answer::Reply(reply)
-}
-
-/// Returns the flavours with which this host may use an export, best first.
-fn flavors(export: &Export, sender: &Sender) -> impl Iterator<Item = u32> {
-    let flavours = export.options().admits.flavours.iter().copied();
-    flavours.filter(|flavour| sender.origin.admitted(export, *flavour)).map(number)
 }
 
 /// The number of a flavour. For Kerberos it is a pseudo-flavour (RFC 2623 5).
@@ -107,7 +101,9 @@ fn mount(
     let reached = found.as_ref().map_or_else(|unresolved| unresolved.handle, |found| found.handle);
     let namespace = service.namespace();
     let export = namespace.export(&reached).map_err(status_of)?;
-    let flavors: Vec<u32> = flavors(export, sender).collect();
+    // Stock clients ask for the handle in the clear before they use it in TLS. It opens nothing by itself.
+    let origin = sender.origin.with_security(TransportSecurity::Mtls);
+    let flavors: Vec<u32> = shared.flavours(&origin, export).map(number).collect();
     if flavors.is_empty() {
         shared.note_refusal(&sender.origin, export);
         // A refused caller does not learn which names exist.
@@ -156,8 +152,8 @@ fn dump(shared: &NfsShared, sender: &Sender, encoder: &mut Encoder<'_>) {
 /// Lists the exports that the caller may mount, with their networks.
 fn exports(shared: &NfsShared, sender: &Sender, encoder: &mut Encoder<'_>) {
     let namespace = shared.service.namespace();
-    let mut exports: Vec<_> =
-        namespace.exports().filter(|export| flavors(export, sender).next().is_some()).collect();
+    let may_mount = |export: &Export| shared.flavours(&sender.origin, export).next().is_some();
+    let mut exports: Vec<_> = namespace.exports().filter(|export| may_mount(export)).collect();
     exports.sort_by(|a, b| a.name().cmp(b.name()));
     for export in exports {
         let path = format!("/{}", export.name());

@@ -16,7 +16,7 @@ pub(super) fn getattr(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
 }
 
 fn getattr_of(cx: &mut Context<'_>, args: &GetattrArgs<'_>) -> Result<(), Stop> {
-    let handle = cx.handle(args.object)?;
+    let handle = cx.handle_at_mount(args.object)?;
     // The holder of a write delegation may have a larger size than the store.
     let attr = cx.service().delegations.attributes(cx.caller(), &handle)?;
     cx.ok(&GetattrOk { attributes: attributes(&handle.fs, &attr) })

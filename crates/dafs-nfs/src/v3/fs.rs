@@ -37,7 +37,7 @@ pub(super) fn fsstat(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
 
 pub(super) fn fsinfo(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
     with_object(cx, wire, |cx, args| {
-        let handle = cx.handle(args.object)?;
+        let handle = cx.handle_at_mount(args.object)?;
         let stat = cx.service().fs_limits(cx.caller(), &handle)?.stat;
         let attributes = cx.attributes(&handle);
         cx.ok(&FsInfoOk {

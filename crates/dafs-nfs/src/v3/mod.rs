@@ -9,7 +9,9 @@
 //!   come in between. A client that trusts them keeps its cache (RFC 1813 2.6).
 //! * A change of names or attributes is guarded: it waits for conflicting logged changes of clients
 //!   with durable replies. It waits at a [`Gate`], where it blocks no thread.
-//! * Every handle is checked against the rules of its export on every request.
+//! * Every handle is checked against the rules of its export on every request. A flavour that the
+//!   export refuses is refused by the RPC layer, except for GETATTR and FSINFO of the export's
+//!   root: clients send them before they know the flavours (RFC 2623 2.3.2).
 
 mod attr;
 mod convert;
@@ -78,6 +80,8 @@ pub(crate) enum Answer {
     NoProcedure,
     /// No answer, because a copy of the request is being executed.
     Drop,
+    /// The export demands another flavour.
+    TooWeak,
     /// The request has to run where waiting is allowed.
     Parked(Box<Parked>),
 }
@@ -89,9 +93,15 @@ enum Stop {
     Garbage,
     /// It failed.
     Fail(Status),
+    /// The export of a handle demands another flavour.
+    TooWeak,
     /// It has to wait.
     Wait,
 }
+
+/// The export of a handle demands another flavour of authentication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooWeak;
 
 impl From<XdrError> for Stop {
     fn from(_: XdrError) -> Self {
@@ -160,6 +170,16 @@ impl Context<'_> {
 
     /// Decodes a handle of the arguments, if this caller may use its export.
     fn handle(&self, wire: FileHandle<'_>) -> Result<Handle, Stop> {
+        self.handle_for(wire, false)
+    }
+
+    /// Does the same for a request that clients send before they know the flavours of an export: at
+    /// the root of one that demands proofs, a claim will do.
+    fn handle_at_mount(&self, wire: FileHandle<'_>) -> Result<Handle, Stop> {
+        self.handle_for(wire, true)
+    }
+
+    fn handle_for(&self, wire: FileHandle<'_>, at_mount: bool) -> Result<Handle, Stop> {
         let handle = wire_handle::decode(wire.0).ok_or(Status::BadHandle)?;
         let namespace = self.service().namespace();
         let export = namespace.export(&handle)?;
@@ -167,16 +187,23 @@ impl Context<'_> {
             self.held.first.set(Some(handle));
         }
         let Sender { origin, who, .. } = self.sender;
-        if origin.admitted(export, who.flavour) {
-            self.sender.connection.establish();
-            self.service().fences.check(&self.sender.subject(), &handle)?;
-            if self.wait == Wait::Never && namespace.waits_for(&handle, Touch::Object) {
-                return Err(Stop::Wait);
+        if !origin.admitted(export, who.flavour) {
+            if origin.refusal(export).is_some() {
+                self.shared.note_refusal(origin, export);
+                return Err(Status::Acces.into());
             }
-            return Ok(handle);
+            let mut flavours = export.options().admits.flavours.iter();
+            let is_open = at_mount && !who.flavour.is_proven() && handle == export.root();
+            if !is_open || !flavours.any(|flavour| flavour.is_proven()) {
+                return Err(Stop::TooWeak);
+            }
         }
-        self.shared.note_refusal(origin, export);
-        Err(Status::Acces.into())
+        self.sender.connection.establish();
+        self.service().fences.check(&self.sender.subject(), &handle)?;
+        if self.wait == Wait::Never && namespace.waits_for(&handle, Touch::Object) {
+            return Err(Stop::Wait);
+        }
+        Ok(handle)
     }
 
     /// Guards the change of this procedure against logged changes of other clients. Must come
@@ -369,7 +396,10 @@ impl Parked {
     }
 
     /// Executes the request. May wait. `args` are its arguments.
-    pub(crate) fn run(self, args: Args<'_>) -> Reply {
+    ///
+    /// # Errors
+    /// When the export of a handle demands another flavour.
+    pub(crate) fn run(self, args: Args<'_>) -> Result<Reply, TooWeak> {
         let Self { shared, sender, procedure, mut held, once, mut stages } = self;
         stages.resume(&shared);
         match run(&shared, &sender, procedure, args, (Wait::Allowed, &mut held), stages) {
@@ -377,14 +407,15 @@ impl Parked {
                 if let Some(once) = once {
                     once.finish(&reply, status, sender.now_ns);
                 }
-                reply
+                Ok(reply)
             }
-            Err(_) => {
+            Err(Stop::TooWeak) => Err(TooWeak),
+            Err(Stop::Garbage | Stop::Fail(_) | Stop::Wait) => {
                 debug_assert!(
                     false,
                     "the arguments were understood before, and waiting is allowed"
                 );
-                Reply::new()
+                Ok(Reply::new())
             }
         }
     }
@@ -453,9 +484,10 @@ pub(crate) fn call(
             let shared = shared.clone();
             Answer::Parked(Box::new(Parked { shared, sender, procedure, held, once, stages }))
         }
+        Err(Stop::TooWeak) => Answer::TooWeak,
         Err(Stop::Garbage | Stop::Fail(_)) => Answer::Garbage,
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -176,7 +176,12 @@ fn entries(
     }
     let after = if listing.cookie <= COOKIE_PARENT { 0 } else { listing.cookie };
     let plus = listing.plus;
+    let (origin, flavour) = (&cx.sender.origin, cx.sender.who.flavour);
     let mut sink = |entry: dafs_store::DirEntry<'_>, object: Option<(Handle, Attr)>| {
+        // The root of an export in the directory of exports has rules of its own.
+        let object = object.filter(|(handle, _)| {
+            handle.fs == dir.fs || cx.shared.admits(handle, origin, flavour).is_ok()
+        });
         listing.push(reply, entry.name, entry.cookie, entry.file_id, object)
     };
     Ok(cx.service().readdir(cx.caller(), &dir, after, plus, &mut sink)?)

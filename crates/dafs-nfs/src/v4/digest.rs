@@ -2,31 +2,26 @@
 //! id (RFC 8881 2.10.6.1.3.1).
 //!
 //! The tag and the arguments of SEQUENCE are left out, because a client may change them for a
-//! retry. The caller is part of the digest, so that no user gets the reply to another user. The
-//! hash is not secret: a client that finds a collision harms only itself.
+//! retry.
+//!
+//! Invariants
+//! * The digest tells only requests of one principal apart. The slot compares the principals
+//!   themselves, so a user that finds a collision gets a reply of its own.
 
 use crate::args::Args;
 use crate::limits::DIGEST_WHOLE_BYTES_MAX;
-use crate::principal::Principal;
 use rustc_hash::FxHasher;
-use std::hash::{Hash, Hasher};
+use std::hash::Hasher;
 
 /// Distance and length of the samples in the middle of a large request.
 const SAMPLE_EVERY_BYTES: usize = 4096;
 const SAMPLE_BYTES: usize = 64;
 
-/// Returns the digest of a request. It covers the caller, the minor version, the number of
-/// operations, those behind SEQUENCE, and the ends of data that was moved out of them.
-pub(super) fn of_request(
-    who: &Principal,
-    minor: u32,
-    op_count: u32,
-    operations: &[u8],
-    args: Args<'_>,
-) -> u64 {
+/// Returns the digest of a request. It covers the minor version, the number of operations, those
+/// behind SEQUENCE, and the ends of data that was moved out of them.
+pub(super) fn of_request(minor: u32, op_count: u32, operations: &[u8], args: Args<'_>) -> u64 {
     let mut hasher = FxHasher::default();
     args.sample_apart(&mut hasher, SAMPLE_BYTES);
-    who.hash(&mut hasher);
     hasher.write_u32(minor);
     hasher.write_u32(op_count);
     hasher.write_usize(operations.len());
@@ -48,26 +43,24 @@ pub(super) fn of_request(
 mod tests {
     use super::*;
 
-    fn of_request(who: &Principal, minor: u32, op_count: u32, operations: &[u8]) -> u64 {
-        super::of_request(who, minor, op_count, operations, Args::plain(operations))
+    fn of_request(minor: u32, op_count: u32, operations: &[u8]) -> u64 {
+        super::of_request(minor, op_count, operations, Args::plain(operations))
     }
 
     #[test]
     fn every_part_counts() {
-        let user = Principal::User(1);
-        let digest = of_request(&user, 1, 2, b"some operations!");
-        assert_eq!(digest, of_request(&user, 1, 2, b"some operations!"));
-        assert_ne!(digest, of_request(&user, 1, 2, b"some operations?"));
-        assert_ne!(digest, of_request(&user, 1, 3, b"some operations!"));
-        assert_ne!(digest, of_request(&user, 2, 2, b"some operations!"));
-        assert_ne!(digest, of_request(&Principal::User(2), 1, 2, b"some operations!"));
-        assert_ne!(digest, of_request(&user, 1, 2, b"some operations!\0"));
+        let digest = of_request(1, 2, b"some operations!");
+        assert_eq!(digest, of_request(1, 2, b"some operations!"));
+        assert_ne!(digest, of_request(1, 2, b"some operations?"));
+        assert_ne!(digest, of_request(1, 3, b"some operations!"));
+        assert_ne!(digest, of_request(2, 2, b"some operations!"));
+        assert_ne!(digest, of_request(1, 2, b"some operations!\0"));
     }
 
     #[test]
     fn large_requests_differ_by_ends_length_and_samples() {
         let whole = vec![7u8; 1 << 20];
-        let digest = |bytes: &[u8]| of_request(&Principal::Nobody, 1, 3, bytes);
+        let digest = |bytes: &[u8]| of_request(1, 3, bytes);
         for at in [0, 8191, DIGEST_WHOLE_BYTES_MAX / 2, (1 << 20) - 1] {
             let mut other = whole.clone();
             other[at] ^= 1;

@@ -15,11 +15,11 @@ pub(crate) fn run<'a>(cx: &mut OpContext<'a>, op: &Op<'a>, rest: &[u8]) -> OpRes
     }
     match op {
         Op::Sequence(args) => session_ops::sequence::sequence(cx, args, rest),
-        Op::Putfh(args) => session_ops::handles::putfh(cx, args),
-        Op::Putpubfh(_) | Op::Putrootfh(_) => session_ops::handles::putrootfh(cx),
+        Op::Putfh(args) => session_ops::handles::putfh(cx, args, rest),
+        Op::Putpubfh(_) | Op::Putrootfh(_) => session_ops::handles::putrootfh(cx, rest),
         Op::Getfh(_) => session_ops::handles::getfh(cx),
         Op::Savefh(_) => cx.save(),
-        Op::Restorefh(_) => cx.restore(),
+        Op::Restorefh(_) => cx.restore(rest),
         Op::ExchangeId(args) => session_ops::exchange_id::exchange_id(cx, args),
         Op::CreateSession(args) => session_ops::create_session::create_session(cx, args),
         Op::BindConnToSession(args) => session_ops::bind::bind_conn_to_session(cx, args),

@@ -16,6 +16,7 @@
 //! * The result of a change is in the journal before another operation that leaves a trace begins.
 //!   If the log fails, the client gets the failure as that of the change, and no later operation
 //!   was executed.
+//! * A retry finds only the changes of its own principal: the journal keeps that with each change.
 //! * The journal keeps the changes of one request for each slot. A newer request shows that the
 //!   client has the reply to the one before.
 
@@ -30,7 +31,7 @@ use crate::wire_handle;
 use dafs_mem::Mutex;
 use dafs_rpc::{Mark, Reply};
 use dafs_service::durable::{self, Effect, Intended, LoggedChange, Notify, Settled};
-use dafs_service::{Client, Handle, Job, Owner, Place, RequestKey, Service};
+use dafs_service::{Client, Handle, Job, Owner, Place, RequestKey, Sender, Service};
 use dafs_wire::nfs4::{OpNum, SessionId, Status};
 use smallvec::SmallVec;
 use std::fmt;
@@ -98,7 +99,7 @@ impl Numbered {
 
     /// Returns the journal's key for the change of one operation. `None` for slots and operations
     /// that no persistent session has.
-    pub(super) fn key(&self, digest: u32, op_index: u32) -> Option<RequestKey> {
+    pub(super) fn key(&self, who: &Principal, digest: u32, op_index: u32) -> Option<RequestKey> {
         // Earlier versions gave more slots.
         if self.slot > u32::from(u16::MAX) / DURABLE_OPERATIONS_MAX
             || op_index >= DURABLE_OPERATIONS_MAX
@@ -110,6 +111,7 @@ impl Numbered {
             stream: stream(self.slot, op_index),
             sequence: self.sequence as u16,
             procedure: digest,
+            sender: Sender::of(&who.identity()),
         })
     }
 }
@@ -180,7 +182,7 @@ pub(crate) struct Resume {
 }
 
 /// Returns the session of an earlier run, if its replies are durable.
-pub(super) fn kept(shared: &NfsShared, id: SessionId) -> Option<durable::Session> {
+pub(crate) fn kept(shared: &NfsShared, id: SessionId) -> Option<durable::Session> {
     let session = shared.service.durable.kept_session(&session_key(id))?;
     (session.mechanism == MECHANISM).then_some(session)
 }
@@ -190,10 +192,16 @@ pub(crate) fn is_kept(shared: &NfsShared, id: SessionId) -> bool {
     kept(shared, id).is_some()
 }
 
-/// A gate at which a compound waits for the journal.
+/// A gate at which a compound waits for the journal, or for names of owners.
 pub(crate) struct Gate {
     shared: Arc<NfsShared>,
     state: Mutex<GateState>,
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Gate")
+    }
 }
 
 enum GateState {
@@ -493,6 +501,18 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The digest of a request is short and not keyed, so a user can find another request with the
+    /// same one.
+    #[test]
+    fn requests_of_two_users_are_two_even_with_one_digest() {
+        let request = Numbered { session: SessionId([1; 16]), slot: 2, sequence: 3, rest_bytes: 0 };
+        let [anna, bert] = [&b"anna"[..], b"bert"].map(|name| Principal::Gss(name.into()));
+        let key = |who: &Principal| request.key(who, 7, 1).unwrap();
+        assert_eq!(key(&anna), key(&anna.clone()));
+        assert_ne!(key(&anna), key(&bert));
+        assert_ne!(key(&Principal::User(0)), key(&Principal::Nobody));
+    }
 
     /// The digest of written data is computed for the intent, and not once more for the request.
     #[test]

@@ -11,8 +11,12 @@ pub(crate) mod dispatch;
 pub(crate) mod journal;
 pub(crate) mod ops;
 mod persistent;
+mod protect;
 pub(crate) mod session;
 mod session_ops;
 mod slot;
 pub(crate) mod stateid;
 pub(crate) mod status;
+
+#[cfg(test)]
+mod tests;

@@ -21,7 +21,7 @@ use dafs_mem::Shrinking as _;
 use dafs_mem::{Mutex, RwLock};
 use dafs_service::{Client, ClientKey, Shared, has_share, least_to_lose};
 use dafs_store::Wait;
-use dafs_wire::nfs4::{ChannelAttributes, SessionId, Status};
+use dafs_wire::nfs4::{ChannelAttributes, ProtectedOps, SessionId, Status};
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
@@ -35,6 +35,8 @@ pub(crate) struct NfsClient {
     record: Arc<Client>,
     /// The principal that made the record. No other may confirm it.
     principal: Principal,
+    /// The operations under state protection by the machine credential, if the client has that.
+    protected: Option<ProtectedOps>,
     /// Locked while a session is made, which may take long.
     create: Mutex<CreateSlot>,
     /// The sequence id of the last successful CREATE_SESSION.
@@ -88,10 +90,11 @@ impl CreateSlot {
 }
 
 impl NfsClient {
-    fn new(record: Arc<Client>, principal: Principal) -> Self {
+    fn new(record: Arc<Client>, principal: Principal, protected: Option<ProtectedOps>) -> Self {
         Self {
             record,
             principal,
+            protected,
             create: Mutex::new(CreateSlot { sequence: 0, result: None }),
             created: AtomicU32::new(0),
             sessions: Mutex::default(),
@@ -113,6 +116,16 @@ impl NfsClient {
 
     pub(crate) fn principal(&self) -> &Principal {
         &self.principal
+    }
+
+    /// Returns the operations under state protection, if the client has asked for that.
+    pub(crate) fn protected_ops(&self) -> Option<ProtectedOps> {
+        self.protected
+    }
+
+    /// True if the client wants its machine to send this operation for all its users.
+    pub(crate) fn machine_may(&self, number: u32) -> bool {
+        self.protected.is_some_and(|ops| ops.must_allow.contains(number))
     }
 
     /// Locks the slot of CREATE_SESSION. With `Wait::Never`, returns `None` while a session is
@@ -225,7 +238,7 @@ impl Session {
     pub(crate) fn absent(id: SessionId, client: Arc<Client>, principal: Principal) -> Arc<Self> {
         Arc::new(Self {
             id,
-            owner: Arc::new(NfsClient::new(client, principal)),
+            owner: Arc::new(NfsClient::new(client, principal, None)),
             made_ns: 0,
             fore: ChannelAttributes::default(),
             slots: Mutex::new(SlotTable::fixed(1)),
@@ -295,6 +308,7 @@ impl Session {
         request: SlotRequest,
     ) -> Result<(Begin, SlotsLeft, Option<HeldSlot>), Status> {
         let short = self.is_short();
+        let slot = request.slot;
         let mut slots = self.slots();
         let before_bytes = slots.cached_bytes();
         if short && before_bytes > REPLY_CACHE_SHARE_BYTES {
@@ -308,7 +322,7 @@ impl Session {
         let begin = begin?;
         let held = (begin == Begin::New).then(|| HeldSlot {
             session: self.clone(),
-            slot: request.slot,
+            slot,
             finished: false,
         });
         Ok((begin, left, held))
@@ -455,15 +469,17 @@ impl SessionTable {
         clients.by_key.values().cloned().collect()
     }
 
-    /// Returns the client of a service's record, and makes it if it is new here.
+    /// Returns the client of a service's record, and makes it if it is new here. Then it belongs to
+    /// this principal, with this protection.
     pub(crate) fn enter_client(
         &self,
         record: &Arc<Client>,
         principal: Principal,
+        protected: Option<ProtectedOps>,
     ) -> Arc<NfsClient> {
         let mut clients = self.clients.write();
         clients.prune();
-        let make = || Arc::new(NfsClient::new(record.clone(), principal));
+        let make = || Arc::new(NfsClient::new(record.clone(), principal, protected));
         clients.by_key.entry(record.key()).or_insert_with(make).clone()
     }
 

@@ -3,23 +3,28 @@
 //! Invariants
 //! * A request is executed only if its sequence id is the slot's next one. Then the slot is taken
 //!   until the reply is known. An error here leaves the slot unchanged.
-//! * A retry is recognised by sequence id and digest. Another request with the same sequence id is
-//!   a false retry, and does not get the cached reply.
+//! * A retry is recognised by sequence id, principal and digest. Another request with the same
+//!   sequence id is a false retry, and does not get the cached reply.
+//! * Principals are compared as a whole and not by a digest, so no user of a session gets the reply
+//!   to another one.
 //! * Slots above the limit are retired: their replies are dropped, but their sequence id is
 //!   remembered. The client may or may not start over when the slot comes back.
 
 use crate::limits::{SLOTS_MAX, SLOTS_MIN};
+use crate::principal::Principal;
 use dafs_wire::nfs4::Status;
 use std::sync::Arc;
 
 /// The slot arguments of a SEQUENCE.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct SlotRequest {
     pub(crate) slot: u32,
     pub(crate) sequence: u32,
     /// The highest slot in which the client has a request.
     pub(crate) highest: u32,
-    /// The digest that distinguishes requests.
+    /// The sender.
+    pub(crate) who: Principal,
+    /// The digest that distinguishes requests of one sender.
     pub(crate) digest: u64,
 }
 
@@ -47,6 +52,7 @@ enum Outcome {
 #[derive(Debug, Default)]
 struct Slot {
     sequence: u32,
+    who: Principal,
     digest: u64,
     outcome: Outcome,
     /// It was above the limit for a while, so the client may start over with 1.
@@ -130,7 +136,9 @@ impl SlotTable {
             }
             return match &slot.outcome {
                 Outcome::Fresh => Err(Status::SeqMisordered),
-                _ if slot.digest != request.digest => Err(Status::SeqFalseRetry),
+                _ if slot.digest != request.digest || slot.who != request.who => {
+                    Err(Status::SeqFalseRetry)
+                }
                 Outcome::Running => Err(Status::Delay),
                 Outcome::Uncached => Ok(Begin::Uncached),
                 Outcome::Cached(reply) => Ok(Begin::Replay(reply.clone())),
@@ -148,6 +156,7 @@ impl SlotTable {
             self.cached_bytes -= reply.len();
         }
         slot.sequence = request.sequence;
+        slot.who = request.who;
         slot.digest = request.digest;
         slot.retired = false;
         self.running += 1;
@@ -227,7 +236,7 @@ mod tests {
     use super::*;
 
     fn request(slot: u32, sequence: u32) -> SlotRequest {
-        SlotRequest { slot, sequence, highest: slot, digest: 7 }
+        SlotRequest { slot, sequence, highest: slot, who: Principal::User(1), digest: 7 }
     }
 
     fn reply(byte: u8) -> Arc<[u8]> {
@@ -253,10 +262,30 @@ mod tests {
         let mut table = SlotTable::new(4);
         table.begin(request(0, 1)).unwrap();
         let other = SlotRequest { digest: 8, ..request(0, 1) };
-        assert_eq!(table.begin(other), Err(Status::SeqFalseRetry));
+        assert_eq!(table.begin(other.clone()), Err(Status::SeqFalseRetry));
         table.finish(0, Some(reply(1)), usize::MAX);
         assert_eq!(table.begin(other), Err(Status::SeqFalseRetry));
         assert_eq!(table.begin(request(0, 1)), Ok(Begin::Replay(reply(1))));
+    }
+
+    /// Another user of the session sends a request with the same digest, as a collision would have.
+    #[test]
+    fn no_user_gets_the_reply_to_another_one() {
+        let [anna, bert] = [&b"anna"[..], b"bert"].map(|name| Principal::Gss(name.into()));
+        let principals = [Principal::Nobody, Principal::User(0), Principal::User(1), anna, bert];
+        for (slot, who) in (0u32..).zip(&principals) {
+            let mut table = SlotTable::new(8);
+            let by = |who: &Principal| SlotRequest { who: who.clone(), ..request(slot, 1) };
+            assert_eq!(table.begin(by(who)), Ok(Begin::New));
+            for other in principals.iter().filter(|other| *other != who) {
+                assert_eq!(table.begin(by(other)), Err(Status::SeqFalseRetry), "{who:?}");
+            }
+            table.finish(slot, Some(reply(3)), usize::MAX);
+            for other in principals.iter().filter(|other| *other != who) {
+                assert_eq!(table.begin(by(other)), Err(Status::SeqFalseRetry), "{who:?}");
+            }
+            assert_eq!(table.begin(by(who)), Ok(Begin::Replay(reply(3))));
+        }
     }
 
     #[test]

@@ -90,6 +90,7 @@ pub(crate) fn of(error: ServiceError) -> Status {
         ServiceError::NoClient => Status::NoEnt,
         ServiceError::NotSame => Status::NotSame,
         ServiceError::NotPrincipal => Status::Perm,
+        ServiceError::WrongCredential => Status::WrongCred,
         ServiceError::Grace => Status::Grace,
         ServiceError::NoGrace => Status::NoGrace,
         ServiceError::ReclaimBad => Status::ReclaimBad,

@@ -11,7 +11,7 @@ use dafs_service::durable::JournalConfig;
 use dafs_service::{
     Admits, ClientKind, ClientRecord, ClientRecords, DataRole, Export, ExportOptions, Job,
     LockChange, LockRecord, Namespace, Owner, Place, Pool, RecordsError, Service, ServiceConfig,
-    Squash, WriteVerifier,
+    Squash, TransportSecurity, WriteVerifier,
 };
 use dafs_store::{MemoryOptions, MemoryStore, Store};
 use dafs_wire::nfs4::*;
@@ -140,6 +140,19 @@ impl World {
         let options = ExportOptions { admits, ..unsquashed() };
         let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
         Self::run_of(7, store, options, None)
+    }
+
+    /// Makes a server with the exports `open` and `strict`, for connections with so much protection.
+    pub(crate) fn strict(least: &[TransportSecurity; 2]) -> Self {
+        CLOCK_NS.set(0);
+        let export = |(name, transport_security)| {
+            let admits = Admits { transport_security, ..Admits::default() };
+            let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+            Export::new(name, store, ExportOptions { admits, ..unsquashed() })
+        };
+        let exports = [("open", least[0]), ("strict", least[1])].map(export);
+        let service = Service::new(config(7), Namespace::new(exports.into()).unwrap());
+        Self::around(7, service, Arc::default(), None)
     }
 
     /// Makes one of several runs of a server, with a journal on that disk in that boot of the

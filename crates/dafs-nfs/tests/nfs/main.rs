@@ -5,5 +5,6 @@
 mod common;
 mod ops;
 mod sockets;
+mod transport;
 mod v3;
 mod v4;

@@ -34,28 +34,43 @@ impl ClientAddress {
 
     /// Compares this address with that in a durable record.
     pub(super) fn may_be_recorded(&self, record: &[u8]) -> bool {
-        let (ip, privileged) = match record.len() {
-            5 | 17 => record.split_at(record.len() - 1),
-            // Earlier versions recorded only the address, or not even that.
-            _ => (record, &[][..]),
-        };
+        let (ip, bits) = split(record);
         let known = match *ip {
             [a, b, c, d] => Some(Ipv4Addr::new(a, b, c, d).into()),
             _ => <[u8; 16]>::try_from(ip).ok().map(|ip| Ipv6Addr::from(ip).into()),
         };
         let is_at = known.is_some_and(|ip| self.is_at(ip));
-        record.is_empty() || is_at && (self.privileged || *privileged != [1])
+        record.is_empty() || is_at && (self.privileged || bits & PRIVILEGED == 0)
     }
 
-    /// Encodes the address for a durable record, with the privileged flag.
-    fn to_record(self) -> Vec<u8> {
+    /// Encodes the address for a durable record, with the flags.
+    fn to_record(self, protected: bool) -> Vec<u8> {
         let mut record = match self.ip.to_canonical() {
             IpAddr::V4(ip) => ip.octets().to_vec(),
             IpAddr::V6(ip) => ip.octets().to_vec(),
         };
-        record.push(self.privileged.into());
+        let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+        record.push(bit(self.privileged, PRIVILEGED) | bit(protected, PROTECTED));
         record
     }
+}
+
+/// Bits of the byte behind an address in a durable record.
+const PRIVILEGED: u8 = 1;
+const PROTECTED: u8 = 2;
+
+/// Splits the address in a durable record from its flags. Earlier versions recorded only the
+/// address, or not even that.
+fn split(record: &[u8]) -> (&[u8], u8) {
+    match record {
+        [ip @ .., bits] if matches!(record.len(), 5 | 17) => (ip, *bits),
+        _ => (record, 0),
+    }
+}
+
+/// True if a durable record of a client demands protection.
+pub(crate) fn is_protected(record: &[u8]) -> bool {
+    split(record).1 & PROTECTED != 0
 }
 
 impl Client {
@@ -90,7 +105,7 @@ impl Client {
     /// The address that was added last. Empty if none is known.
     pub(crate) fn recorded_host(&self) -> Vec<u8> {
         let known = self.addresses.lock();
-        known.last().map_or_else(Vec::new, |address| address.to_record())
+        known.last().map_or_else(Vec::new, |address| address.to_record(self.is_protected()))
     }
 }
 
@@ -105,7 +120,7 @@ mod tests {
     #[test]
     fn a_neighbour_is_no_client_and_an_address_has_several_texts() {
         let may_be = |one: &str, other: &str| {
-            let recorded = at(one, true).may_be_recorded(&at(other, true).to_record());
+            let recorded = at(one, true).may_be_recorded(&at(other, true).to_record(false));
             assert_eq!(at(one, true).may_be(&at(other, true)), recorded, "{one} {other}");
             recorded
         };
@@ -119,13 +134,19 @@ mod tests {
     fn a_record_says_whether_the_port_was_privileged() {
         for text in ["192.0.2.1", "2001:db8::1"] {
             let (root, user) = (at(text, true), at(text, false));
-            assert!(root.may_be_recorded(&user.to_record()));
-            assert!(user.may_be_recorded(&user.to_record()));
-            assert!(!user.may_be_recorded(&root.to_record()));
-            // The record of an earlier version does not contain the flag.
-            let mut record = root.to_record();
+            for protected in [false, true] {
+                assert!(root.may_be_recorded(&user.to_record(protected)));
+                assert!(user.may_be_recorded(&user.to_record(protected)));
+                assert!(!user.may_be_recorded(&root.to_record(protected)));
+                for address in [root, user] {
+                    assert_eq!(is_protected(&address.to_record(protected)), protected);
+                }
+            }
+            // The record of an earlier version does not contain the flags.
+            let mut record = root.to_record(true);
             record.pop();
             assert!(user.may_be_recorded(&record) && user.may_be_recorded(&[]));
+            assert!(!is_protected(&record) && !is_protected(&[]));
         }
     }
 }

@@ -26,6 +26,20 @@ pub struct ExchangeId<'a> {
     pub address: ClientAddress,
     /// EXCHGID4_FLAG_UPD_CONFIRMED_REC_A: the request is about the confirmed record only.
     pub update: bool,
+    /// How far the request is protected, and a new record is to be.
+    pub protection: Protection,
+}
+
+/// The protection of a request about a client's record (RFC 8881 2.10.8.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Protection {
+    /// Others may have changed its arguments.
+    #[default]
+    None,
+    /// The sender has proven its name, and no one else has changed the arguments.
+    Integral,
+    /// The same, and a new record takes later requests about it only in this way (SP4_MACH_CRED).
+    Demanded,
 }
 
 impl ExchangeId<'_> {
@@ -41,10 +55,16 @@ impl ExchangeId<'_> {
         client.identity == self.identity && same
     }
 
+    /// True if the request is protected as the record demands.
+    fn satisfies(&self, client: &Client) -> bool {
+        !client.is_protected() || self.protection != Protection::None
+    }
+
     /// True if a record of an earlier run of the server is that of the sender.
     fn is_of_record(&self, record: &ClientRecord) -> bool {
         let same = record.verifier == self.verifier || self.address.may_be_recorded(&record.host);
-        record.is_by(&self.identity) && same
+        let satisfies = !record.is_protected() || self.protection != Protection::None;
+        record.is_by(&self.identity) && same && satisfies
     }
 }
 
@@ -62,19 +82,22 @@ impl Clients {
     /// [`confirm`](Self::confirm). Without that it is dropped after one lease.
     ///
     /// A restarted client that comes from another address is another principal (case 3) until its
-    /// lease is over.
+    /// lease is over. The protection of a confirmed record does not change: a request that asks for
+    /// another one finds the record as it is.
     ///
     /// # Errors
     /// `ClientInUse` (case 3, and after a restart of the server also for a client that grace waits
-    /// for), `NoClient` (case 7), `NotSame` (case 8), `NotPrincipal` (case 9). `Resource` when the
-    /// name is too long. `Delay` when the disk fails.
+    /// for), `NoClient` (case 7), `NotSame` (case 8), `NotPrincipal` (case 9). `WrongCredential`
+    /// for a protected record in cases 2, 5, 6 and 9 when the request is not protected. `Resource`
+    /// when the name is too long. `Delay` when the disk fails.
     pub fn exchange_id(&self, request: &ExchangeId<'_>, now_ns: u64) -> Result<Exchanged> {
         if request.owner.len() > CLIENT_NAME_BYTES_MAX {
             return Err(ServiceError::Resource);
         }
         let verifier = request.verifier();
         let other = |client: &Arc<Client>| {
-            !request.update && !request.is_of(client) && self.is_over(client, now_ns)
+            let is_own = request.is_of(client) && request.satisfies(client);
+            !request.update && !is_own && self.is_over(client, now_ns)
         };
         let mut table = self.lock();
         let away = table.nfs.get(request.owner).and_then(|owner| owner.confirmed.clone());
@@ -93,8 +116,14 @@ impl Clients {
                 if old.verifier != verifier {
                     return Err(ServiceError::NotSame);
                 }
+                if !request.satisfies(&old) {
+                    return Err(ServiceError::WrongCredential);
+                }
                 if old.identity != request.identity {
-                    return Err(ServiceError::NotPrincipal);
+                    return Err(match old.is_protected() {
+                        true => ServiceError::WrongCredential,
+                        false => ServiceError::NotPrincipal,
+                    });
                 }
                 return known(old);
             }
@@ -105,6 +134,7 @@ impl Clients {
                 // It holds no state, so the name goes to the new principal.
                 Some(old)
             }
+            Some(old) if !request.satisfies(&old) => return Err(ServiceError::WrongCredential),
             Some(old) if old.verifier == verifier => return known(old),
             // A restarted client: both records live until the new one is confirmed.
             Some(_) | None => None,
@@ -119,6 +149,9 @@ impl Clients {
         let (identity, host) = (request.identity.clone(), request.host);
         let client = table.enter_unconfirmed(request.owner, verifier, identity, host, now_ns);
         client.add_address(request.address);
+        if request.protection == Protection::Demanded {
+            client.protect();
+        }
         drop(table);
         if let Some(old) = displaced {
             self.forget_record(&old);

@@ -7,11 +7,13 @@
 //! * A name belongs to the mechanism and principal that used it first (DAFS O6), as long as that
 //!   client is alive or holds state. An NFS client's name belongs to its addresses, too, because
 //!   its principal is only a claim.
+//! * A record that was made protected stays so, also after a restart of the server as long as its
+//!   client may reclaim: no request without integrity ends or replaces it during its lease.
 //! * Keys cannot be guessed without the service's secret.
 //! * A record is marked as gone before its state is released under the table's lock, and no state
 //!   is entered for a record that is gone. So no state outlives its client.
 
-mod address;
+pub(crate) mod address;
 mod admin;
 mod dafs;
 mod exchange;
@@ -21,7 +23,7 @@ mod table;
 pub use address::ClientAddress;
 pub use admin::{ClientInfo, Holding};
 pub use dafs::Registered;
-pub use exchange::{ExchangeId, Exchanged};
+pub use exchange::{ExchangeId, Exchanged, Protection};
 use table::ClientTable;
 
 use crate::Service;
@@ -45,9 +47,9 @@ pub struct ClientKey(pub u64);
 /// How a client authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The mechanism: "none", "text", "sys", later "gss".
+    /// The mechanism: "none", "text", "sys", "gss".
     pub mechanism: &'static str,
-    /// The authenticated name. Empty for mechanism none.
+    /// The authenticated name, with GSS its exported form (RFC 2743 3.2). Empty for mechanism none.
     pub principal: Vec<u8>,
 }
 
@@ -95,6 +97,8 @@ pub struct Client {
     gone: AtomicBool,
     /// Set by the request that proves that the client got its key.
     confirmed: AtomicBool,
+    /// Set before others see the record: requests about it are protected.
+    protected: AtomicBool,
     /// May reclaim the state that it held before the server's restart.
     may_reclaim: AtomicBool,
     reclaim_completed: AtomicBool,
@@ -160,6 +164,7 @@ impl Client {
             sessions: AtomicU32::new(0),
             gone: AtomicBool::new(false),
             confirmed: AtomicBool::new(kind != ClientKind::Nfs),
+            protected: AtomicBool::new(false),
             may_reclaim: AtomicBool::new(false),
             reclaim_completed: AtomicBool::new(kind != ClientKind::Nfs),
             recorded: AtomicBool::new(false),
@@ -259,6 +264,16 @@ impl Client {
     /// True once the client has used its key ([`Clients::confirm`]).
     pub fn is_confirmed(&self) -> bool {
         self.confirmed.load(Ordering::Relaxed)
+    }
+
+    /// True if requests about the record are only taken from its principal, and with integrity
+    /// (SP4_MACH_CRED, RFC 8881 2.10.8.3).
+    pub fn is_protected(&self) -> bool {
+        self.protected.load(Ordering::Relaxed)
+    }
+
+    fn protect(&self) {
+        self.protected.store(true, Ordering::Relaxed);
     }
 
     /// True once the client has completed its reclaims (RECLAIM_COMPLETE). Before that an NFSv4.1

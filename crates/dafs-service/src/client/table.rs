@@ -254,7 +254,7 @@ impl ClientTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ClientAddress, ExchangeId, Service};
+    use crate::{ClientAddress, ExchangeId, Protection, Service};
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
 
@@ -280,6 +280,7 @@ mod tests {
             host: Host::User(host),
             address: ClientAddress { ip: Ipv4Addr::LOCALHOST.into(), privileged: true },
             update: false,
+            protection: Protection::None,
         };
         service.clients.exchange_id(&request, now_ns).unwrap().client.key()
     }

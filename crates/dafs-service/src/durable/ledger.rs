@@ -485,7 +485,7 @@ fn count_host(
 mod tests {
     use super::*;
     use crate::handle::Handle;
-    use crate::replies::RequestKey;
+    use crate::replies::{RequestKey, Sender};
     use dafs_journal::Recovery;
     use dafs_journal::sim::SimDisk;
     use dafs_store::{FileId, FsId};
@@ -501,9 +501,13 @@ mod tests {
         }
     }
 
+    fn key(session: [u8; 8], stream: u16) -> RequestKey {
+        RequestKey { session, stream, sequence: 1, procedure: 9, sender: Sender::OF_SESSION }
+    }
+
     fn intend(ledger: &mut Ledger, log: &Arc<Log>, session: &Session, stream: u16) -> About {
         ledger.next_op += 1;
-        let key = RequestKey { session: session.id, stream, sequence: 1, procedure: 9 };
+        let key = key(session.id, stream);
         ledger.introduce(log, session);
         let about = About { op: ledger.next_op, key, power: false };
         let file = Handle { fs: FsId([1; 16]), file: FileId([2; 48]) };
@@ -529,7 +533,7 @@ mod tests {
             }
             assert_eq!((ledger.live().count(), ledger.bytes), (0, 0));
             ledger.bytes_max = 256 << 10;
-            let key = RequestKey { session: session(1).id, stream: 0, sequence: 1, procedure: 9 };
+            let key = key(session(1).id, 0);
             let about = About { op: 1, key, power: false };
             let file = Handle { fs: FsId([1; 16]), file: FileId([2; 48]) };
             let intent = Intent::Append { file, offset: 0, len: 1, digest: 3 };

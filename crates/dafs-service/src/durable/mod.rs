@@ -463,7 +463,7 @@ impl Durable {
     pub fn kept_answer(&self, key: &RequestKey) -> Option<Answer> {
         let ledger = self.journal.get()?.lock();
         let kept = ledger.sessions.get(&key.session).filter(|kept| kept.recovered)?;
-        let entry = kept.streams.get(&key.stream).filter(|entry| entry.about.key == *key)?;
+        let entry = kept.streams.get(&key.stream).filter(|entry| entry.about.key.answers(key))?;
         match Record::decode(&entry.record)? {
             Record::Reply { order_le, bytes, .. } => Some(Answer::Reply { bytes, order_le }),
             Record::Happened { effect, .. } => Some(Answer::Happened(effect)),

@@ -3,7 +3,7 @@
 use super::bytes::{Reader, Writer};
 use super::intent::Intent;
 use super::{Effect, Session};
-use crate::replies::RequestKey;
+use crate::replies::{RequestKey, Sender};
 
 /// The records of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,11 @@ pub(super) struct About {
     pub(super) power: bool,
 }
 
+/// Bits of a record: it must survive a loss of power; the sender of the request follows, which
+/// earlier versions did not record.
+const POWER: u8 = 1;
+const SENDER: u8 = 2;
+
 impl About {
     fn encode(&self, out: &mut Writer<'_>) {
         out.u64(self.op);
@@ -45,14 +50,25 @@ impl About {
         out.u16(self.key.stream);
         out.u16(self.key.sequence);
         out.u32(self.key.procedure);
-        out.flag(self.power);
+        let named = self.key.sender != Sender::OF_SESSION;
+        let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+        out.u8(bit(self.power, POWER) | bit(named, SENDER));
+        if named {
+            out.raw(&self.key.sender.0);
+        }
     }
 
     fn decode(from: &mut Reader<'_>) -> Option<Self> {
         let op = from.u64()?;
         let (session, stream, sequence) = (from.array()?, from.u16()?, from.u16()?);
-        let key = RequestKey { session, stream, sequence, procedure: from.u32()? };
-        Some(Self { op, key, power: from.flag()? })
+        let procedure = from.u32()?;
+        let bits = from.u8().filter(|bits| bits & !(POWER | SENDER) == 0)?;
+        let sender = match bits & SENDER {
+            0 => Sender::OF_SESSION,
+            _ => Sender(from.array()?),
+        };
+        let key = RequestKey { session, stream, sequence, procedure, sender };
+        Some(Self { op, key, power: bits & POWER != 0 })
     }
 }
 
@@ -225,5 +241,32 @@ impl Record {
             _ => return None,
         };
         from.0.is_empty().then_some(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Identity;
+
+    #[test]
+    fn a_record_names_its_sender_and_those_of_earlier_versions_do_not() {
+        let anna = Sender::of(&Identity { mechanism: "gss", principal: b"anna".to_vec() });
+        for (sender, power) in
+            [(anna, false), (anna, true), (Sender::OF_SESSION, false), (Sender::OF_SESSION, true)]
+        {
+            let key = RequestKey { session: [1; 8], stream: 2, sequence: 3, procedure: 4, sender };
+            let about = About { op: 5, key, power };
+            let mut bytes = Vec::new();
+            put_failed(&about, &mut bytes);
+            assert_eq!(Record::decode(&bytes), Some(Record::Failed { about }));
+            let named = if sender == anna { 16 } else { 0 };
+            assert_eq!(bytes.len(), 1 + 8 + 8 + 2 + 2 + 4 + 1 + named);
+            let end = bytes.len() - 1 - named;
+            for bits in 4..=u8::MAX {
+                bytes[end] = bits;
+                assert_eq!(Record::decode(&bytes), None);
+            }
+        }
     }
 }

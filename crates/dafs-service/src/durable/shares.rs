@@ -109,12 +109,18 @@ mod tests {
     use crate::durable::Session;
     use crate::durable::ledger::Entry;
     use crate::durable::record::{self, About};
-    use crate::replies::RequestKey;
+    use crate::replies::{RequestKey, Sender};
 
     /// A session with a change whose reply has this length.
     fn kept(number: u64, host: u8, client: u8, reply_bytes: usize) -> ([u8; 8], Kept) {
         let id = number.to_be_bytes();
-        let key = RequestKey { session: id, stream: 0, sequence: 1, procedure: 9 };
+        let key = RequestKey {
+            session: id,
+            stream: 0,
+            sequence: 1,
+            procedure: 9,
+            sender: Sender::OF_SESSION,
+        };
         let about = About { op: number, key, power: false };
         let mut entry = Entry { about, record: Vec::new() };
         record::put_reply(&about, false, &vec![7; reply_bytes], &mut entry.record);

@@ -8,9 +8,11 @@
 //! * The number of kept principals is bounded. Those that were used longest ago make room.
 
 mod directory;
+mod owners;
 mod rules;
 
 pub use directory::{Directory, LocalDirectory, LocalUser};
+pub use owners::{OwnerAnswer, OwnerKind, OwnerNames, OwnerQuery};
 pub use rules::{Pattern, Rule, Rules, UserOf};
 
 use crate::limits::{IDENTITIES_MAX, IDENTITY_FRESH_NS};
@@ -26,6 +28,8 @@ use thiserror::Error;
 pub struct Mapped {
     /// The user and its groups. `None` is the anonymous user of an export.
     pub cred: Option<Cred>,
+    /// It may act for other users, whom it names (DAFS 4.5). NFS has no such callers.
+    pub trusted: bool,
 }
 
 /// The database of users could not be asked.
@@ -106,10 +110,11 @@ impl Identities {
 
     fn look_up(&self, principal: &str) -> Result<Mapped, LookupFailed> {
         let verdict = self.rules.decide(principal);
+        let trusted = verdict.trusted;
         let name = match verdict.user {
-            User::Nobody => return Ok(Mapped { cred: None }),
+            User::Nobody => return Ok(Mapped { cred: None, trusted }),
             User::Number(uid, gid) => {
-                return Ok(Mapped { cred: Some(Cred::new(uid, gid)) });
+                return Ok(Mapped { cred: Some(Cred::new(uid, gid)), trusted });
             }
             User::Name(name) => name,
         };
@@ -120,7 +125,7 @@ impl Identities {
         })?;
         let cred =
             found.map(|user| Cred { uid: user.uid, gid: user.gid, groups: user.groups.into() });
-        Ok(Mapped { cred })
+        Ok(Mapped { cred, trusted })
     }
 
     /// Says in words who a principal is and why, for administrators.
@@ -141,7 +146,8 @@ impl Identities {
                 User::Number(..) | User::Nobody => "nobody".to_owned(),
             },
         };
-        format!("{principal} is {user} ({rule})")
+        let trust = if verdict.trusted { ", trusted over DAFS to act for others" } else { "" };
+        format!("{principal} is {user}{trust} ({rule})")
     }
 }
 
@@ -161,6 +167,22 @@ mod tests {
             }
             let groups = (100..120).collect();
             Ok((name == "anna").then_some(LocalUser { uid: 7, gid: 70, groups }))
+        }
+
+        fn uid(&self, _: &str) -> io::Result<Option<u32>> {
+            Ok(None)
+        }
+
+        fn gid(&self, _: &str) -> io::Result<Option<u32>> {
+            Ok(None)
+        }
+
+        fn user_name(&self, _: u32) -> io::Result<Option<String>> {
+            Ok(None)
+        }
+
+        fn group_name(&self, _: u32) -> io::Result<Option<String>> {
+            Ok(None)
         }
     }
 

@@ -109,6 +109,8 @@ pub struct Rule {
     pub pattern: Pattern,
     /// Their user.
     pub user: UserOf,
+    /// They may act for other users, whom they name (DAFS 4.5).
+    pub trusted: bool,
 }
 
 /// The rules of a server, in order.
@@ -126,6 +128,7 @@ pub(super) struct Verdict<'a> {
     pub(super) user: User<'a>,
     /// The rule that has decided, if one has.
     pub(super) rule: Option<&'a Pattern>,
+    pub(super) trusted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +142,7 @@ pub(super) enum User<'a> {
 impl Rules {
     /// Decides which user a principal is.
     pub(super) fn decide<'a>(&'a self, principal: &'a str) -> Verdict<'a> {
-        let nobody = Verdict { user: User::Nobody, rule: None };
+        let nobody = Verdict { user: User::Nobody, rule: None, trusted: false };
         let Some(parts) = Parts::of(principal) else { return nobody };
         if let Some(rule) = self.rules.iter().find(|rule| rule.pattern.matches(parts)) {
             let first = parts.name.split('/').next().unwrap_or(parts.name);
@@ -149,7 +152,7 @@ impl Rules {
                 UserOf::Number(uid, gid) => User::Number(*uid, *gid),
                 UserOf::Nobody => User::Nobody,
             };
-            return Verdict { user, rule: Some(&rule.pattern) };
+            return Verdict { user, rule: Some(&rule.pattern), trusted: rule.trusted };
         }
         let is_own = self.default_realm.as_deref() == Some(parts.realm);
         if is_own && !parts.name.contains('/') {
@@ -164,7 +167,7 @@ mod tests {
     use super::*;
 
     fn rule(pattern: &str, user: UserOf) -> Rule {
-        Rule { pattern: pattern.parse().unwrap(), user }
+        Rule { pattern: pattern.parse().unwrap(), user, trusted: false }
     }
 
     fn rules(rules: Vec<Rule>) -> Rules {
@@ -210,6 +213,7 @@ mod tests {
             rule("host/one.b.org@B.ORG", UserOf::Name("machines".into())),
         ]);
         let user = |principal| rules.decide(principal).user;
+        assert!(!rules.decide("backup/one@A.ORG").trusted, "trust is never by default");
         assert_eq!(user("root@A.ORG"), User::Nobody);
         assert_eq!(user("backup/one@A.ORG"), User::Number(0, 0));
         for other in ["backup@B.EVIL", "backup/@A.ORG", "backup/one/two@A.ORG", "xbackup/one@A.ORG"]

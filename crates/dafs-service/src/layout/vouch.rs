@@ -2,33 +2,30 @@
 
 use super::{LayoutState, Layouts};
 use crate::Result;
-use crate::client::Identity;
+use crate::data_server::ForeignUse;
 use crate::error::ServiceError;
 use crate::index::Held;
-use crate::state::{StateRef, check_seqid};
-use dafs_store::LayoutForm;
+use crate::state::check_seqid;
+use dafs_store::{LayoutForm, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Layouts {
-    /// Decides if a client may read, or write, a component at a data server. `owner` is the
-    /// client's name there, and `identity` the one that it has authenticated as. The state-id of
-    /// this server must be valid, and belong to an open, a lock, a delegation or a layout of that
-    /// client. Its state must allow the use, and it must hold a layout of the file for such use.
-    /// For a write, the result may bound the age of the session: a write by an older session may
-    /// have been sent before the client's last write through this server.
+    /// Decides if a client may use a component at a data server. The state-id of this server must
+    /// be valid, and belong to an open, a lock, a delegation or a layout of that client. Its state
+    /// must allow the use, and it must hold a layout of the file for such use. The export must
+    /// admit the flavour of the call and the protection of its connection, as at this server now. A
+    /// session of DAFS proves no user there, so an export that demands proof refuses it. For a
+    /// write, the result may bound the age of the session: a write by an older session may have been
+    /// sent before the client's last write through this server.
     ///
     /// # Errors
     /// `BadLayout` without such a layout, `OpenMode`, `Expired`, those of the state-id, `ReadOnly`.
-    pub fn vouch(
-        &self,
-        (owner, identity): (&[u8], &Identity),
-        component: &[u8],
-        state: StateRef,
-        write: bool,
-        now_ns: u64,
-    ) -> Result<Option<Duration>> {
+    /// [`StoreError::Access`] for another flavour or less protection.
+    pub fn vouch(&self, wanted: &ForeignUse<'_>) -> Result<Option<Duration>> {
+        let ForeignUse { owner, identity, component, state, write, flavour, security, now_ns } =
+            *wanted;
         if state.is_special() {
             return Err(ServiceError::BadStateId);
         }
@@ -61,8 +58,18 @@ impl Layouts {
         if !allowed {
             return Err(ServiceError::OpenMode);
         }
+        let namespace = self.exports.namespace();
+        let export = namespace.export(held.handle())?;
+        let admits = &export.options().admits;
+        let admitted = match flavour {
+            Some(flavour) => admits.flavours.contains(&flavour),
+            None => !admits.demands_proof(),
+        };
+        if !admitted || !admits.is_secure_enough(security) {
+            return Err(StoreError::Access.into());
+        }
         if write {
-            self.exports.namespace().export(held.handle())?.writable()?;
+            export.writable()?;
         }
         let mut table = self.state.lock();
         let Some(file) = table.files.get_mut(&key) else { return Err(ServiceError::BadLayout) };

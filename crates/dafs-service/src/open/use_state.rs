@@ -92,20 +92,31 @@ impl Opens {
         if state.is_special() {
             return self.special_file(caller, handle, state, need);
         }
-        if need.write {
-            // The export may have become read-only since the open.
-            self.exports.namespace().export(handle)?.writable()?;
-        }
-        let (uid, file) = match self.state.held(caller, Some(handle), state)? {
-            Held::Open(open) => (open.uid, open.file(need)?),
-            Held::Lock(lock) => (lock.open.uid, lock.open.file(need)?),
-            Held::Delegation(delegation) => (delegation.uid, delegation.file(need)?),
-            Held::Layout(_) => return Err(ServiceError::BadStateId),
-        };
+        let (uid, file) = self.file_of(caller, handle, state, need)?;
         if caller.client.kind() == ClientKind::Nfs && caller.cred.uid != uid {
             self.check_user(caller, handle, need)?;
         }
         Ok(file)
+    }
+
+    /// Returns the file of a state-id, and the user that it was opened for.
+    fn file_of(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        state: StateRef,
+        need: OpenMode,
+    ) -> Result<(u32, Arc<dyn OpenFile>)> {
+        if need.write {
+            // The export may have become read-only since the open.
+            self.exports.namespace().export(handle)?.writable()?;
+        }
+        match self.state.held(caller, Some(handle), state)? {
+            Held::Open(open) => Ok((open.uid, open.file(need)?)),
+            Held::Lock(lock) => Ok((lock.open.uid, lock.open.file(need)?)),
+            Held::Delegation(delegation) => Ok((delegation.uid, delegation.file(need)?)),
+            Held::Layout(_) => Err(ServiceError::BadStateId),
+        }
     }
 
     /// Checks that a user other than the one that opened a file may do I/O on it. The file's owner

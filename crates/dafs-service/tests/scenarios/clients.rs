@@ -1,7 +1,9 @@
 //! EXCHANGE_ID in its nine cases, confirmation, destruction, leases and courtesy.
 
 use crate::common::*;
-use dafs_service::{ClientAddress, ClientKey, ExchangeId, Identity, LockKind, ServiceError};
+use dafs_service::{
+    ClientAddress, ClientKey, ExchangeId, Identity, LockKind, Protection, ServiceError,
+};
 use std::sync::Arc;
 
 fn other_principal() -> Identity {
@@ -47,6 +49,47 @@ fn exchange_id_in_nine_cases() {
     assert!(Arc::ptr_eq(&client, &world.service.clients.confirm(second, 0).unwrap()));
     assert_eq!(error(world.service.clients.find(key)), ServiceError::StaleClientId);
     assert_eq!(world.service.counts().clients, 1);
+}
+
+/// RFC 8881 2.10.8.3: the protection of a record does not change once it is confirmed.
+#[test]
+fn a_protected_record_yields_to_protected_requests_of_its_principal_alone() {
+    let world = World::new();
+    let exchange = |protection, request: &ExchangeId<'_>| {
+        let request = ExchangeId { protection, ..request.clone() };
+        let exchanged = world.service.clients.exchange_id(&request, world.now_ns.get());
+        exchanged.map(|exchanged| (exchanged.client.key(), exchanged.confirmed))
+    };
+    let (new, restarted) = (exchange_id("a", 1), exchange_id("a", 2));
+    let (key, _) = exchange(Protection::Demanded, &new).unwrap();
+    let client = world.service.clients.confirm(key, 0).unwrap();
+    client.session_started();
+    assert!(client.is_protected());
+    let wrong = Err(ServiceError::WrongCredential);
+    let update = ExchangeId { update: true, ..new.clone() };
+    for request in [&new, &restarted, &update] {
+        assert_eq!(exchange(Protection::None, request), wrong, "{request:?}");
+    }
+    let by_other = ExchangeId { identity: other_principal(), ..new.clone() };
+    for protection in [Protection::None, Protection::Integral, Protection::Demanded] {
+        assert_eq!(exchange(protection, &by_other), Err(ServiceError::ClientInUse));
+        let update = ExchangeId { update: true, ..by_other.clone() };
+        assert_eq!(exchange(protection, &update), wrong);
+    }
+    assert!(!client.is_gone() && client.is_protected());
+    // Its own requests find it, and do not lower its protection.
+    for request in [&new, &update] {
+        assert_eq!(exchange(Protection::Integral, request), Ok((key, true)));
+    }
+    assert!(client.is_protected());
+    // Without protection at first, it stays without.
+    let (plain, _) = exchange(Protection::None, &exchange_id("b", 1)).unwrap();
+    world.service.clients.confirm(plain, 0).unwrap();
+    assert_eq!(exchange(Protection::Demanded, &exchange_id("b", 1)), Ok((plain, true)));
+    assert!(!world.service.clients.find(plain).unwrap().is_protected());
+    // When its lease is over, the name is free.
+    world.pass(2 * LEASE_NS);
+    assert!(exchange(Protection::None, &restarted).is_ok());
 }
 
 /// RFC 8881 18.35.5 case 3.

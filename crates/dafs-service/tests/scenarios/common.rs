@@ -5,8 +5,8 @@ use dafs_service::{
     Caller, Client, ClientAddress, ClientKey, ClientRecord, ClientRecords, ExchangeId, Export,
     ExportOptions, Front, Handle, Host, Identity, LockChange, LockError, LockExtras, LockKind,
     LockOwner, LockRecord, LockRequest, Namespace, OpenClaim, OpenHow, OpenRequest, OpenTarget,
-    Opened, RecordsError, Result, Service, ServiceConfig, ServiceError, Share, Squash, StateRef,
-    Subject, Want,
+    Opened, Protection, RecordsError, Result, Service, ServiceConfig, ServiceError, Share, Squash,
+    StateRef, Subject, Want,
 };
 use dafs_store::{CreateHow, Cred, DeviceKey, MemoryStore, OpenMode, SetAttr, Store, Wait};
 use std::cell::Cell;
@@ -393,7 +393,8 @@ pub(crate) fn exchange_id(name: &str, verifier: u8) -> ExchangeId<'_> {
     let identity = Identity { mechanism: "sys", principal: b"0".to_vec() };
     let (host, address) = (Host::default(), from(1));
     let (owner, verifier) = (name.as_bytes(), [verifier; 8]);
-    ExchangeId { owner, verifier, identity, host, address, update: false }
+    let protection = Protection::None;
+    ExchangeId { owner, verifier, identity, host, address, update: false, protection }
 }
 
 fn start(store: &Arc<dyn Store>, disk: &Disk, instance: u32, now_ns: u64) -> Service {

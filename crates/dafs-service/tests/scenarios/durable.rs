@@ -22,7 +22,7 @@ use dafs_service::durable::{
 };
 use dafs_service::{
     Caller, Client, Export, ExportOptions, Handle, Identity, Namespace, NoReply, RemoveMode,
-    RequestKey, Service, ServiceConfig, ServiceError, Squash, StateRef, Subject,
+    RequestKey, Sender, Service, ServiceConfig, ServiceError, Squash, StateRef, Subject,
 };
 use dafs_store::{
     Ace, AceFlags, AceKind, AceMask, AceWho, Acl, AppendWitness, CreateHow, Cred, ExportSecret,
@@ -179,7 +179,8 @@ impl World {
     }
 
     fn key(&self, stream: u16) -> RequestKey {
-        RequestKey { session: SESSION, stream, sequence: self.sequence, procedure: 9 }
+        let sender = Sender::of(&Identity { mechanism: "gss", principal: b"anna".to_vec() });
+        RequestKey { session: SESSION, stream, sequence: self.sequence, procedure: 9, sender }
     }
 
     fn at(&self, name: &str) -> Option<Handle> {
@@ -552,6 +553,8 @@ fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
     let session = world.service.durable.kept_session(&SESSION).unwrap();
     assert!(session.is_of(&world.client));
     assert_eq!(world.service.durable.kept_answer(&RequestKey { sequence: 5, ..key }), None);
+    let bert = Sender::of(&Identity { mechanism: "gss", principal: b"bert".to_vec() });
+    assert_eq!(world.service.durable.kept_answer(&RequestKey { sender: bert, ..key }), None);
 }
 
 impl PartialOrd for Until {

@@ -2,10 +2,11 @@
 
 use crate::common::*;
 use crate::spread::{Asked, FAILED, Spread, component};
+use dafs_service::TransportSecurity::{self, Mtls, None as Clear, Tls};
 use dafs_service::{
-    Client, FenceObject, FenceRight, FenceUpdate, Handle, Identity, LayoutGranted, LayoutMode,
-    LayoutRequest, OpenHow, OpenRequest, Opened, RemoveMode, Result, ServiceError, StateKind,
-    StateRef, Want, WantKind,
+    Client, Export, ExportOptions, FenceObject, FenceRight, FenceUpdate, Flavour, ForeignUse,
+    Handle, Identity, LayoutGranted, LayoutMode, LayoutRequest, Namespace, OpenHow, OpenRequest,
+    Opened, RemoveMode, Result, ServiceError, Squash, StateKind, StateRef, Want, WantKind,
 };
 use dafs_store::LayoutForm;
 use dafs_store::{CreateHow, SetAttr, StoreError};
@@ -113,9 +114,28 @@ impl Cluster {
         state: StateRef,
         write: bool,
     ) -> Result<Option<Duration>> {
-        let component = component(&opened.state.handle().file);
-        let who = (owner.as_bytes(), &exchange_id(owner, 1).identity);
-        self.world.service.layouts.vouch(who, &component, state, write, self.world.now_ns.get())
+        self.vouch_by(Some(Flavour::Sys), Clear, owner, opened, state, write)
+    }
+
+    fn vouch_by(
+        &self,
+        flavour: Option<Flavour>,
+        security: TransportSecurity,
+        owner: &str,
+        opened: &Opened,
+        state: StateRef,
+        write: bool,
+    ) -> Result<Option<Duration>> {
+        self.world.service.layouts.vouch(&ForeignUse {
+            owner: owner.as_bytes(),
+            identity: &exchange_id(owner, 1).identity,
+            component: &component(&opened.state.handle().file),
+            state,
+            write,
+            flavour,
+            security,
+            now_ns: self.world.now_ns.get(),
+        })
     }
 }
 
@@ -362,6 +382,55 @@ fn a_delegation_that_is_taken_takes_the_layout_along() {
 }
 
 #[test]
+fn a_flavour_that_the_export_does_not_admit_is_refused_at_data_servers() {
+    let (cluster, _one, opened, _) = Cluster::with_writer();
+    let state = opened.state.reference();
+    for flavour in Flavour::ALL {
+        let vouched = cluster.vouch_by(Some(flavour), Clear, "a", &opened, state, false);
+        let admitted = cluster.service.namespace();
+        let admitted = admitted.export(opened.state.handle()).unwrap().options();
+        if admitted.admits.flavours.contains(&flavour) {
+            assert_eq!(vouched, Ok(None), "{flavour:?}");
+        } else {
+            assert_eq!(vouched, Err(StoreError::Access.into()), "{flavour:?}");
+        }
+    }
+    cluster.vouch("a", &opened, state, true).unwrap();
+    let refused = cluster.vouch_by(Some(Flavour::Krb5p), Clear, "a", &opened, state, true);
+    assert_eq!(refused, Err(StoreError::Access.into()));
+}
+
+/// What a new configuration demands holds at data servers at once, though they keep their own.
+#[test]
+fn a_connection_that_the_export_does_not_admit_now_is_refused_at_data_servers() {
+    let (cluster, _one, opened, _) = Cluster::with_writer();
+    let state = opened.state.reference();
+    let demand = |least, flavour| {
+        let mut options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+        (options.admits.transport_security, options.admits.flavours) = (least, vec![flavour]);
+        let export = Export::new("", cluster.store.clone(), options);
+        cluster.service.replace_namespace(Namespace::new(vec![export]).unwrap());
+    };
+    let by = |flavour, security| cluster.vouch_by(flavour, security, "a", &opened, state, false);
+    for least in [Clear, Tls, Mtls] {
+        demand(least, Flavour::Sys);
+        for security in [Clear, Tls, Mtls] {
+            let admitted =
+                if security >= least { Ok(None) } else { Err(StoreError::Access.into()) };
+            // A session of DAFS has no flavour.
+            for flavour in [None, Some(Flavour::Sys)] {
+                assert_eq!(by(flavour, security), admitted, "{least} {security}");
+            }
+        }
+    }
+    demand(Clear, Flavour::Krb5p);
+    assert_eq!(by(Some(Flavour::Krb5p), Clear), Ok(None));
+    for flavour in [None, Some(Flavour::Sys)] {
+        assert_eq!(by(flavour, Mtls), Err(StoreError::Access.into()), "it proves no user");
+    }
+}
+
+#[test]
 fn a_fence_sends_everybody_to_this_server() {
     let cluster = Cluster::new();
     let one = cluster.nfs("a");
@@ -556,8 +625,16 @@ fn data_servers_are_told_the_truth() {
     let component = component(&opened.state.handle().file);
     let somebody = Identity { mechanism: "sys", principal: b"7".to_vec() };
     let now_ns = cluster.now_ns.get();
-    let by_other =
-        cluster.service.layouts.vouch((b"a", &somebody), &component, state, false, now_ns);
+    let by_other = cluster.service.layouts.vouch(&ForeignUse {
+        owner: b"a",
+        identity: &somebody,
+        component: &component,
+        state,
+        write: false,
+        flavour: Some(Flavour::Sys),
+        security: Clear,
+        now_ns,
+    });
     assert_eq!(error(by_other), ServiceError::BadStateId);
     assert_eq!(error(cluster.vouch("a", &opened, state, true)), ServiceError::BadLayout);
     assert_eq!(error(cluster.vouch("b", &opened, state, false)), ServiceError::BadStateId);

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use dafs_service::{
-    ClientAddress, ExchangeId, Handle, Host, Identity, LockKind, LockRequest, RemoveMode,
-    ServiceError, StateRef,
+    ClientAddress, ExchangeId, Handle, Host, Identity, LockKind, LockRequest, Protection,
+    RemoveMode, ServiceError, StateRef,
 };
 use std::sync::atomic::Ordering;
 
@@ -302,6 +302,30 @@ fn a_client_that_is_back_is_not_written_down_again() {
     assert!(world.disk.owners().is_empty());
     world.service.clients.reclaim_complete(&late).unwrap();
     assert_eq!(world.disk.owners(), [b"a"]);
+}
+
+/// A protected client stays protected as long as it may reclaim: it exchanges ids anew, and no
+/// request without integrity takes its place.
+#[test]
+fn protection_lasts_over_a_restart() {
+    let mut world = World::new();
+    let exchange = |world: &World, verifier, protection| {
+        let request = ExchangeId { protection, ..exchange_id("a", verifier) };
+        world.service.clients.exchange_id(&request, world.now_ns.get())
+    };
+    let key = exchange(&world, 1, Protection::Demanded).unwrap().client.key();
+    let client = world.service.clients.confirm(key, world.now_ns.get()).unwrap();
+    client.session_started();
+    world.service.clients.reclaim_complete(&client).unwrap();
+    world.open(&client, "f", READ).unwrap();
+    drop(client);
+    world.restart();
+    for verifier in [1, 2] {
+        let refused = exchange(&world, verifier, Protection::None);
+        assert_eq!(error(refused), ServiceError::ClientInUse);
+    }
+    let back = exchange(&world, 1, Protection::Integral).unwrap();
+    assert!(!back.confirmed && !back.client.is_protected(), "it asks for protection again");
 }
 
 /// A client that gives the name of an awaited client must not end its right to reclaim.

@@ -5,11 +5,12 @@ use dafs_service::limits::{
     REPLY_BYTES_PER_CLIENT_MAX, REPLY_RETENTION_NS, REPLY_SESSIONS_MAX,
     REPLY_SESSIONS_PER_CLIENT_MAX,
 };
-use dafs_service::{Client, Identity, Kept, NoReply, RequestKey, SessionReplies};
+use dafs_service::{Client, Identity, Kept, NoReply, RequestKey, Sender, SessionReplies};
 use std::sync::Arc;
 
 fn key(session: u8, stream: u16, sequence: u16) -> RequestKey {
-    RequestKey { session: [session; 8], stream, sequence, procedure: 117 }
+    let sender = Sender::OF_SESSION;
+    RequestKey { session: [session; 8], stream, sequence, procedure: 117, sender }
 }
 
 fn client(world: &World, name: &str, verifier: u64, principal: &[u8]) -> Arc<Client> {

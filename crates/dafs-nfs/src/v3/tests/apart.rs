@@ -36,8 +36,8 @@ impl World {
         let args = Args::with(Decoder::with_moved(&bytes, &items), &moved);
         match call(&self.shared, self.sender.clone(), xid, procedure.number(), args) {
             Answer::Reply(reply) => Some(reply.to_bytes()),
-            Answer::Parked(parked) => Some(parked.run(args).to_bytes()),
-            Answer::Garbage | Answer::Drop | Answer::NoProcedure => None,
+            Answer::Parked(parked) => Some(parked.run(args).unwrap().to_bytes()),
+            Answer::Garbage | Answer::Drop | Answer::NoProcedure | Answer::TooWeak => None,
         }
     }
 

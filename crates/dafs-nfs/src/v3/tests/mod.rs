@@ -2,6 +2,7 @@
 
 mod apart;
 mod data;
+mod flavours;
 mod hostile;
 mod listing;
 mod mount;
@@ -32,7 +33,7 @@ pub(super) struct World {
 }
 
 /// Makes a connection from an address of another host.
-pub(super) fn from(peer: &str) -> Origin {
+pub(crate) fn from(peer: &str) -> Origin {
     let admission = Admission { own_uid: 0 };
     admission.origin(peer.parse().unwrap(), CallerProcess::Elsewhere)
 }
@@ -40,7 +41,7 @@ pub(super) fn from(peer: &str) -> Origin {
 /// The bytes of a handle.
 pub(super) type Fh = Vec<u8>;
 
-pub(super) fn export(name: &str, options: impl FnOnce(&mut ExportOptions)) -> Export {
+pub(crate) fn export(name: &str, options: impl FnOnce(&mut ExportOptions)) -> Export {
     let mut rules = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
     rules.admits.unprivileged_ports = true;
     options(&mut rules);
@@ -74,8 +75,8 @@ impl World {
             call(&self.shared, self.sender.clone(), xid, procedure.number(), Args::plain(args));
         match answer {
             Answer::Reply(reply) => Some(reply.to_bytes()),
-            Answer::Parked(parked) => Some(parked.run(Args::plain(args)).to_bytes()),
-            Answer::Garbage | Answer::Drop | Answer::NoProcedure => None,
+            Answer::Parked(parked) => Some(parked.run(Args::plain(args)).unwrap().to_bytes()),
+            Answer::Garbage | Answer::Drop | Answer::NoProcedure | Answer::TooWeak => None,
         }
     }
 
@@ -151,7 +152,7 @@ pub(super) fn made(results: &[u8]) -> Result<(Fh, Attributes), Status> {
     }
 }
 
-fn shared(service: Arc<Service>) -> Arc<NfsShared> {
+pub(crate) fn shared(service: Arc<Service>) -> Arc<NfsShared> {
     let options = NfsOptions {
         server_owner: b"owner".to_vec(),
         server_scope: b"scope".to_vec(),

@@ -214,7 +214,7 @@ fn a_copy_of_a_request_under_way_is_dropped_and_a_lost_one_forgotten() {
     assert!(matches!(send(), Answer::Drop));
     drop(parked);
     let Answer::Parked(parked) = send() else { panic!("forgotten") };
-    let results = parked.run(Args::plain(&args)).to_bytes();
+    let results = parked.run(Args::plain(&args)).unwrap().to_bytes();
     let Answer::Reply(again) = send() else { panic!("kept") };
     assert_eq!(again.to_bytes(), results);
 }

@@ -1,6 +1,7 @@
 //! Access control lists between the wire and the store (RFC 8881 6.2.1).
 
-use super::owner::{self, Decimal};
+use super::owner::Names;
+use dafs_service::OwnerKind;
 use dafs_store::{ACL_ENTRIES_MAX, Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
 use dafs_wire::nfs4::{
     self, ACE_ALARM, ACE_ALLOWED, ACE_AUDIT, ACE_DENIED, AceFlags as WireFlags,
@@ -9,23 +10,23 @@ use dafs_wire::nfs4::{
 use dafs_wire::xdr::Encoder;
 
 /// Writes a list. Writes an empty one where there is none.
-pub(super) fn encode(e: &mut Encoder<'_>, acl: Option<&Acl>) {
+pub(super) fn encode(e: &mut Encoder<'_>, acl: Option<&Acl>, names: &Names<'_>) {
     let entries = acl.map_or(&[][..], |acl| &acl.entries);
     e.count(entries.len());
     for entry in entries {
-        let id;
+        let text;
         let (who, group): (&[u8], bool) = match entry.who {
             AceWho::Owner => (b"OWNER@", false),
             // The flag marks this special name as a group (RFC 8881 6.2.1.4.1).
             AceWho::Group => (b"GROUP@", true),
             AceWho::Everyone => (b"EVERYONE@", false),
             AceWho::User(uid) => {
-                id = Decimal::new(uid);
-                (id.text(), false)
+                text = names.text(OwnerKind::User, uid);
+                (text.as_bytes(), false)
             }
             AceWho::NamedGroup(gid) => {
-                id = Decimal::new(gid);
-                (id.text(), true)
+                text = names.text(OwnerKind::Group, gid);
+                (text.as_bytes(), true)
             }
         };
         let mut flags = WireFlags::from_bits_retain(entry.flags.bits());
@@ -42,16 +43,16 @@ pub(super) fn encode(e: &mut Encoder<'_>, acl: Option<&Acl>) {
 /// Decodes the list that a client sets.
 ///
 /// # Errors
-/// `AttrNotSupp` for audit and alarm entries, `BadOwner`, `Inval`.
-pub(super) fn decode(acl: &nfs4::Acl<'_>) -> Result<Acl, Status> {
+/// `AttrNotSupp` for audit and alarm entries, `BadOwner`, `Inval`, `Delay`.
+pub(super) fn decode(acl: &nfs4::Acl<'_>, names: &Names<'_>) -> Result<Acl, Status> {
     if acl.aces.len() > ACL_ENTRIES_MAX {
         return Err(Status::Inval);
     }
-    let entries = acl.aces.iter().map(entry).collect::<Result<_, _>>()?;
+    let entries = acl.aces.iter().map(|ace| entry(ace, names)).collect::<Result<_, _>>()?;
     Ok(Acl { entries })
 }
 
-fn entry(ace: &nfs4::Ace<'_>) -> Result<Ace, Status> {
+fn entry(ace: &nfs4::Ace<'_>, names: &Names<'_>) -> Result<Ace, Status> {
     let kind = match ace.kind {
         ACE_ALLOWED => AceKind::Allow,
         ACE_DENIED => AceKind::Deny,
@@ -66,8 +67,8 @@ fn entry(ace: &nfs4::Ace<'_>) -> Result<Ace, Status> {
         b"OWNER@" => AceWho::Owner,
         b"GROUP@" => AceWho::Group,
         b"EVERYONE@" => AceWho::Everyone,
-        who if group => AceWho::NamedGroup(owner::parse(who)?),
-        who => AceWho::User(owner::parse(who)?),
+        who if group => AceWho::NamedGroup(names.parse(OwnerKind::Group, who)?),
+        who => AceWho::User(names.parse(OwnerKind::User, who)?),
     };
     // Flags that the store does not know have no effect on rights here.
     let flags = AceFlags::from_bits_truncate(ace.flags.bits());
@@ -93,9 +94,9 @@ mod tests {
             ],
         };
         let mut bytes = Vec::new();
-        encode(&mut Encoder::new(&mut bytes), Some(&acl));
+        encode(&mut Encoder::new(&mut bytes), Some(&acl), &Names::default());
         let wire = nfs4::Acl::decode(&mut Decoder::new(&bytes)).unwrap();
-        assert_eq!(decode(&wire), Ok(acl));
+        assert_eq!(decode(&wire, &Names::default()), Ok(acl));
     }
 
     #[test]
@@ -106,8 +107,9 @@ mod tests {
             mask: WireMask::READ_DATA,
             who,
         };
-        assert_eq!(entry(&ace(ACE_AUDIT, b"OWNER@")), Err(Status::AttrNotSupp));
-        assert_eq!(entry(&ace(9, b"OWNER@")), Err(Status::Inval));
-        assert_eq!(entry(&ace(ACE_ALLOWED, b"anna@example.org")), Err(Status::BadOwner));
+        let entry = |kind, who| entry(&ace(kind, who), &Names::default());
+        assert_eq!(entry(ACE_AUDIT, b"OWNER@"), Err(Status::AttrNotSupp));
+        assert_eq!(entry(9, b"OWNER@"), Err(Status::Inval));
+        assert_eq!(entry(ACE_ALLOWED, b"anna@example.org"), Err(Status::BadOwner));
     }
 }

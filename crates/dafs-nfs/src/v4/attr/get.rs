@@ -1,10 +1,10 @@
 //! Encodes attributes for the client.
 
-use super::owner::Decimal;
+use super::owner::Names;
 use super::{OF_FILE_SYSTEM, acl, exclusive_create, layout_type, supported};
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::wire_handle;
-use dafs_service::{Caller, FsLimits, Handle, Service, ServiceError};
+use dafs_service::{Caller, FsLimits, Handle, OwnerKind, Service, ServiceError};
 use dafs_store::{Acl, AclSupport, Attr as ObjectAttr, Capabilities, Kind, TimeSpec};
 use dafs_wire::nfs4::{
     self, Attr, Bitmap, ChangeAttrType, CharsetCapability, DeviceNumbers, FhExpireType, FileType,
@@ -21,6 +21,8 @@ pub(crate) struct Object<'a> {
     pub(crate) caller: Caller<'a>,
     /// The minor version of the compound.
     pub(crate) minor: u32,
+    /// The names of owners. Those that are not known are written as numbers and noted there.
+    pub(crate) names: &'a Names<'a>,
     /// The object.
     pub(crate) handle: Handle,
     /// Its attributes in the store.
@@ -138,8 +140,8 @@ fn plain(attr: Attr, e: &mut Encoder<'_>, object: &Object<'_>) {
         Attr::Fileid => e.u64(of.file_id),
         Attr::Mode => e.u32(of.mode & MODE_BITS),
         Attr::Numlinks => e.u32(of.links),
-        Attr::Owner => e.opaque(Decimal::new(of.uid).text()),
-        Attr::OwnerGroup => e.opaque(Decimal::new(of.gid).text()),
+        Attr::Owner => e.opaque(object.names.text(OwnerKind::User, of.uid).as_bytes()),
+        Attr::OwnerGroup => e.opaque(object.names.text(OwnerKind::Group, of.gid).as_bytes()),
         Attr::Rawdev => {
             let (major, minor) = of.raw_device;
             e.value(&DeviceNumbers { major, minor });
@@ -172,7 +174,7 @@ fn further(attr: Attr, e: &mut Encoder<'_>, object: &Object<'_>, extra: &Extra) 
         Attr::CaseInsensitive => e.bool(false),
         Attr::NamedAttr => e.bool(extra.has_named_attrs),
         Attr::LeaseTime => e.u32(extra.lease.as_secs().try_into().unwrap_or(u32::MAX)),
-        Attr::Acl => acl::encode(e, extra.acl.as_ref()),
+        Attr::Acl => acl::encode(e, extra.acl.as_ref(), object.names),
         Attr::Aclsupport => e.value(&match capabilities.acls {
             AclSupport::Mode => nfs4::AclSupport::empty(),
             AclSupport::Posix => nfs4::AclSupport::ALLOW | nfs4::AclSupport::DENY,

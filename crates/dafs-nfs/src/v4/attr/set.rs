@@ -1,7 +1,9 @@
 //! Decodes attributes from the client, for SETATTR, CREATE and OPEN.
 
 use super::get::MODE_BITS;
-use super::{SETTABLE, acl, owner, supported};
+use super::owner::Names;
+use super::{SETTABLE, acl, supported};
+use dafs_service::OwnerKind;
 use dafs_store::{Acl, Capabilities, SetAttr, SetTime, TimeSpec};
 use dafs_wire::nfs4::{
     Attr, Bitmap, Fattr, ModeMasked, ModeUmask, SetAttributes, SetTime as WireTime, Status,
@@ -38,12 +40,13 @@ pub(crate) enum Purpose {
 ///
 /// # Errors
 /// `AttrNotSupp` for attributes that are not stored. `Inval` for those that cannot be set, or make
-/// no sense. `BadOwner`, `BadXdr`.
+/// no sense. `BadOwner`, `BadXdr`, `Delay`.
 pub(crate) fn parse(
     fattr: &Fattr<'_>,
     minor: u32,
     capabilities: &Capabilities,
     purpose: Purpose,
+    names: &Names<'_>,
 ) -> Result<Change, Status> {
     let known = supported(minor, capabilities, None);
     if purpose == Purpose::NewExclusive
@@ -78,13 +81,13 @@ pub(crate) fn parse(
     Ok(Change {
         plain: SetAttr {
             mode,
-            uid: set.owner.map(owner::parse).transpose()?,
-            gid: set.owner_group.map(owner::parse).transpose()?,
+            uid: set.owner.map(|text| names.parse(OwnerKind::User, text)).transpose()?,
+            gid: set.owner_group.map(|text| names.parse(OwnerKind::Group, text)).transpose()?,
             size: set.size,
             atime: set.time_access.map(time).transpose()?,
             mtime: set.time_modify.map(time).transpose()?,
         },
-        acl: set.acl.as_ref().map(acl::decode).transpose()?,
+        acl: set.acl.as_ref().map(|acl| acl::decode(acl, names)).transpose()?,
         umask: set.mode_umask.map(|both| both.umask),
         mode_masked: set.mode_masked,
         mask: fattr.mask,

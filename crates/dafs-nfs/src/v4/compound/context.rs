@@ -8,7 +8,6 @@
 use crate::admission::{CallerIdentity, Origin};
 use crate::args::Args;
 use crate::connection::Connection;
-use crate::limits::RPC_REPLY_HEADER_BYTES;
 use crate::measure::Stages;
 use crate::principal::Principal;
 use crate::shared::NfsShared;
@@ -20,7 +19,7 @@ use dafs_rpc::Reply;
 use dafs_service::durable::{self, Change};
 use dafs_service::{Caller, Client, Handle, Owner, Service, StateRef, Subject};
 use dafs_store::{Stability, Wait};
-use dafs_wire::nfs4::{SessionId, Stateid, Status, Verifier};
+use dafs_wire::nfs4::{OpNum, SessionId, Stateid, Status, Verifier};
 use dafs_wire::xdr::{Encode, Encoder, Payload};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,6 +43,9 @@ pub(crate) struct CallContext {
     pub(crate) now_ns: u64,
     /// Length of the whole RPC call, header included.
     pub(crate) call_bytes: usize,
+    /// Bytes of a reply beside its results: the RPC header with its verifier, and the protection of
+    /// the results (RFC 8881 18.36.3).
+    pub(crate) reply_rpc_bytes: usize,
 }
 
 impl CallContext {
@@ -103,10 +105,16 @@ pub(super) struct Frame {
     pub(super) reply_bytes_max: usize,
     pub(super) op_count: u32,
     pub(super) op_index: u32,
+    /// The operation that runs.
+    pub(super) running: Option<OpNum>,
+    /// The client's machine sends that operation for its users.
+    pub(super) by_machine: bool,
     /// The part of a COPY that was made in earlier turns.
     pub(super) copied: Option<Copied>,
     /// The state of changes with durable replies.
     pub(super) journal: Progress,
+    /// The gate of names that are being looked up.
+    pub(super) names: Option<Arc<Gate>>,
     /// A retry of a request that an earlier run of the server has worked on.
     pub(super) resume: Option<Box<Resume>>,
     pub(super) stages: Stages,
@@ -118,7 +126,7 @@ impl<'a> OpContext<'a> {
     /// # Errors
     /// `NoFileHandle`. `Access` or `WrongSec` if its export does not admit the caller.
     pub(crate) fn current(&self) -> Result<Handle, OpError> {
-        self.unfenced(allowed(self.frame.current)?)
+        self.unfenced(self.allowed(self.frame.current)?)
     }
 
     /// Returns the current file handle for SECINFO, which a caller with the wrong flavour may use.
@@ -128,7 +136,7 @@ impl<'a> OpContext<'a> {
     pub(crate) fn current_for_secinfo(&self) -> Result<Handle, OpError> {
         match self.frame.current {
             Some(CurrentHandle { handle, refused: Some(Status::WrongSec), .. }) => Ok(handle),
-            current => allowed(current),
+            current => self.allowed(current),
         }
     }
 
@@ -142,7 +150,7 @@ impl<'a> OpContext<'a> {
     /// # Errors
     /// Those of [`current`](Self::current).
     pub(crate) fn saved(&self) -> Result<Handle, OpError> {
-        self.unfenced(allowed(self.frame.saved)?)
+        self.unfenced(self.allowed(self.frame.saved)?)
     }
 
     /// Sets the current file handle, and clears the current state-id (RFC 8881 16.2.3.1.2). An
@@ -160,24 +168,26 @@ impl<'a> OpContext<'a> {
         self.frame.current = None;
     }
 
-    /// Saves the current file handle and state-id.
+    /// Saves the current file handle and state-id, whatever its export admits.
     ///
     /// # Errors
-    /// Those of [`current`](Self::current).
+    /// `NoFileHandle`, and `Access` for a fenced client.
     pub(crate) fn save(&mut self) -> OpResult {
-        self.current()?;
-        self.frame.saved = self.frame.current;
+        let current = self.frame.current.ok_or(Status::NoFileHandle)?;
+        self.unfenced(current.handle)?;
+        self.frame.saved = Some(current);
         Ok(())
     }
 
-    /// Restores the saved file handle and state-id.
+    /// Restores the saved file handle and state-id. `rest` are the operations that follow.
     ///
     /// # Errors
-    /// Those of [`saved`](Self::saved).
-    pub(crate) fn restore(&mut self) -> OpResult {
-        self.saved()?;
-        self.frame.current = self.frame.saved;
-        Ok(())
+    /// `NoFileHandle`, `WrongSec`, and `Access` for a fenced client.
+    pub(crate) fn restore(&mut self, rest: &[u8]) -> OpResult {
+        let saved = self.frame.saved.ok_or(Status::NoFileHandle)?;
+        self.unfenced(saved.handle)?;
+        self.frame.current = Some(saved);
+        self.check_put(rest)
     }
 
     /// Sets the current state-id, which belongs to the current file handle.
@@ -329,7 +339,7 @@ impl<'a> OpContext<'a> {
         } else {
             fore.response_bytes_max
         };
-        self.frame.reply_bytes_max = (max as usize).saturating_sub(RPC_REPLY_HEADER_BYTES);
+        self.frame.reply_bytes_max = (max as usize).saturating_sub(self.call.reply_rpc_bytes);
         self.frame.cache = cache;
         self.frame.held = Some(held);
         self.session = Some(session);
@@ -444,11 +454,10 @@ impl<'a> OpContext<'a> {
     fn intend(&mut self, change: &Change<'_>, summed: Option<(&[u8], u32)>) -> OpResult {
         let Frame { journal, op_index, op_count, .. } = &mut self.frame;
         let Some(request) = journal.request() else { return self.guard(change) };
-        let digest = journal.digest(|| {
-            let who = Principal::of(&self.call.who);
-            request.digest(&who, self.minor, *op_count, self.args, summed)
-        });
-        let Some(key) = request.key(digest, *op_index) else { return self.guard(change) };
+        let who = Principal::of(&self.call.who);
+        let digest =
+            journal.digest(|| request.digest(&who, self.minor, *op_count, self.args, summed));
+        let Some(key) = request.key(&who, digest, *op_index) else { return self.guard(change) };
         let session = self.session.as_ref().ok_or(Status::ServerFault)?;
         journal.forget_earlier(session, &self.shared.service);
         let gate = Gate::new(self.shared);
@@ -486,15 +495,7 @@ pub(super) struct CurrentHandle {
     pub(super) handle: Handle,
     stateid: Option<Stateid>,
     /// The reason why the export does not admit the caller.
-    refused: Option<Status>,
-}
-
-fn allowed(current: Option<CurrentHandle>) -> Result<Handle, OpError> {
-    match current {
-        None => Err(OpError::Status(Status::NoFileHandle)),
-        Some(CurrentHandle { refused: Some(status), .. }) => Err(OpError::Status(status)),
-        Some(CurrentHandle { handle, .. }) => Ok(handle),
-    }
+    pub(super) refused: Option<Status>,
 }
 
 fn resolve(argument: &Stateid, current: Option<CurrentHandle>) -> Result<StateRef, OpError> {

@@ -48,7 +48,9 @@ impl Parked {
     /// Returns the gate that has to open before the rest can run. `None` when any thread that may
     /// wait will do.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
-        self.frame.journal.gate().filter(|gate| gate.result().is_none())
+        let is_shut = |gate: &Arc<Gate>| gate.result().is_none();
+        let names = self.frame.names.clone().filter(is_shut);
+        names.or_else(|| self.frame.journal.gate().filter(is_shut))
     }
 
     /// Returns the owner of the rest for the scheduler.

@@ -16,9 +16,7 @@ use super::end::{Parked, refuse, take_back};
 use super::lanes::{is_elsewhere, waits_for_store};
 use super::resume;
 use crate::args::Args;
-use crate::limits::{
-    MINOR_VERSION_MAX, MINOR_VERSION_MIN, RESPONSE_BYTES_MAX, RPC_REPLY_HEADER_BYTES,
-};
+use crate::limits::{MINOR_VERSION_MAX, MINOR_VERSION_MIN, RESPONSE_BYTES_MAX};
 use crate::measure::Stages;
 use crate::shared::NfsShared;
 use crate::v4::class::Class;
@@ -74,7 +72,7 @@ pub(crate) fn compound(
     let Ok(head) = CompoundArgs::decode(&mut decoder) else { return Answer::Garbage };
     let CompoundArgs { tag, minor_version: minor, op_count } = head;
     let frame = Frame {
-        reply_bytes_max: RESPONSE_BYTES_MAX as usize - RPC_REPLY_HEADER_BYTES,
+        reply_bytes_max: (RESPONSE_BYTES_MAX as usize).saturating_sub(call.reply_rpc_bytes),
         op_count,
         stages: Stages::begin(call.now_ns),
         ..Frame::default()
@@ -172,6 +170,7 @@ impl Runner {
         if decoder.check_apart().is_err() {
             return (number, Err(Status::BadXdr.into()));
         }
+        cx.begin_operation(op_number);
         let change_bytes = Class::of(op_number).change_result_bytes();
         // Number and status of this operation are not written yet, and one more status has to fit.
         if change_bytes.is_some_and(|bytes| cx.room() < bytes + RESULT_HEAD_BYTES) {

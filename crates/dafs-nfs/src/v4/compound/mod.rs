@@ -7,4 +7,6 @@ pub(crate) mod context;
 pub(crate) mod end;
 pub(crate) mod engine;
 mod lanes;
+mod names;
 mod resume;
+mod security;

@@ -13,6 +13,7 @@
 
 use super::context::OpContext;
 use crate::v4::attr::VERIFIER_KEPT_IN;
+use crate::v4::attr::owner::Names;
 use crate::v4::attr::set::{self, Purpose};
 use crate::v4::class::Class;
 use crate::v4::dispatch;
@@ -61,10 +62,13 @@ pub(super) fn run<'a>(
 
 /// Writes the result of an operation from its effect.
 fn tell(cx: &mut OpContext<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
+    // Only the kinds of the attributes are told, and the owner was known when they were set.
+    let names = Names::ignored();
     match (op, *effect) {
         (Op::Create(args), Effect::Made { dir, object, dir_before, .. }) => {
             let capabilities = cx.service().capabilities(&dir)?;
-            let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::New)?;
+            let change =
+                set::parse(&args.attributes, cx.minor, &capabilities, Purpose::New, &names)?;
             // It is not known if the list was set, too.
             let attributes_set = change.mask.without(Attr::Acl.number());
             let change = changed(cx, &dir, dir_before);
@@ -97,7 +101,8 @@ fn tell(cx: &mut OpContext<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
         }
         (Op::Setattr(args), Effect::AttrSet { file }) => {
             let capabilities = cx.service().capabilities(&file)?;
-            let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::Existing)?;
+            let change =
+                set::parse(&args.attributes, cx.minor, &capabilities, Purpose::Existing, &names)?;
             cx.answer(&SetattrResult { attributes_set: change.mask })
         }
         (Op::Setxattr(_), Effect::AttrSet { file }) => {
@@ -140,7 +145,7 @@ fn set_by_open(
 ) -> Result<Bitmap, OpError> {
     let capabilities = cx.service().capabilities(dir)?;
     let mask = |fattr, purpose| {
-        let change = set::parse(fattr, cx.minor, &capabilities, purpose)?;
+        let change = set::parse(fattr, cx.minor, &capabilities, purpose, &Names::ignored())?;
         Ok::<_, OpError>(change.mask.without(Attr::Acl.number()))
     };
     Ok(match &args.how {

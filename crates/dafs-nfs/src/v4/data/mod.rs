@@ -57,7 +57,10 @@ fn check(
     let client = cx.client()?;
     let now_ns = cx.now_ns();
     let (owner, identity) = (client.name(), client.identity());
-    let wanted = ForeignUse { owner, identity, component: &component, state, write, now_ns };
+    let component = &component[..];
+    let flavour = Some(cx.call().who.flavour);
+    let security = cx.call().origin.security();
+    let wanted = ForeignUse { owner, identity, component, state, write, flavour, security, now_ns };
     let age = role.states.check(&wanted).map_err(|error| match error {
         // With any other status a kernel client keeps the layout and retries.
         ServiceError::BadLayout => OpError::Status(Status::PnfsNoLayout),

@@ -25,7 +25,7 @@ pub(crate) fn create<'a>(cx: &mut OpContext<'a>, args: &CreateArgs<'a>) -> OpRes
     let object = object(&args.kind, &text)?;
     name::check(args.name)?;
     let capabilities = cx.service().capabilities(&dir)?;
-    let mut change = set::parse(&args.attributes, cx.minor(), &capabilities, Purpose::New)?;
+    let mut change = cx.attributes(&args.attributes, &capabilities, Purpose::New)?;
     change.settle_umask(|| inherits_rights(cx, &dir, &capabilities))?;
     if change.plain.size.is_some() {
         // None of these objects has a size to set.

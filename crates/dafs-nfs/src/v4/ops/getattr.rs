@@ -11,6 +11,7 @@ use dafs_wire::nfs4::{Attr, Bitmap, GetattrArgs, Status};
 pub(crate) fn getattr(cx: &mut OpContext<'_>, args: &GetattrArgs) -> OpResult {
     let handle = cx.current()?;
     check_request(args.request)?;
+    let names = cx.names();
     let (service, caller, minor, reply) = cx.split()?;
     let attr = service.delegations.attributes(caller, &handle).map_err(without_perm)?;
     let mounted_on_file_id = if args.request.contains(Attr::MountedOnFileid) {
@@ -18,8 +19,9 @@ pub(crate) fn getattr(cx: &mut OpContext<'_>, args: &GetattrArgs) -> OpResult {
     } else {
         None
     };
-    let object = Object { service, caller, minor, handle, attr, mounted_on_file_id };
-    get::encode(&mut reply.encoder(), &object, args.request).map_err(without_perm)
+    let object = Object { service, caller, minor, names: &names, handle, attr, mounted_on_file_id };
+    get::encode(&mut reply.encoder(), &object, args.request).map_err(without_perm)?;
+    cx.await_names(names)
 }
 
 /// Refuses requests for attributes that can only be set (RFC 8881 18.7.3).

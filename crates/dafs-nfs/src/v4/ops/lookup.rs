@@ -12,19 +12,20 @@ pub(crate) fn lookup(cx: &mut OpContext<'_>, args: &LookupArgs<'_>) -> OpResult 
     name::check(args.name)?;
     let resolved = cx.service().lookup(cx.caller()?, &dir, [args.name]);
     match resolved {
-        Ok(resolved) => {
-            cx.set_current(resolved.handle);
-            Ok(())
-        }
+        Ok(resolved) => cx.set_found(resolved.handle),
         Err(unresolved) => Err(not_a_directory(cx, &dir, unresolved.error)),
     }
 }
 
+/// The parent decides about the flavour (RFC 8881 2.6.3.1.1.4), which differs only at the root of
+/// an export.
 pub(crate) fn lookupp(cx: &mut OpContext<'_>) -> OpResult {
+    if let Some(top) = cx.above_refused_export() {
+        return cx.set_found(top);
+    }
     let dir = cx.current()?;
     let parent = cx.service().lookup_parent(cx.caller()?, &dir);
-    cx.set_current(parent.map_err(|error| not_a_directory(cx, &dir, error))?);
-    Ok(())
+    cx.set_found(parent.map_err(|error| not_a_directory(cx, &dir, error))?)
 }
 
 pub(crate) fn openattr(cx: &mut OpContext<'_>, _args: &OpenattrArgs) -> OpResult {

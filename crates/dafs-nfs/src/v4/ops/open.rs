@@ -3,7 +3,7 @@
 use super::create::{finish_new, inherits_rights};
 use super::{name, open_reply};
 use crate::v4::attr::VERIFIER_KEPT_IN;
-use crate::v4::attr::set::{self, Change, Purpose};
+use crate::v4::attr::set::{Change, Purpose};
 use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::{
@@ -108,12 +108,16 @@ fn delegation_kind(kind: DelegationType) -> Result<Option<DelegationKind>, Statu
 }
 
 /// Returns the way in which the file is found or made, and the attributes of a new one.
-fn how(cx: &OpContext<'_>, dir: &Handle, how: &WireHow<'_>) -> Result<(OpenHow, Change), OpError> {
+fn how(
+    cx: &mut OpContext<'_>,
+    dir: &Handle,
+    how: &WireHow<'_>,
+) -> Result<(OpenHow, Change), OpError> {
     if *how == WireHow::NoCreate {
         return Ok((OpenHow::Existing, Change::default()));
     }
     let capabilities = cx.service().capabilities(dir)?;
-    let parse = |fattr, purpose| set::parse(fattr, cx.minor(), &capabilities, purpose);
+    let mut parse = |fattr, purpose| cx.attributes(fattr, &capabilities, purpose);
     let (create, mut change) = match how {
         WireHow::NoCreate => return Ok((OpenHow::Existing, Change::default())),
         WireHow::Unchecked(fattr) => (CreateHow::Unchecked, parse(fattr, Purpose::New)?),

@@ -3,17 +3,19 @@
 //! Invariants
 //! * The result is never longer than `maxcount`, counted with all XDR around the entries. Names
 //!   with their cookies are never longer than `dircount`, unless the first entry alone is.
+//! * The attributes of an export's root are told only to callers that the export admits.
 //! * If the attributes of an entry cannot be read, the entry reports it to a client that requests
 //!   `rdattr_error`. Otherwise the operation fails, unless the object has just been removed.
 
 use super::getattr::check_request;
 use crate::limits::READDIR_LOOK_BYTES_MAX;
 use crate::v4::attr::get::{self, Object};
+use crate::v4::attr::owner::Names;
 use crate::v4::compound::context::OpContext;
 use crate::v4::status::{self, OpError, OpResult, without_perm};
 use dafs_rpc::Reply;
 use dafs_service::{Caller, Handle, Service, ServiceError};
-use dafs_store::{Attr as ObjectAttr, DirEntry, StoreError, Wait};
+use dafs_store::{Attr as ObjectAttr, DirEntry, FsId, StoreError, Wait};
 use dafs_wire::nfs4::{Attr, Bitmap, ReaddirArgs, Status, Verifier};
 
 /// The verifier of all directories. Cookies stay valid as long as their entries exist, so one
@@ -45,6 +47,9 @@ pub(crate) fn readdir(cx: &mut OpContext<'_>, args: &ReaddirArgs) -> OpResult {
     if here && !listings.may(cx.call().now_ns, room, look) {
         return Err(OpError::Wait);
     }
+    let (shared, origin, flavour) = (cx.shared(), cx.call().origin, cx.call().who.flavour);
+    let refusal = |object: &Handle| shared.admits(object, &origin, flavour).err();
+    let names = cx.names();
     let (service, caller, minor, reply) = cx.split()?;
     if room < FRAME_BYTES {
         return Err(not_even_one(service, caller, &dir));
@@ -54,6 +59,9 @@ pub(crate) fn readdir(cx: &mut OpContext<'_>, args: &ReaddirArgs) -> OpResult {
         service,
         caller,
         minor,
+        names: &names,
+        fs: dir.fs,
+        refusal: &refusal,
         request: args.request,
         begin: reply.len(),
         reply,
@@ -81,7 +89,7 @@ pub(crate) fn readdir(cx: &mut OpContext<'_>, args: &ReaddirArgs) -> OpResult {
     let mut encoder = reply.encoder();
     encoder.bool(false);
     encoder.bool(eof);
-    Ok(())
+    cx.await_names(names)
 }
 
 /// Returns the status when not even an empty list fits: that of the directory, if it has one.
@@ -97,6 +105,11 @@ struct Listing<'a> {
     service: &'a Service,
     caller: Caller<'a>,
     minor: u32,
+    names: &'a Names<'a>,
+    /// The file system of the directory.
+    fs: FsId,
+    /// Returns the reason why an export refuses the caller.
+    refusal: &'a dyn Fn(&Handle) -> Option<Status>,
     request: Bitmap,
     reply: &'a mut Reply,
     /// Length of the reply at the start of the entries.
@@ -162,10 +175,20 @@ impl Listing<'_> {
             get::encode_error(&mut encoder, Status::Stale);
             return Ok(());
         };
+        // The root of an export in the directory of exports has rules of its own.
+        let refused = if handle.fs == self.fs { None } else { (self.refusal)(&handle) };
+        if let Some(status) = refused {
+            if !self.request.contains(Attr::RdattrError) {
+                return Err(StoreError::Access.into());
+            }
+            get::encode_error(&mut encoder, status);
+            return Ok(());
+        }
         let object = Object {
             service: self.service,
             caller: self.caller,
             minor: self.minor,
+            names: self.names,
             handle,
             attr,
             mounted_on_file_id: Some(entry.file_id),

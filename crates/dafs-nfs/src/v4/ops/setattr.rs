@@ -27,7 +27,7 @@ pub(crate) fn setattr(cx: &mut OpContext<'_>, args: &SetattrArgs<'_>) -> OpResul
 fn set(cx: &mut OpContext<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpResult {
     let handle = cx.current()?;
     let capabilities = cx.service().capabilities(&handle)?;
-    let change = set::parse(&args.attributes, cx.minor(), &capabilities, Purpose::Existing)?;
+    let change = cx.attributes(&args.attributes, &capabilities, Purpose::Existing)?;
     // Only a change of size uses the state-id. Otherwise it may be any valid one.
     let state =
         if change.plain.size.is_some() { cx.state(&args.stateid)? } else { StateRef::ANONYMOUS };

@@ -18,6 +18,7 @@ pub(crate) fn nverify(cx: &mut OpContext<'_>, args: &VerifyArgs<'_>) -> OpResult
 
 fn is_same(cx: &mut OpContext<'_>, theirs: &Fattr<'_>) -> Result<bool, OpError> {
     let handle = cx.current()?;
+    let names = cx.names();
     let (service, caller, minor, _) = cx.split()?;
     let attr = service.delegations.attributes(caller, &handle).map_err(without_perm)?;
     let capabilities = service.capabilities(&handle).map_err(without_perm)?;
@@ -29,9 +30,10 @@ fn is_same(cx: &mut OpContext<'_>, theirs: &Fattr<'_>) -> Result<bool, OpError> 
         return Err(Status::AttrNotSupp.into());
     }
     let mounted_on_file_id = service.namespace().mounted_on(&handle);
-    let object = Object { service, caller, minor, handle, attr, mounted_on_file_id };
+    let object = Object { service, caller, minor, names: &names, handle, attr, mounted_on_file_id };
     let mut ours = Vec::new();
     get::encode(&mut Encoder::new(&mut ours), &object, mask).map_err(without_perm)?;
+    cx.await_names(names)?;
     let ours = Fattr::decode(&mut Decoder::new(&ours))?;
     Ok(ours.values == theirs.values)
 }

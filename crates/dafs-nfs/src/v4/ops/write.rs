@@ -25,7 +25,8 @@ pub(crate) fn write<'a>(cx: &mut OpContext<'a>, args: &WriteArgs<'a>) -> OpResul
     if stability != Stability::Unstable || args.data.len() > WRITE_INLINE_BYTES_MAX {
         cx.may_wait()?;
     }
-    let file = cx.service().opens.io_file(cx.caller()?, &handle, state, WRITE).map_err(of_io)?;
+    let (opens, caller) = (&cx.service().opens, cx.caller()?);
+    let file = opens.io_file(caller, &handle, state, WRITE).map_err(of_io)?;
     if args.offset.checked_add(args.data.len() as u64).is_none() {
         return Err(Status::Inval.into());
     }

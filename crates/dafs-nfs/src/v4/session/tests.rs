@@ -1,7 +1,7 @@
 use super::*;
 use dafs_service::{
-    ClientAddress, ExchangeId, Export, ExportOptions, Host, Identity, Namespace, Service,
-    ServiceConfig,
+    ClientAddress, ExchangeId, Export, ExportOptions, Host, Identity, Namespace, Protection,
+    Service, ServiceConfig,
 };
 use dafs_store::MemoryStore;
 use std::net::Ipv4Addr;
@@ -16,10 +16,11 @@ fn client(service: &Service, host: u32, name: &str) -> Arc<NfsClient> {
         host: Host::User(host),
         address: ClientAddress { ip: Ipv4Addr::LOCALHOST.into(), privileged: true },
         update: false,
+        protection: Protection::None,
     };
     let key = service.clients.exchange_id(&request, 0).unwrap().client.key();
     let record = service.clients.confirm(key, 0).unwrap();
-    Arc::new(NfsClient::new(record, Principal::User(0)))
+    Arc::new(NfsClient::new(record, Principal::User(0), None))
 }
 
 fn create(table: &SessionTable, owner: &Arc<NfsClient>) -> Result<Arc<Session>, Status> {

@@ -2,19 +2,21 @@
 
 use super::channel;
 use crate::v4::compound::context::OpContext;
+use crate::v4::protect;
 use crate::v4::status::OpResult;
 use dafs_wire::nfs4::{
     BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionResult, ChannelFromClient,
     ChannelFromServer, Status,
 };
 
-/// Lets this connection carry a session's requests, callbacks, or both. Any connection may, because
-/// without state protection a session is not tied to its first connections.
+/// Lets this connection carry a session's requests, callbacks, or both. Any connection may, unless
+/// the client's record is protected: then its principal has to ask for it.
 pub(crate) fn bind_conn_to_session(
     cx: &mut OpContext<'_>,
     args: &BindConnToSessionArgs,
 ) -> OpResult {
     let session = cx.find_session(args.session_id)?;
+    protect::check(session.client(), &cx.call().who)?;
     let direction = match args.direction {
         ChannelFromClient::Fore => ChannelFromServer::Fore,
         ChannelFromClient::Back => ChannelFromServer::Back,

@@ -3,6 +3,7 @@
 //! Invariants
 //! * The sequence id of the client's one slot moves only with a success, whose result is cached for
 //!   retries. A failed request can be repeated with the same sequence id.
+//! * A protected record gets sessions only from its principal, with integrity.
 //! * Only the principal that made the client's record can confirm it. Among callers whose user is
 //!   certain, only that principal gets further sessions.
 //! * A caller that has shown no session of a client gets one only from the client's addresses.
@@ -13,6 +14,7 @@ use crate::principal::Principal;
 use crate::v4::callback::BackParameters;
 use crate::v4::compound::context::OpContext;
 use crate::v4::journal::{MECHANISM, session_record};
+use crate::v4::protect;
 use crate::v4::session::{Creation, NewSession};
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::{ClientKey, ServiceError, Shared};
@@ -27,6 +29,7 @@ pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_
     if owner.record().is_gone() {
         return Err(Status::StaleClientId.into());
     }
+    protect::check(owner.record(), &cx.call().who)?;
     let confirmed = owner.record().is_confirmed();
     // A caller whose user is only claimed could claim to be this one, unless this one is proven.
     let is_proven = matches!(owner.principal(), Principal::Gss(_));

@@ -2,8 +2,9 @@
 
 use crate::principal::Principal;
 use crate::v4::compound::context::OpContext;
+use crate::v4::protect;
 use crate::v4::status::OpResult;
-use dafs_service::ExchangeId;
+use dafs_service::{ExchangeId, Protection};
 use dafs_wire::nfs4::{
     ExchangeFlags, ExchangeIdArgs, ExchangeIdResult, ImplementationId, ServerOwner,
     StateProtectArgs, StateProtectResult, Status, Time,
@@ -25,12 +26,19 @@ pub(crate) fn exchange_id(cx: &mut OpContext<'_>, args: &ExchangeIdArgs<'_>) -> 
     if !KNOWN_FLAGS.contains(args.flags) {
         return Err(Status::Inval.into());
     }
-    match &args.state_protect {
-        StateProtectArgs::None => {}
-        // Neither is supported yet. A client that gets this error can connect without protection.
+    let is_integral = protect::is_integral(&cx.call().who);
+    let asked = match &args.state_protect {
+        StateProtectArgs::None => None,
+        StateProtectArgs::MachineCredential(ops) if is_integral => Some(protect::grant(ops)),
         StateProtectArgs::MachineCredential(_) => return Err(Status::Inval.into()),
+        // A client that gets this error can connect without protection.
         StateProtectArgs::Ssv(_) => return Err(Status::EncrAlgUnsupp.into()),
-    }
+    };
+    let protection = match &asked {
+        Some(ops) if !ops.must_enforce.is_empty() => Protection::Demanded,
+        _ if is_integral => Protection::Integral,
+        _ => Protection::None,
+    };
     // The record of another client may have to be removed first.
     cx.may_wait()?;
     let principal = Principal::of(&cx.call().who);
@@ -41,11 +49,12 @@ pub(crate) fn exchange_id(cx: &mut OpContext<'_>, args: &ExchangeIdArgs<'_>) -> 
         host: cx.call().origin.host(),
         address: cx.call().origin.client_address(),
         update: args.flags.contains(ExchangeFlags::UPD_CONFIRMED_REC_A),
+        protection,
     };
     let exchanged = cx.service().clients.exchange_id(&request, cx.call().now_ns)?;
     let key = exchanged.client.key();
     exchanged.client.set_peer(cx.call().peer.to_string());
-    let owner = cx.shared().sessions.enter_client(&exchanged.client, principal);
+    let owner = cx.shared().sessions.enter_client(&exchanged.client, principal, asked);
     let sequence_id = owner.next_sequence();
     let mut flags = match (cx.shared().data_role(), cx.service().layouts.exist()) {
         (Some(_), _) => ExchangeFlags::USE_PNFS_DS,
@@ -58,7 +67,10 @@ pub(crate) fn exchange_id(cx: &mut OpContext<'_>, args: &ExchangeIdArgs<'_>) -> 
         client_id: key.0,
         sequence_id,
         flags,
-        state_protect: StateProtectResult::None,
+        // That of the record, which does not change once it is confirmed.
+        state_protect: owner
+            .protected_ops()
+            .map_or(StateProtectResult::None, StateProtectResult::MachineCredential),
         server_owner: ServerOwner { minor_id: 0, major_id: &options.server_owner },
         server_scope: &options.server_scope,
         implementation: Some(ImplementationId {

@@ -5,18 +5,18 @@ use crate::v4::status::{OpError, OpResult};
 use crate::wire_handle;
 use dafs_wire::nfs4::{GetfhResult, PutfhArgs, Status};
 
-/// Sets the current file handle.
-pub(crate) fn putfh(cx: &mut OpContext<'_>, args: &PutfhArgs<'_>) -> OpResult {
+/// Sets the current file handle. `rest` are the operations that follow.
+pub(crate) fn putfh(cx: &mut OpContext<'_>, args: &PutfhArgs<'_>, rest: &[u8]) -> OpResult {
     let handle = wire_handle::decode(args.handle).ok_or(OpError::Status(Status::BadHandle))?;
     cx.set_current(handle);
-    Ok(())
+    cx.check_put(rest)
 }
 
 /// Sets the root as the current file handle. The public file handle is the root too.
-pub(crate) fn putrootfh(cx: &mut OpContext<'_>) -> OpResult {
+pub(crate) fn putrootfh(cx: &mut OpContext<'_>, rest: &[u8]) -> OpResult {
     let root = cx.service().root();
     cx.set_current(root);
-    Ok(())
+    cx.check_put(rest)
 }
 
 /// Returns the current file handle to the client.

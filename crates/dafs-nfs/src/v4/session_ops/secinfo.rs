@@ -1,6 +1,10 @@
 //! SECINFO and SECINFO_NO_NAME (RFC 8881 18.29, 18.45): the security flavours of an object.
 //!
 //! Both consume the current file handle (RFC 8881 2.6.3.1.1.8).
+//!
+//! Invariants
+//! * Every flavour in an answer is accepted from the caller's origin, and all that are accepted are
+//!   in it, in the order of the export's preference.
 
 use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult};
@@ -54,11 +58,12 @@ fn caller<'a>(cx: &'a OpContext<'_>, nobody: &'a Cred) -> Result<Caller<'a>, OpE
 fn answer(cx: &mut OpContext<'_>, handle: &Handle) -> OpResult {
     let namespace = cx.service().namespace();
     let export = namespace.export(handle)?;
-    // RPCSEC_GSS is for TCP alone.
-    let is_rdma = cx.call().is_rdma;
-    let flavours = export.options().admits.flavours.iter();
-    let flavours = flavours.filter(|flavour| !is_rdma || !flavour.is_proven());
-    let result = SecinfoResult { flavors: flavours.map(|flavour| security(*flavour)).collect() };
+    let flavours = cx.shared().flavours(&cx.call().origin, export);
+    let result = SecinfoResult { flavors: flavours.map(security).collect() };
+    if result.flavors.is_empty() {
+        cx.shared().note_refusal(&cx.call().origin, export);
+        return Err(Status::Access.into());
+    }
     cx.clear_current();
     cx.answer(&result)
 }

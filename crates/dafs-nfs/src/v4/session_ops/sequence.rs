@@ -1,6 +1,6 @@
 //! SEQUENCE (RFC 8881 18.46): takes a slot, answers retries, renews the lease.
 
-use crate::limits::{DURABLE_OPERATIONS_MAX, RPC_REPLY_HEADER_BYTES};
+use crate::limits::DURABLE_OPERATIONS_MAX;
 use crate::principal::Principal;
 use crate::v4::compound::context::{OpContext, RESULT_HEAD_BYTES};
 use crate::v4::digest;
@@ -25,12 +25,12 @@ pub(crate) fn sequence(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8])
         found => found?,
     };
     check_limits(cx, &session, args)?;
-    let who = Principal::of(&cx.call().who);
     let request = SlotRequest {
         slot: args.slot_id,
         sequence: args.sequence_id,
         highest: args.highest_slot_id,
-        digest: digest::of_request(&who, cx.minor(), cx.op_count(), rest, cx.args()),
+        who: Principal::of(&cx.call().who),
+        digest: digest::of_request(cx.minor(), cx.op_count(), rest, cx.args()),
     };
     let (begin, slots, held) = session.begin(request)?;
     // A retry shows that its client is alive. The client counts its lease from the answer.
@@ -73,7 +73,7 @@ fn resume(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult 
     let digest = request.digest(&who, cx.minor(), cx.op_count(), cx.args(), None);
     let mut known = SmallVec::new();
     for op_index in 1..cx.op_count().min(DURABLE_OPERATIONS_MAX) {
-        let Some(key) = request.key(digest, op_index) else { break };
+        let Some(key) = request.key(&who, digest, op_index) else { break };
         match cx.service().durable.kept_answer(&key) {
             None => {}
             Some(Answer::Happened(effect)) => known.push((op_index, Known::Happened(effect))),
@@ -117,10 +117,11 @@ fn check_limits(cx: &mut OpContext<'_>, session: &Session, args: &SequenceArgs) 
     if cx.op_count() > fore.operations_max {
         return Err(Status::TooManyOps.into());
     }
-    // The reply has the frame so far, and number and status of this operation. If there are other
-    // operations, at least a status has to fit behind it.
+    // The reply has the RPC header and the protection of the results, the frame so far, and number and
+    // status of this operation. If there are other operations, at least a status has to fit behind it.
     let rest_bytes = if cx.op_count() == 1 { 0 } else { RESULT_HEAD_BYTES };
-    let reply_bytes = RPC_REPLY_HEADER_BYTES + cx.reply().len() + RESULT_BYTES + rest_bytes;
+    let rpc_bytes = cx.call().reply_rpc_bytes;
+    let reply_bytes = rpc_bytes + cx.reply().len() + RESULT_BYTES + rest_bytes;
     if reply_bytes > fore.response_bytes_max as usize {
         return Err(Status::RepTooBig.into());
     }

@@ -10,7 +10,7 @@ mod directories;
 mod files;
 mod flex;
 mod guards;
-mod helper;
+pub(crate) mod helper;
 mod lanes;
 mod layout_stats;
 mod layouts;

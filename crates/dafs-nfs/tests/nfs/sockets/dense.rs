@@ -231,8 +231,7 @@ struct Judge(Mutex<Option<Arc<Service>>>);
 impl ForeignStates for Judge {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let service = self.0.lock().unwrap().clone().unwrap();
-        let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
-        service.layouts.vouch((owner, identity), component, state, write, now_ns)
+        service.layouts.vouch(wanted)
     }
 
     fn size(&self, _: &FileId) -> std::result::Result<u64, StoreError> {

@@ -3,7 +3,10 @@
 use crate::common::*;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_rpc::{AcceptStatus, Credential, Handled, LocalCall, Rejection, VersionRange};
-use dafs_service::{DataRole, Export, ForeignStates, ForeignUse, ServiceError, StateId, StateRef};
+use dafs_service::{
+    Admits, DataRole, Export, ExportOptions, Flavour, ForeignStates, ForeignUse, Namespace,
+    ServiceError, StateId, StateRef,
+};
 use dafs_store::node::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, component_store_fs,
 };
@@ -188,6 +191,22 @@ fn data_is_moved_by_leave_of_the_metadata_server() {
     }
     rig.say(Ok(None));
     assert_eq!(rig.read(UNIT, 6), Ok((b"stripe".to_vec(), false)), "nothing was written");
+}
+
+/// A layout leads to data servers, whose exports have flavours of their own.
+#[test]
+fn an_export_that_demands_a_proof_takes_no_claim_at_its_data_servers() {
+    let mut rig = Rig::new();
+    rig.write(UNIT, b"stripe", StableHow::Unstable).unwrap();
+    let asked = rig.judge.asked.lock().unwrap().len();
+    let admits = Admits { flavours: vec![Flavour::Krb5p], ..Admits::default() };
+    let options = ExportOptions { admits, ..ExportOptions::default() };
+    let store = Arc::new(dafs_store::DataStore::new(rig.components.clone()));
+    let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
+    rig.world.shared.service.replace_namespace(namespace);
+    assert_eq!(rig.read(UNIT, 6), Err(Status::WrongSec));
+    assert_eq!(rig.write(UNIT, b"XX", StableHow::Unstable).err(), Some(Status::WrongSec));
+    assert_eq!(rig.judge.asked.lock().unwrap().len(), asked, "nothing was asked for");
 }
 
 #[test]

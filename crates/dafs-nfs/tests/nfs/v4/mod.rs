@@ -4,4 +4,5 @@ mod back_channel;
 mod clients;
 mod compounds;
 mod data_server;
+mod proven;
 mod sequence;

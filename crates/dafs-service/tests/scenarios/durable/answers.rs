@@ -1,7 +1,7 @@
 //! Records of changes and sessions, and their retention.
 
 use super::*;
-use dafs_service::{ClientAddress, ExchangeId, Host};
+use dafs_service::{ClientAddress, ExchangeId, Host, Protection};
 
 #[test]
 fn a_change_that_is_refused_makes_nothing_stable() {
@@ -195,6 +195,7 @@ fn sessions_of_other_runs_are_forgotten_by_host() {
             host,
             address: ClientAddress { ip: ip.parse().unwrap(), privileged: false },
             update: false,
+            protection: Protection::None,
         };
         let client = service.clients.exchange_id(&request, 0).unwrap().client;
         assert!(service.durable.kept_session(&session.id).is_some());

@@ -1,0 +1,197 @@
+//! The names of owners in the operations of a compound.
+//!
+//! Invariants
+//! * An operation that needs an unknown name ends before it has changed anything, and runs again
+//!   when the name was looked up in the lane of the database of users. No thread waits meanwhile.
+//! * After a failure, or some time, the other names of a job count as failed. However a job ends, its
+//!   operation goes on.
+
+use super::context::OpContext;
+use crate::limits::{OWNER_LOOKUPS_MAX, OWNER_LOOKUPS_NS};
+use crate::v4::attr::owner::{Names, Unknown};
+use crate::v4::attr::set::{self, Change, Purpose};
+use crate::v4::journal::Gate;
+use crate::v4::status::{OpError, OpResult};
+use dafs_rpc::gss::Origin;
+use dafs_service::{OwnerNames, OwnerQuery};
+use dafs_store::Capabilities;
+use dafs_wire::nfs4::Fattr;
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
+
+impl<'a> OpContext<'a> {
+    /// Returns the names of owners as this caller sees them.
+    pub(crate) fn names(&self) -> Names<'a> {
+        let gss = self.shared.gss();
+        let known = gss.and_then(|gss| gss.owners.as_deref());
+        Names::new(known, self.call.now_ns, self.call.who.flavour.is_proven())
+    }
+
+    /// Decodes attributes that the caller sets.
+    ///
+    /// # Errors
+    /// Those of [`set::parse`]. `Later` while names are looked up.
+    pub(crate) fn attributes(
+        &mut self,
+        fattr: &Fattr<'_>,
+        capabilities: &Capabilities,
+        purpose: Purpose,
+    ) -> Result<Change, OpError> {
+        let names = self.names();
+        let change = set::parse(fattr, self.minor, capabilities, purpose, &names)?;
+        self.await_names(names)?;
+        Ok(change)
+    }
+
+    /// Has names looked up that the operation did not know.
+    ///
+    /// # Errors
+    /// `Later` when the operation has to run again with them.
+    pub(crate) fn await_names(&mut self, names: Names<'_>) -> OpResult {
+        let Unknown { missing, old } = names.into_unknown();
+        if !old.is_empty() {
+            self.look_up(old, || ());
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let gate = Gate::new(self.shared);
+        let notify = gate.notify();
+        self.frame.names = Some(gate);
+        self.look_up(missing, move || notify(Ok(())));
+        Err(OpError::Later)
+    }
+
+    fn look_up(&self, queries: FxHashSet<OwnerQuery>, done: impl FnOnce() + Send + 'static) {
+        let Some(gss) = self.shared.gss() else { return done() };
+        let Some(owners) = gss.owners.clone() else { return done() };
+        let shared = self.shared.clone();
+        let lookup = Lookup {
+            owners,
+            queries: queries.into_iter().collect(),
+            clock_ns: move || shared.clock_ns(),
+            done: Some(done),
+        };
+        let job = move || lookup.run();
+        gss.acceptor.run(Origin::of_address(self.call.peer.ip()), Box::new(job));
+    }
+}
+
+/// Names that are to be looked up. Those that are left at the end count as failed, also if the job
+/// has panicked or was never run.
+struct Lookup<C: Fn() -> u64, D: FnOnce()> {
+    owners: Arc<OwnerNames>,
+    queries: Vec<OwnerQuery>,
+    clock_ns: C,
+    done: Option<D>,
+}
+
+impl<C: Fn() -> u64, D: FnOnce()> Lookup<C, D> {
+    fn run(mut self) {
+        // The operation asks for the others when it runs again.
+        self.queries.truncate(OWNER_LOOKUPS_MAX);
+        let end_ns = (self.clock_ns)().saturating_add(OWNER_LOOKUPS_NS);
+        while let Some(query) = self.queries.last() {
+            let now_ns = (self.clock_ns)();
+            if now_ns >= end_ns || !self.owners.resolve(query, now_ns) {
+                return;
+            }
+            self.queries.pop();
+        }
+    }
+}
+
+impl<C: Fn() -> u64, D: FnOnce()> Drop for Lookup<C, D> {
+    fn drop(&mut self) {
+        let now_ns = (self.clock_ns)();
+        for query in self.queries.drain(..) {
+            self.owners.give_up(query, now_ns);
+        }
+        if let Some(done) = self.done.take() {
+            done();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_service::{Directory, LocalUser, OwnerAnswer, OwnerKind};
+    use std::io;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Counts questions. It fails at user 2, and panics at user 3.
+    #[derive(Debug)]
+    struct Toy(Arc<AtomicU64>);
+
+    impl Directory for Toy {
+        fn user(&self, _: &str) -> io::Result<Option<LocalUser>> {
+            Ok(None)
+        }
+
+        fn uid(&self, _: &str) -> io::Result<Option<u32>> {
+            Ok(None)
+        }
+
+        fn gid(&self, _: &str) -> io::Result<Option<u32>> {
+            Ok(None)
+        }
+
+        fn user_name(&self, uid: u32) -> io::Result<Option<String>> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            assert!(uid != 3, "a database that panics");
+            if uid == 2 { Err(io::ErrorKind::Other.into()) } else { Ok(Some(uid.to_string())) }
+        }
+
+        fn group_name(&self, _: u32) -> io::Result<Option<String>> {
+            Ok(None)
+        }
+    }
+
+    /// Looks users up, each in so many nanoseconds. Returns the questions that were asked, and what
+    /// is known of each user then.
+    fn look_up(users: &[u32], each_ns: u64) -> (u64, Vec<OwnerAnswer<Arc<str>>>) {
+        let asked = Arc::new(AtomicU64::new(0));
+        let owners = Arc::new(OwnerNames::new("a.org", Box::new(Toy(asked.clone()))));
+        let user = |uid: &u32| OwnerQuery::Name(OwnerKind::User, *uid);
+        let (clock, ended) = (asked.clone(), Arc::new(AtomicU64::new(0)));
+        let end = ended.clone();
+        let lookup = Lookup {
+            owners: owners.clone(),
+            // The last is asked first.
+            queries: users.iter().rev().map(user).collect(),
+            clock_ns: move || clock.load(Ordering::SeqCst) * each_ns,
+            done: Some(move || {
+                end.fetch_add(1, Ordering::SeqCst);
+            }),
+        };
+        let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lookup.run()));
+        assert_eq!(run.is_err(), users.contains(&3));
+        assert_eq!(ended.load(Ordering::SeqCst), 1, "the operation goes on");
+        let answer = |uid: &u32| owners.name(OwnerKind::User, *uid, 0);
+        (asked.load(Ordering::SeqCst), users.iter().map(answer).collect())
+    }
+
+    fn name(uid: u32) -> OwnerAnswer<Arc<str>> {
+        OwnerAnswer::Found { value: uid.to_string().into(), is_old: false }
+    }
+
+    #[test]
+    fn after_a_failure_nothing_more_is_asked() {
+        use OwnerAnswer::Failed;
+        assert_eq!(look_up(&[1, 4], 0), (2, vec![name(1), name(4)]));
+        for fails in [2, 3] {
+            assert_eq!(look_up(&[1, fails, 4], 0), (2, vec![name(1), Failed, Failed]));
+        }
+        assert_eq!(look_up(&[1, 4, 5], OWNER_LOOKUPS_NS / 2), (2, vec![name(1), name(4), Failed]));
+    }
+
+    #[test]
+    fn a_job_is_bounded() {
+        let users: Vec<u32> = (4..).take(OWNER_LOOKUPS_MAX + 1).collect();
+        let (asked, known) = look_up(&users, 0);
+        assert_eq!(asked, OWNER_LOOKUPS_MAX as u64);
+        let missing = known.iter().filter(|answer| **answer == OwnerAnswer::Missing);
+        assert_eq!(missing.count(), 1);
+    }
+}

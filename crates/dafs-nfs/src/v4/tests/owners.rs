@@ -1,0 +1,131 @@
+//! Owners by name for callers that prove theirs.
+
+use super::*;
+use dafs_service::{Directory, LocalUser, OwnerNames};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// User anna is 1000. Counts the questions.
+#[derive(Debug, Default)]
+struct Toy(Arc<AtomicUsize>);
+
+impl Toy {
+    fn asked<T>(&self, found: Option<T>) -> io::Result<Option<T>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(found)
+    }
+}
+
+impl Directory for Toy {
+    fn user(&self, _: &str) -> io::Result<Option<LocalUser>> {
+        Ok(None)
+    }
+
+    fn uid(&self, name: &str) -> io::Result<Option<u32>> {
+        self.asked((name == "anna").then_some(1000))
+    }
+
+    fn gid(&self, name: &str) -> io::Result<Option<u32>> {
+        self.asked((name == "staff").then_some(50))
+    }
+
+    fn user_name(&self, uid: u32) -> io::Result<Option<String>> {
+        self.asked((uid == 1000).then(|| "anna".to_owned()))
+    }
+
+    fn group_name(&self, gid: u32) -> io::Result<Option<String>> {
+        self.asked((gid == 50).then(|| "staff".to_owned()))
+    }
+}
+
+/// A server with a domain, a session, and the count of questions to the database.
+fn world() -> (World, Session, Arc<AtomicUsize>) {
+    let world = World::new(vec![export("", |options| {
+        options.admits.flavours = vec![Flavour::Krb5, Flavour::Sys];
+    })]);
+    let asked = Arc::<AtomicUsize>::default();
+    let owners = OwnerNames::new("a.org", Box::new(Toy(asked.clone())));
+    world.shared.accept_gss(crate::gss::of_tests(Some(owners)));
+    let session = world.client(&claims(0), StateProtectArgs::None);
+    (world, session, asked)
+}
+
+fn chown(owner: &str, group: &str) -> (Bitmap, Vec<u8>) {
+    let mut values = Vec::new();
+    let mut encoder = Encoder::new(&mut values);
+    encoder.opaque(owner.as_bytes());
+    encoder.opaque(group.as_bytes());
+    (Attr::set(&[Attr::Owner, Attr::OwnerGroup]), values)
+}
+
+fn owners(world: &World, session: &mut Session, who: &CallerIdentity) -> [String; 2] {
+    let ops = [ROOT, lookup(b"f"), getattr(&[Attr::Owner, Attr::OwnerGroup])];
+    let answer = world.next(who, session, &ops);
+    let ResultBody::Getattr(found) = answer.body(3) else { panic!() };
+    let attributes = Attributes::decode(&found.attributes).unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    [text(attributes.owner.unwrap()), text(attributes.owner_group.unwrap())]
+}
+
+#[test]
+fn owners_are_names_for_those_that_prove_theirs() {
+    let (world, mut session, asked) = world();
+    let (root, proof) = (claims(0), proves("root@R", 0, Flavour::Krb5));
+    let top = world.root_of("");
+    world.file(&root, &mut session, &top, b"f");
+    let set = |session: &mut Session, who: &CallerIdentity, owner: &str, group: &str| {
+        let (mask, values) = chown(owner, group);
+        let attributes = Fattr { mask, values: &values };
+        let set = Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
+        world.next(who, session, &[ROOT, lookup(b"f"), set]).status()
+    };
+    // Both forms are taken from both kinds of callers.
+    for who in [&root, &proof] {
+        assert_eq!(set(&mut session, who, "0", "0"), Status::Ok);
+        assert_eq!(set(&mut session, who, "anna@a.org", "staff@A.ORG"), Status::Ok);
+        assert_eq!(owners(&world, &mut session, &root), ["1000", "50"]);
+        assert_eq!(owners(&world, &mut session, &proof), ["anna@a.org", "staff@a.org"]);
+        assert_eq!(set(&mut session, who, "0", "0"), Status::Ok);
+        assert_eq!(set(&mut session, who, "1000", "7"), Status::Ok);
+        assert_eq!(owners(&world, &mut session, &proof), ["anna@a.org", "7"]);
+    }
+    // Two names, two numbers and the number without a name, each once.
+    assert_eq!(asked.load(Ordering::Relaxed), 5);
+    for bad in ["bert@a.org", "anna@b.org", "root@evil", "anna", "staff@a.org"] {
+        assert_eq!(set(&mut session, &proof, bad, "0"), Status::BadOwner, "{bad}");
+    }
+    assert_eq!(owners(&world, &mut session, &proof), ["anna@a.org", "7"]);
+}
+
+/// A whole listing waits once.
+#[test]
+fn a_listing_waits_for_all_its_names_at_once() {
+    let (world, mut session, asked) = world();
+    let top = world.root_of("");
+    for (name, owner) in [(b"a", "1000"), (b"b", "1000"), (b"c", "50")] {
+        world.file(&claims(0), &mut session, &top, name);
+        let (mask, values) = chown(owner, "50");
+        let attributes = Fattr { mask, values: &values };
+        let set = Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
+        assert_eq!(
+            world.next(&claims(0), &mut session, &[ROOT, lookup(name), set]).status(),
+            Status::Ok
+        );
+    }
+    let list = Op::Readdir(ReaddirArgs {
+        cookie: 0,
+        cookie_verifier: Verifier([0; 8]),
+        directory_bytes: 4096,
+        result_bytes_max: 4096,
+        request: Attr::set(&[Attr::Owner]),
+    });
+    let answer = world.next(&proves("anna@R", 1000, Flavour::Krb5), &mut session, &[ROOT, list]);
+    let ResultBody::Readdir(found) = answer.body(2) else { panic!() };
+    let owner = |entry: DirectoryEntry<'_>| {
+        let attributes = Attributes::decode(&entry.attributes).unwrap();
+        String::from_utf8(attributes.owner.unwrap().to_vec()).unwrap()
+    };
+    let owners: Vec<_> = found.entries().map(owner).collect();
+    assert_eq!(owners, ["anna@a.org", "anna@a.org", "50"]);
+    assert_eq!(asked.load(Ordering::Relaxed), 2, "each number is asked for once");
+}
