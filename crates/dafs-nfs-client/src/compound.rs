@@ -215,6 +215,8 @@ results! {
     take_readdir: Readdir => ReaddirResult<'_>;
     take_readlink: Readlink => ReadlinkResult<'_>;
     take_remove: Remove => RemoveResult;
+    take_secinfo: Secinfo => SecinfoResult<'_>;
+    take_secinfo_no_name: SecinfoNoName => SecinfoResult<'_>;
     take_seek: Seek => SeekResult;
     take_sequence: Sequence => SequenceResult;
     take_setattr: Setattr => SetattrResult;

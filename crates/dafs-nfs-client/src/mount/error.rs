@@ -1,5 +1,6 @@
 //! Errors of a mount, worded for the person who must act.
 
+use super::security::SecurityFlavour;
 use super::url::NfsUrlError;
 use crate::error::NfsError;
 use dafs_rpc::client::CallError;
@@ -25,6 +26,9 @@ pub enum MountError {
         /// The cause and the remedy.
         reason: Arc<str>,
     },
+    /// There are no tickets for the server, or the server does not accept them.
+    #[error("Kerberos: {0}")]
+    Kerberos(Arc<str>),
     /// The server is unreachable, and did not come back in time.
     #[error(
         "the server at {server} has not answered for {after:?} ({reason}); check it, then retry"
@@ -65,6 +69,19 @@ pub enum MountError {
     /// The server rejected the RPC call.
     #[error("the server refused the call: {0}")]
     Rejected(CallError),
+    /// The server refuses all calls of the mount's flavour from this host and port.
+    #[error(
+        "the server at {server} refuses calls with sec={uses} from this host or port: see whom it lets \
+         in, or add {add} to the URL if it wants Kerberos"
+    )]
+    TooWeak {
+        /// The server.
+        server: Arc<str>,
+        /// The flavour of the mount.
+        uses: SecurityFlavour,
+        /// The option to try.
+        add: &'static str,
+    },
     /// Too many symbolic links in one path.
     #[error("more than {0} symbolic links in one path; it probably leads in a circle")]
     SymlinkLoop(u32),
@@ -74,6 +91,18 @@ pub enum MountError {
     /// The server lost data that it had acknowledged as unstable.
     #[error("the server lost data that was written but not committed; write it again")]
     WritesLost,
+    /// The server takes other security flavours here than the mount uses.
+    #[error("the server at {server} takes {takes} here, and this mount uses {uses}; {remedy}")]
+    WrongFlavour {
+        /// The server.
+        server: Arc<str>,
+        /// The names of the flavours that it takes.
+        takes: Arc<str>,
+        /// The flavour of the mount.
+        uses: SecurityFlavour,
+        /// The option to add to the URL.
+        remedy: Arc<str>,
+    },
     /// A write made no progress although the server reported success.
     #[error("the server accepted no byte of a write and gave no reason")]
     WriteZero,
@@ -93,7 +122,10 @@ impl MountError {
 
     /// True when the server cannot be reached, so that other operations will fail too.
     pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::Connect { .. } | Self::Lost { .. })
+        matches!(
+            self,
+            Self::Connect { .. } | Self::Kerberos(_) | Self::Lost { .. } | Self::TooWeak { .. }
+        )
     }
 
     /// The error for memory that a lost server may still write.
@@ -103,6 +135,19 @@ impl MountError {
              memory up and read again into other"
                 .into(),
         )
+    }
+
+    /// The error for tickets that are missing or refused.
+    pub(crate) fn kerberos(reason: impl std::fmt::Display) -> Self {
+        Self::Kerberos(reason.to_string().into())
+    }
+
+    /// The error for a call that the server rejected.
+    pub(crate) fn rejected(error: CallError) -> Self {
+        match error {
+            CallError::Context(reason) => Self::kerberos(reason),
+            error => Self::Rejected(error),
+        }
     }
 
     pub(crate) fn protocol(reason: impl std::fmt::Display) -> Self {
@@ -128,7 +173,7 @@ impl From<NfsError> for MountError {
             NfsError::Call(CallError::Denied(RejectStatus::Auth(AuthStatus::TooWeak))) => {
                 Self::Refused { operation: "calls from this host or port", status: Status::Access }
             }
-            NfsError::Call(error) => Self::Rejected(error),
+            NfsError::Call(error) => Self::rejected(error),
             NfsError::Local(reason) => Self::Argument(reason),
             other => Self::protocol(other),
         }

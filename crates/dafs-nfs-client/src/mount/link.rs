@@ -11,13 +11,18 @@
 //!   connecting.
 
 use super::error::{MountError, Result};
+use super::kerberos::Login;
 use super::limits::PAUSE_MAX;
 use super::options::MountOptions;
 use super::retry_timer::RetryTimer;
 use super::route::Route;
+use super::security::SecurityFlavour;
+use super::url::NfsVersion;
 use crate::back::{BackChannel, BackChannels};
 use dafs_mem::Mutex;
-use dafs_rpc::client::{CallError, Memory, Pending, Results, RpcClient};
+use dafs_rpc::client::{CallError, Identity, Memory, Pending, Procedure, Results, RpcClient};
+use dafs_rpc::{AcceptStatus, AuthStatus, GssService, RejectStatus};
+use dafs_wire::{nfs3, nfs4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -26,6 +31,8 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Link {
     route: Route,
+    login: Login,
+    /// The options, with the identity at this server.
     options: MountOptions,
     /// The server has answered a call.
     has_answered: AtomicBool,
@@ -50,18 +57,53 @@ pub(crate) struct Connected {
 }
 
 impl Link {
-    /// Connects for the first time.
-    pub(crate) fn new(mut route: Route, options: &MountOptions) -> Result<Self> {
-        let rpc = route.choose(options).map_err(|reason| MountError::Connect {
+    /// Connects for the first time, as this user.
+    pub(crate) fn new(mut route: Route, options: &MountOptions, login: Login) -> Result<Self> {
+        let identity = login.identity(&route)?;
+        let options = MountOptions { identity, ..options.clone() };
+        let rpc = route.choose(&options).map_err(|reason| MountError::Connect {
             server: route.server().clone(),
             reason: reason.into(),
         })?;
         Ok(Self {
             route,
-            options: options.clone(),
+            login,
+            options,
             has_answered: AtomicBool::new(false),
             state: Mutex::new(State { number: 1, rpc, since: Instant::now(), back: None }),
         })
+    }
+
+    /// Makes the first security context, if the user is to be proven. So the user learns at once
+    /// why there is none.
+    pub(crate) fn establish(&self, version: NfsVersion) -> Result<()> {
+        if self.flavour() == SecurityFlavour::Sys {
+            return Ok(());
+        }
+        let mut null = null_of(version);
+        let (mut retry_timer, mut connected) = (self.retry_timer(), self.connected());
+        loop {
+            match connected.rpc.establish(null) {
+                Ok(()) => {
+                    self.note_answer();
+                    return Ok(());
+                }
+                Err(CallError::NotDone(AcceptStatus::ProgramMismatch(_)))
+                    if null.version == nfs4::limits::VERSION =>
+                {
+                    null = null_of(NfsVersion::V3);
+                }
+                Err(error) if is_loss(&error) => {
+                    connected = self.reconnect(&connected, &error, &mut retry_timer)?;
+                }
+                Err(error) => return Err(self.rejected(error)),
+            }
+        }
+    }
+
+    /// Ends the security context at the server, if there is one.
+    pub(crate) fn farewell(&self, version: NfsVersion) {
+        self.connected().rpc.end_context(null_of(version));
     }
 
     /// The server as the user named it.
@@ -148,7 +190,61 @@ impl Link {
         if matches!(error, CallError::NotDone(_) | CallError::Denied(_) | CallError::Chunks) {
             self.note_answer();
         }
-        MountError::Rejected(error)
+        if let CallError::Denied(RejectStatus::Auth(AuthStatus::TooWeak)) = error {
+            let (server, uses) = (self.server().clone(), self.flavour());
+            let add = match uses {
+                SecurityFlavour::Sys => "sec=krb5p, krb5i or krb5",
+                _ => "another sec",
+            };
+            return MountError::TooWeak { server, uses, add };
+        }
+        MountError::rejected(error)
+    }
+
+    /// The flavour of the mount.
+    pub(crate) fn flavour(&self) -> SecurityFlavour {
+        match &self.options.identity {
+            Identity::Gss(initiator) => match initiator.service() {
+                GssService::None => SecurityFlavour::Krb5,
+                GssService::Integrity => SecurityFlavour::Krb5i,
+                GssService::Privacy => SecurityFlavour::Krb5p,
+            },
+            Identity::None | Identity::Sys(_) => SecurityFlavour::Sys,
+        }
+    }
+
+    /// The error for a place where the server takes these flavours, and not that of the mount.
+    pub(crate) fn wrong_flavour(&self, takes: &[SecurityFlavour]) -> MountError {
+        let names: Vec<&str> = takes.iter().map(|flavour| flavour.name()).collect();
+        // A user who is proven is not told to claim only.
+        let is_proven = |flavour: &&SecurityFlavour| flavour.service().is_some();
+        let best = match self.flavour() {
+            SecurityFlavour::Sys => takes.first(),
+            _ => takes.iter().find(is_proven).or(takes.first()),
+        };
+        let (names, remedy) = match best {
+            Some(best) => (names.join(", "), format!("add sec={best} to the URL")),
+            None => ("no flavour that this client has".to_owned(), "ask its operator".to_owned()),
+        };
+        MountError::WrongFlavour {
+            server: self.server().clone(),
+            takes: names.into(),
+            uses: self.flavour(),
+            remedy: remedy.into(),
+        }
+    }
+
+    /// The user in the current security context, if there is one.
+    pub(crate) fn principal(&self) -> Option<String> {
+        match &self.options.identity {
+            Identity::Gss(initiator) => initiator.principal(),
+            Identity::None | Identity::Sys(_) => None,
+        }
+    }
+
+    /// The same login at the server of another host.
+    pub(crate) fn login(&self) -> &Login {
+        &self.login
     }
 
     /// True when this connection was lost to a peer that seems to be no NFS server. One connection
@@ -233,9 +329,25 @@ impl Link {
     }
 }
 
+/// The NULL procedure.
+fn null_of(version: NfsVersion) -> Procedure {
+    let (program, procedure) = (nfs4::limits::PROGRAM, nfs4::limits::PROCEDURE_NULL);
+    let version = match version {
+        NfsVersion::V3 => nfs3::VERSION,
+        NfsVersion::V41 | NfsVersion::V42 => nfs4::limits::VERSION,
+    };
+    Procedure { program, version, procedure }
+}
+
 /// True when the connection failed, so that the call can be retried over another one.
 pub(crate) fn is_loss(error: &CallError) -> bool {
-    matches!(error, CallError::Disconnected(_) | CallError::TimedOut | CallError::Malformed)
+    matches!(
+        error,
+        CallError::Disconnected(_)
+            | CallError::Malformed
+            | CallError::TimedOut
+            | CallError::Unverified
+    )
 }
 
 #[cfg(test)]
@@ -244,6 +356,11 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
+
+    fn link_to(url: &crate::mount::NfsUrl, options: &MountOptions) -> Link {
+        let login = Login::Fixed(options.identity.clone());
+        Link::new(Route::new(url, 1 << 20), options, login).unwrap()
+    }
 
     #[test]
     fn a_server_that_takes_each_connection_and_ends_it_is_not_flooded() {
@@ -263,7 +380,7 @@ mod tests {
                 ..MountOptions::default()
             };
             let url = format!("nfs://{address}/").parse().unwrap();
-            let link = Link::new(Route::new(&url, 1 << 20), &options).unwrap();
+            let link = link_to(&url, &options);
             link.note_answer();
             let why = CallError::Disconnected("it was".to_owned());
             let (mut retry_timer, mut connected) = (link.retry_timer(), link.connected());
@@ -287,13 +404,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let options = MountOptions { reserved_port: false, ..MountOptions::default() };
         let url = format!("nfs://{}/", listener.local_addr().unwrap()).parse().unwrap();
-        let link = Link::new(Route::new(&url, 1 << 20), &options).unwrap();
+        let link = link_to(&url, &options);
         let second = Connected { number: 2, ..link.connected() };
         let why = CallError::Disconnected("it was".to_owned());
         // A call that was not sent is no answer.
         drop(link.rejected(CallError::TooMany));
         assert!(link.is_stranger(&second, &why));
-        drop(link.rejected(CallError::NotDone(dafs_rpc::AcceptStatus::ProgramUnavailable)));
+        drop(link.rejected(CallError::NotDone(AcceptStatus::ProgramUnavailable)));
         assert!(!link.is_stranger(&second, &why));
     }
 

@@ -34,6 +34,7 @@ mod attributes;
 mod directory;
 mod error;
 mod file;
+mod kerberos;
 pub mod layout;
 mod limits;
 mod link;
@@ -47,9 +48,11 @@ mod reader;
 mod reserved;
 mod retry_timer;
 mod route;
+mod security;
 mod url;
 mod v3;
 mod v4;
+mod xprtsec;
 
 pub use crate::files::Handle;
 pub use attributes::{
@@ -64,11 +67,14 @@ pub use options::{Create, MountOptions, OpenOptions};
 pub use path::{Follow, Found, Place};
 pub use pending::{PendingRead, PendingWrite, Written};
 pub use reader::{Piece, Reader};
+pub use security::{SecurityFlavour, UrlSecurity};
 pub use url::{NfsUrl, NfsUrlError, NfsVersion, RDMA_PORT, RdmaTransport, TCP_PORT, UrlOptions};
+pub use xprtsec::UrlTls;
 
 use dafs_rpc::AcceptStatus;
 use dafs_rpc::client::CallError;
 use dafs_wire::nfs4::Status;
+use kerberos::Login;
 use limits::{READ_AHEAD_DEFAULT, TRANSFER_BYTES_DEFAULT};
 use link::Link;
 use protocol::{Protocol, Sizes};
@@ -92,6 +98,7 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.protocol.unmount();
+        self.protocol.link().farewell(self.protocol.version());
         self.protocol.link().close();
     }
 }
@@ -113,9 +120,12 @@ impl Mount {
             write: asked.write_bytes_max.unwrap_or(TRANSFER_BYTES_DEFAULT),
         };
         let route = Route::new(url, wanted.read.max(wanted.write) as usize);
+        let route = route.with_tls(xprtsec::demand(url)?);
         let data_servers = asked.pnfs.unwrap_or(true) && options.data_servers;
         let options = MountOptions { data_servers, ..options.clone() };
-        let link = Arc::new(Link::new(route, &options)?);
+        let login = Login::new(&asked.security, &options.identity)?;
+        let link = Arc::new(Link::new(route, &options, login)?);
+        link.establish(asked.version.unwrap_or(NfsVersion::V42))?;
         let protocol = choose(&link, url, wanted)?;
         let read_ahead = asked.read_ahead.unwrap_or(READ_AHEAD_DEFAULT);
         Ok(Self { inner: Arc::new(Inner { protocol, read_ahead }) })
@@ -138,6 +148,16 @@ impl Mount {
     /// The server as the URL names it.
     pub fn server(&self) -> &str {
         self.protocol().link().server()
+    }
+
+    /// The security flavour of the mount's calls.
+    pub fn security(&self) -> SecurityFlavour {
+        self.protocol().link().flavour()
+    }
+
+    /// The user who is proven to the server, such as `anna@EXAMPLE.ORG`; `None` with AUTH_SYS.
+    pub fn principal(&self) -> Option<String> {
+        self.protocol().link().principal()
     }
 
     /// The longest READ, in bytes. Longer reads are divided.

@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub struct MountOptions {
     /// The caller's RPC identity; by default this process, with its user, group and further groups
-    /// (AUTH_SYS).
+    /// (AUTH_SYS). With `sec=krb5`, `krb5i` or `krb5p` in the URL Kerberos takes its place.
     pub identity: Identity,
     /// The timeout of one attempt to connect.
     pub connect_timeout: Duration,
@@ -41,7 +41,7 @@ impl Default for MountOptions {
 }
 
 /// The user, group and groups of this process.
-fn own_identity() -> Identity {
+pub(crate) fn own_identity() -> Identity {
     let groups = rustix::process::getgroups().unwrap_or_default();
     let groups: Vec<u32> = groups.into_iter().map(rustix::process::Gid::as_raw).collect();
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());

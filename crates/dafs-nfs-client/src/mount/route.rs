@@ -14,9 +14,9 @@ use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::verbs::{VerbsAdapter, VerbsConfig};
 use dafs_dat::{Adapter, Address, is_local, shm_socket_candidates};
-use dafs_rpc::client::{Memory, Options, Port, RpcClient};
+use dafs_rpc::client::{ClientTls, Memory, Options, Port, RpcClient};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 /// A transport.
@@ -30,6 +30,8 @@ enum Carrier {
 #[derive(Debug)]
 pub(crate) struct Route {
     host: String,
+    /// The host of the metadata server, for a data server.
+    metadata_host: Option<String>,
     port: u16,
     server: Arc<str>,
     rdma: bool,
@@ -38,6 +40,8 @@ pub(crate) struct Route {
     carrier: Option<Carrier>,
     /// The longest read or write that records must hold.
     data_bytes_max: usize,
+    /// The demand of TLS on each connection.
+    tls: Option<ClientTls>,
 }
 
 impl Route {
@@ -49,7 +53,22 @@ impl Route {
         };
         let wanted = url.options().transport;
         let rdma = url.is_rdma();
-        Self { host, port, server: server.into(), rdma, wanted, carrier: None, data_bytes_max }
+        Self {
+            host,
+            metadata_host: None,
+            port,
+            server: server.into(),
+            rdma,
+            wanted,
+            carrier: None,
+            data_bytes_max,
+            tls: None,
+        }
+    }
+
+    /// The same route with TLS on each connection.
+    pub(crate) fn with_tls(self, tls: Option<ClientTls>) -> Self {
+        Self { tls, ..self }
     }
 
     pub(crate) fn server(&self) -> &Arc<str> {
@@ -87,12 +106,26 @@ impl Route {
         &self.host
     }
 
+    /// The host as its Kerberos service names it. A data server is known by its address alone: on
+    /// the metadata server's host it has that host's name. Otherwise the library of Kerberos looks
+    /// the name up, if its configuration permits that (rdns in krb5.conf).
+    pub(crate) fn service_host(&self) -> &str {
+        let is_here = |name: &&String| {
+            let own: Result<IpAddr, _> = self.host.parse();
+            own.is_ok_and(|own| is_at(name, self.port, own))
+        };
+        // The zone of an address means something to this host alone.
+        let host = self.metadata_host.as_ref().filter(is_here).unwrap_or(&self.host);
+        host.split('%').next().unwrap_or_default()
+    }
+
     pub(crate) fn rpc_options(&self, options: &MountOptions) -> Options {
         Options {
             connect_timeout: options.connect_timeout,
             call_timeout: options.answer_timeout,
             record_bytes_max: self.data_bytes_max.max(RECORD_BYTES_MIN) + 2 * HEAD_BYTES as usize,
             identity: options.identity.clone(),
+            tls: self.tls.clone(),
             ..Options::default()
         }
     }
@@ -115,13 +148,24 @@ impl Route {
         };
         Some(Self {
             host: address.ip().to_string(),
+            metadata_host: Some(self.host.clone()),
             port: address.port(),
             server: address.to_string().into(),
             rdma,
             wanted: self.wanted,
             carrier: Some(carrier),
             data_bytes_max: self.data_bytes_max,
+            tls: self.tls.as_ref().map(|tls| tls.for_name(&self.name_of(address))),
         })
+    }
+
+    /// The name of a data server in its certificate. On the metadata server's host it has that
+    /// host's name.
+    fn name_of(&self, address: SocketAddr) -> String {
+        match is_at(&self.host, self.port, address.ip()) {
+            true => self.host.clone(),
+            false => address.ip().to_string(),
+        }
     }
 
     /// Connects, and keeps the transport that worked.
@@ -226,6 +270,12 @@ fn first_of<T>(attempts: impl Iterator<Item = Result<T, String>>) -> Result<T, S
     Err(reasons.join("; "))
 }
 
+/// True if a host has this address.
+fn is_at(host: &str, port: u16, address: IpAddr) -> bool {
+    let found = resolve(host, port).unwrap_or_default();
+    found.iter().any(|found| found.ip() == address)
+}
+
 /// The addresses of a host.
 pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     let found =
@@ -245,4 +295,17 @@ fn adapter(transport: RdmaTransport, address: SocketAddr) -> io::Result<Box<dyn 
             Box::new(VerbsAdapter::open(VerbsConfig::towards(address)).map_err(io::Error::other)?)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_server_on_the_metadata_servers_host_has_its_name() {
+        let route = Route::new(&NfsUrl::parse("nfs://localhost/").unwrap(), 1 << 20);
+        let name = |address: &str| route.name_of(address.parse().unwrap());
+        assert_eq!(name("127.0.0.1:4000"), "localhost");
+        assert_eq!(name("192.0.2.1:2049"), "192.0.2.1");
+    }
 }

@@ -5,6 +5,8 @@
 //! * Printing and parsing again yields the same URL.
 
 use super::limits::{READ_AHEAD_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN};
+use super::security::UrlSecurity;
+use super::xprtsec::{TlsOptions, UrlTls};
 use dafs_wire::host::{address_of, in_url};
 use dafs_wire::path::{absolute, below};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
@@ -15,6 +17,9 @@ use thiserror::Error;
 /// The characters that must be escaped in a path; the rest of ASCII stands for itself.
 const PATH: &AsciiSet =
     &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'<').add(b'>').add(b'?').add(b'`');
+
+/// The same for the value of an option.
+pub(super) const VALUE: &AsciiSet = &PATH.add(b'&');
 
 const TCP_SCHEME: &str = "nfs://";
 const RDMA_SCHEME: &str = "nfs+rdma://";
@@ -76,7 +81,7 @@ impl RdmaTransport {
 }
 
 /// The options in the query of a URL; `None` where an option is missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct UrlOptions {
     /// `vers`: the version of the protocol.
     pub version: Option<NfsVersion>,
@@ -90,6 +95,8 @@ pub struct UrlOptions {
     pub read_ahead: Option<u32>,
     /// `pnfs`: reads and writes at data servers, if the server grants layouts.
     pub pnfs: Option<bool>,
+    /// `sec`, `keytab`, `ccache` and `principal`.
+    pub security: UrlSecurity,
 }
 
 /// The address of a file: server, path, and options of the mount.
@@ -100,21 +107,31 @@ pub struct NfsUrl {
     port: u16,
     path: Vec<u8>,
     options: UrlOptions,
+    tls: Option<UrlTls>,
 }
 
 /// The reason why a URL was refused, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NfsUrlError {
+    /// A certificate without its key, or the other way round.
+    #[error("a certificate needs its key: name both, cert=FILE&key=FILE")]
+    CertificateAlone,
     /// A percent sign without two hexadecimal digits.
     #[error("\"{0}\" holds a '%' that is not followed by two hexadecimal digits; write %25 for it")]
     Escape(String),
+    /// Files of TLS without TLS.
+    #[error("ca=, cert= and key= are for TLS; write xprtsec=tls or xprtsec=mtls too")]
+    FilesWithoutTls,
     /// A fragment.
     #[error("the URL holds '#', which has no meaning here; write %23 if it is part of a name")]
     Fragment,
     /// Brackets around something that is not an IPv6 address, or an address without brackets.
     #[error("\"{0}\" is not an IPv6 address; write it as in nfs://[::1]:2049/path")]
     Ipv6(String),
+    /// TLS of both ends without a certificate of this one.
+    #[error("xprtsec=mtls needs a certificate of this client; write cert=FILE&key=FILE too")]
+    NoCertificate,
     /// No host.
     #[error("the URL names no host; write nfs://HOST[:PORT]/PATH or nfs+rdma://HOST[:PORT]/PATH")]
     NoHost,
@@ -123,8 +140,9 @@ pub enum NfsUrlError {
     NulInPath,
     /// An unknown option.
     #[error(
-        "\"{0}\" is no option of an nfs URL; there are vers, transport, rsize, wsize, \
-         readahead and pnfs (write %3F for a '?' in a name)"
+        "\"{0}\" is no option of an nfs URL; there are vers, transport, rsize, wsize, readahead, \
+         pnfs, sec, keytab, ccache, principal, xprtsec, ca, cert and key (write %3F for a '?' in a \
+         name)"
     )]
     Option(String),
     /// An option with an invalid value.
@@ -140,15 +158,27 @@ pub enum NfsUrlError {
     /// The port is not a number from 1 to 65535.
     #[error("\"{0}\" is not a port; give a number from 1 to 65535")]
     Port(String),
+    /// A principal without a keytab.
+    #[error("principal= chooses a user of a keytab; name a keytab, too, or leave it out")]
+    PrincipalAlone,
     /// Another scheme or none.
     #[error("\"{0}\" does not start with nfs:// or nfs+rdma://; write nfs://HOST[:PORT]/PATH")]
     Scheme(String),
+    /// TLS in a URL of RDMA.
+    #[error("xprtsec= protects TCP alone; write nfs:// to use it")]
+    TlsOverRdma,
     /// A transport in a URL of TCP.
     #[error("transport= chooses among RDMA transports; write nfs+rdma:// to use one")]
     TransportOfTcp,
+    /// A keytab and a cache of tickets.
+    #[error("keytab= and ccache= are two sources of tickets; leave one of them out")]
+    TwoCredentials,
     /// A user before the host.
     #[error("the URL names a user, but NFS servers take the caller's own user; leave it out")]
     User,
+    /// Credentials of Kerberos without Kerberos.
+    #[error("{0}= is for Kerberos; add sec=krb5p, sec=krb5i or sec=krb5")]
+    WithoutKerberos(&'static str),
 }
 
 impl NfsUrl {
@@ -165,7 +195,8 @@ impl NfsUrl {
             return Err(NfsUrlError::NoHost);
         }
         let options = UrlOptions::default();
-        Ok(Self { rdma, host: host.into(), port, path: checked(path)?, options })
+        let path = checked(path)?;
+        Ok(Self { rdma, host: host.into(), port, path, options, tls: None })
     }
 
     /// Parses a URL.
@@ -187,12 +218,13 @@ impl NfsUrl {
             return Err(NfsUrlError::User);
         }
         let (host, port) = host_and_port(authority)?;
-        let options = parse_options(query)?;
+        let (options, tls) = parse_options(query)?;
+        let tls = tls.finish(rdma)?;
         if options.transport.is_some() && !rdma {
             return Err(NfsUrlError::TransportOfTcp);
         }
         let port = port.unwrap_or(if rdma { RDMA_PORT } else { TCP_PORT });
-        Ok(Self { rdma, host, port, path: checked(&unescape(path)?)?, options })
+        Ok(Self { rdma, host, port, path: checked(&unescape(path)?)?, options, tls })
     }
 
     /// True for `nfs+rdma`.
@@ -220,10 +252,15 @@ impl NfsUrl {
         &self.options
     }
 
+    /// The demand of TLS.
+    pub fn tls(&self) -> Option<&UrlTls> {
+        self.tls.as_ref()
+    }
+
     /// True when both name the same server in the same way, so that one mount serves both.
     pub fn is_same_mount(&self, other: &Self) -> bool {
-        (self.rdma, &self.host, self.port, self.options)
-            == (other.rdma, &other.host, other.port, other.options)
+        (self.rdma, &self.host, self.port, &self.options, &self.tls)
+            == (other.rdma, &other.host, other.port, &other.options, &other.tls)
     }
 
     /// The same server with another path.
@@ -294,8 +331,8 @@ fn host_and_port(text: &str) -> Result<(String, Option<u16>), NfsUrlError> {
     }
 }
 
-fn parse_options(query: &str) -> Result<UrlOptions, NfsUrlError> {
-    let mut options = UrlOptions::default();
+fn parse_options(query: &str) -> Result<(UrlOptions, TlsOptions), NfsUrlError> {
+    let (mut options, mut tls) = (UrlOptions::default(), TlsOptions::default());
     for text in query.split('&').filter(|text| !text.is_empty()) {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
         match name {
@@ -305,13 +342,15 @@ fn parse_options(query: &str) -> Result<UrlOptions, NfsUrlError> {
             "wsize" => options.write_bytes_max = Some(transfer_bytes("wsize", value)?),
             "readahead" => options.read_ahead = Some(read_ahead(value)?),
             "pnfs" => options.pnfs = Some(yes_or_no("pnfs", value)?),
+            _ if options.security.take(name, value)? || tls.take(name, value)? => {}
             _ => return Err(NfsUrlError::Option(name.into())),
         }
     }
-    Ok(options)
+    options.security.check()?;
+    Ok((options, tls))
 }
 
-fn wrong(option: &'static str, value: &str, expected: &'static str) -> NfsUrlError {
+pub(super) fn wrong(option: &'static str, value: &str, expected: &'static str) -> NfsUrlError {
     NfsUrlError::OptionValue { option, value: value.into(), expected }
 }
 
@@ -364,7 +403,7 @@ fn read_ahead(value: &str) -> Result<u32, NfsUrlError> {
 }
 
 /// Percent-decodes, and refuses input that the lenient decoder would pass through.
-fn unescape(text: &str) -> Result<Vec<u8>, NfsUrlError> {
+pub(super) fn unescape(text: &str) -> Result<Vec<u8>, NfsUrlError> {
     let bytes = text.as_bytes();
     for (at, _) in bytes.iter().enumerate().filter(|&(_, &byte)| byte == b'%') {
         let digits = bytes.get(at + 1..at + 3).unwrap_or_default();
@@ -391,7 +430,12 @@ impl fmt::Display for NfsUrl {
             write!(f, ":{}", self.port)?;
         }
         write!(f, "{}", percent_encode(&self.path, PATH))?;
-        write!(f, "{}", self.options)
+        write!(f, "{}", self.options)?;
+        match &self.tls {
+            Some(tls) if self.options == UrlOptions::default() => write!(f, "?{tls}"),
+            Some(tls) => write!(f, "&{tls}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -407,7 +451,8 @@ impl fmt::Display for UrlOptions {
             ("readahead", number(self.read_ahead)),
             ("pnfs", self.pnfs.map(|pnfs| if pnfs { "yes" } else { "no" }.to_owned())),
         ];
-        let given = all.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let all = all.into_iter().chain(self.security.printed());
+        let given = all.filter_map(|(name, value)| Some((name, value?)));
         for (at, (name, value)) in given.enumerate() {
             write!(f, "{}{name}={value}", if at == 0 { '?' } else { '&' })?;
         }
@@ -458,6 +503,7 @@ mod tests {
             write_bytes_max: Some(1 << 20),
             read_ahead: Some(8),
             pnfs: Some(false),
+            security: UrlSecurity::default(),
         };
         assert_eq!(*url.options(), expected);
         let printed = url.to_string();

@@ -3,14 +3,14 @@
 //! Our servers answer MOUNT on the port of NFS. Others answer it on a port of its own, which their
 //! port mapper reports (RFC 1833), and only over TCP even if NFS is used over RDMA.
 
-use crate::error::NfsError;
 use crate::files::Handle;
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::{EXPORT_LIST_BYTES_MAX, EXPORTS_MAX, SMALL_RESULT_BYTES};
 use crate::mount::link::{Link, is_loss};
+use crate::mount::options::own_identity;
 use crate::mount::{reserved, route};
 use dafs_rpc::AcceptStatus;
-use dafs_rpc::client::{CallError, Options, Pending, Procedure, Results, RpcClient};
+use dafs_rpc::client::{CallError, Identity, Options, Pending, Procedure, Results, RpcClient};
 use dafs_wire::mount3::{self, decode_mounted};
 use dafs_wire::nfs4::Status;
 use dafs_wire::xdr::{Decoder, Encoder};
@@ -67,9 +67,20 @@ impl Mounter {
             )
         };
         let mut reason = String::new();
+        // Neither of them takes RPCSEC_GSS on the usual servers, so the user is only claimed. The
+        // handle that MOUNT yields opens nothing by itself.
+        let identity = match &options.identity {
+            Identity::Gss(_) => own_identity(),
+            claimed => claimed.clone(),
+        };
         for address in route::resolve(link.route().host(), PORTMAP_PORT)? {
-            let rpc = Options { call_timeout: options.connect_timeout, ..link.rpc_options() };
-            let asked = RpcClient::connect(address, rpc.clone(), None)
+            let (call_timeout, identity) = (options.connect_timeout, identity.clone());
+            let rpc = Options { call_timeout, identity, ..link.rpc_options() };
+            let tls = rpc.tls.as_ref().map(|tls| tls.for_program(mount3::PROGRAM, mount3::VERSION));
+            // No port mapper has TLS.
+            let in_clear = Options { tls: None, ..rpc.clone() };
+            let rpc = Options { tls, ..rpc };
+            let asked = RpcClient::connect(address, in_clear, None)
                 .map_err(|error| no_mapper(&error))
                 .and_then(|mapper| mount_port(&mapper).map_err(|error| no_mapper(&error)));
             let port = match asked {
@@ -117,14 +128,15 @@ impl Mounter {
         self.rpc.submit_request(&request)
     }
 
-    /// The handle of an exported directory, or of one below it.
-    pub(super) fn mount(&self, path: &[u8]) -> Result<Handle> {
+    /// The handle of an exported directory, or of one below it, and the numbers of the flavours that
+    /// the server takes there.
+    pub(super) fn mount(&self, link: &Link, path: &[u8]) -> Result<(Handle, Vec<u32>)> {
         let mut args = Vec::new();
         Encoder::new(&mut args).opaque(path);
         let answer = self.call(mount3::Procedure::Mnt, &args, SMALL_RESULT_BYTES);
-        let results = answer.map_err(NfsError::Call)?;
+        let results = answer.map_err(|error| link.rejected(error))?;
         match decode_mounted(&results)? {
-            Ok((handle, _)) => Ok(Handle(handle.0.to_vec())),
+            Ok((handle, flavors)) => Ok((Handle(handle.0.to_vec()), flavors)),
             // The numbers are those of NFS.
             Err(status) => Err(MountError::Refused {
                 operation: mount3::Procedure::Mnt.name(),
@@ -134,9 +146,9 @@ impl Mounter {
     }
 
     /// The paths that are exported.
-    pub(super) fn exports(&self) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn exports(&self, link: &Link) -> Result<Vec<Vec<u8>>> {
         let answer = self.call(mount3::Procedure::Export, &[], EXPORT_LIST_BYTES_MAX);
-        let results = answer.map_err(NfsError::Call)?;
+        let results = answer.map_err(|error| link.rejected(error))?;
         let mut d = Decoder::new(&results);
         let mut paths = Vec::new();
         while d.bool()? && paths.len() < EXPORTS_MAX {

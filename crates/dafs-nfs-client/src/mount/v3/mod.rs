@@ -11,6 +11,7 @@ use super::link::Link;
 use super::open::{Committed, Flight, Open, Transfer};
 use super::pending::Parts;
 use super::protocol::{Protocol, Sizes, Start, submit_pieces};
+use super::security::SecurityFlavour;
 use super::url::NfsVersion;
 use crate::files::Handle;
 use dafs_mem::Mutex;
@@ -18,6 +19,7 @@ use dafs_wire::nfs3::{
     ChangeFailure, CommitArgs, CommitOk, FsInfoOk, GetattrArgs, ObjectFailure, Procedure,
 };
 use dafs_wire::nfs4::{SeekWhat, Status};
+use dafs_wire::rpc::AuthFlavor;
 use exports::Mounter;
 use flight::TransferFlight;
 use std::sync::Arc;
@@ -38,7 +40,7 @@ impl V3 {
     /// Finds the export that holds `path`.
     pub(crate) fn connect(link: Arc<Link>, path: &[&[u8]], wanted: Sizes) -> Result<Self> {
         let mounter = Mounter::find(&link)?;
-        let exports = mounter.exports()?.iter().map(|path| components(path)).collect();
+        let exports = mounter.exports(&link)?.iter().map(|path| components(path)).collect();
         let mut this = Self { link, mounter, sizes: wanted, exports, roots: Mutex::default() };
         let root = this.start(path)?.handle;
         let args = GetattrArgs { object: root.wire() };
@@ -50,6 +52,17 @@ impl V3 {
             write: least(wanted.write, info.write_max),
         };
         Ok(this)
+    }
+
+    /// Checks that the server takes the flavour of this mount, if it tells any that this client has.
+    fn check_flavour(&self, flavors: &[u32]) -> Result<()> {
+        let takes: Vec<_> =
+            flavors.iter().filter_map(|&number| SecurityFlavour::from_number(number)).collect();
+        // With AUTH_NONE in the list everybody has access.
+        let fits = takes.is_empty()
+            || takes.contains(&self.link.flavour())
+            || flavors.contains(&AuthFlavor::NONE.0);
+        if fits { Ok(()) } else { Err(self.link.wrong_flavour(&takes)) }
     }
 
     fn not_exported(&self, path: &[&[u8]]) -> MountError {
@@ -102,11 +115,15 @@ impl Protocol for V3 {
         let known = roots.iter().find(|(path, _)| *path == root);
         let handle = match known {
             Some((_, handle)) => handle.clone(),
-            None => match self.mounter.mount(&joined(&root)) {
+            None => match self.mounter.mount(&self.link, &joined(&root)) {
                 Err(error) if root.is_empty() && error.status().is_some() => {
                     return Err(self.not_exported(path));
                 }
-                other => other?,
+                mounted => {
+                    let (handle, flavors) = mounted?;
+                    self.check_flavour(&flavors)?;
+                    handle
+                }
             },
         };
         if known.is_none() {

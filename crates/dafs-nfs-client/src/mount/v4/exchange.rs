@@ -4,7 +4,8 @@
 //! * A request that may have reached the server is sent again as the same bytes in the same slot
 //!   with the same sequence number, until it is answered: so it is carried out exactly once (RFC
 //!   8881 2.10.6).
-//! * When the server's answer leaves the state of a slot open, the session is over.
+//! * When the server's answer leaves the state of a slot open, the session is over. Under RPCSEC_GSS
+//!   a refusal of a call that was sent does so, because nothing proves it (RFC 2203 5.3.3.2).
 
 use super::session::Session;
 use crate::compound::{Compound, Results};
@@ -12,6 +13,7 @@ use crate::connection::COMPOUND;
 use crate::mount::error::MountError;
 use crate::mount::link::{Connected, Link, is_loss};
 use crate::mount::retry_timer::RetryTimer;
+use crate::mount::security::SecurityFlavour;
 use dafs_rpc::client::{CallError, Located, MemorySlice, Pending, Request, SendData};
 use dafs_wire::nfs4::{OpNum, SequenceArgs, SequenceStatus, Status};
 use std::sync::Arc;
@@ -96,6 +98,7 @@ impl Exchange {
         let Self { session, sequence, message, mut connected, mut pending } = self;
         let mut sent_again = false;
         loop {
+            let was_sent = pending.is_ok();
             let error = match pending.and_then(Pending::wait) {
                 Ok(answer) => match look(&session, &sequence, answer) {
                     Seen::Outcome(Outcome::SessionOver { .. }) => {
@@ -118,9 +121,10 @@ impl Exchange {
                     // The server may have counted the request when it came the first time, so its
                     // sequence number must not be reused.
                     session.end();
-                    return Outcome::Failed(MountError::Rejected(error));
+                    return Outcome::Failed(MountError::rejected(error));
                 }
-                return refused(&session, &sequence, error);
+                let is_proven = link.flavour() != SecurityFlavour::Sys;
+                return refused(&session, &sequence, error, was_sent && is_proven);
             }
             connected = match link.reconnect(&connected, &error, retry_timer) {
                 Ok(connected) => connected,
@@ -140,17 +144,27 @@ impl Exchange {
     }
 }
 
-/// The call was not carried out, or is in doubt.
-fn refused(session: &Session, sequence: &SequenceArgs, error: CallError) -> Outcome {
+/// The call was not carried out, or is in doubt. `is_forgeable` is true if it was sent under
+/// RPCSEC_GSS: a verifier covers no status. Somebody on the way may have put the refusal in the place
+/// of the answer, and a slot that is numbered again would get that answer for another request.
+fn refused(
+    session: &Session,
+    sequence: &SequenceArgs,
+    error: CallError,
+    is_forgeable: bool,
+) -> Outcome {
     match error {
-        CallError::Denied(_)
+        _ if is_forgeable => session.end(),
+        // Nothing was sent, or the server refused it.
+        CallError::Context(_)
+        | CallError::Denied(_)
         | CallError::NotDone(_)
         | CallError::TooLong(_)
         | CallError::TooMany
         | CallError::Request(_) => session.release(sequence, None),
         _ => session.end(),
     }
-    Outcome::Failed(MountError::Rejected(error))
+    Outcome::Failed(MountError::rejected(error))
 }
 
 enum Seen {
@@ -225,4 +239,170 @@ fn locate_read(results: &[u8]) -> Option<Located> {
         at += 8 + bytes;
     }
     Some(Located { position: at + 4, len: word(at)? as usize })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount::kerberos::Login;
+    use crate::mount::options::MountOptions;
+    use crate::mount::route::Route;
+    use dafs_mem::VolatileSlice;
+    use dafs_rpc::client::Identity;
+    use dafs_rpc::client::gss::{
+        Established, Initiator, InitiatorKeys, Mechanism, PartialContext, Step,
+    };
+    use dafs_rpc::gss::BadToken;
+    use dafs_rpc::{AuthStatus, GssService, RejectStatus};
+    use dafs_wire::nfs4::{ChannelAttributes, CreateSessionFlags, CreateSessionResult, SessionId};
+    use dafs_wire::rpc::gss::InitResults;
+    use dafs_wire::rpc::{
+        AcceptStatus, AuthFlavor, FragmentMark, OpaqueAuth, ReplyHeader, ReplyStatus,
+    };
+    use dafs_wire::xdr::Encode;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    const MIC: [u8; 4] = [7; 4];
+
+    /// A mechanism that proves nothing, with one token.
+    #[derive(Debug)]
+    struct NoProof;
+
+    impl Mechanism for NoProof {
+        fn begin(&self) -> Box<dyn PartialContext> {
+            Box::new(Self)
+        }
+    }
+
+    impl PartialContext for NoProof {
+        fn step(&mut self, _: &[u8]) -> Step {
+            let (principal, remaining) = ("anna@R".to_owned(), Duration::from_secs(600));
+            let established = Established { principal, remaining, keys: Box::new(Self) };
+            Step::Complete { token: b"token".to_vec(), established }
+        }
+    }
+
+    impl InitiatorKeys for NoProof {
+        fn mic_bytes(&self) -> usize {
+            MIC.len()
+        }
+
+        fn mic(&self, _: &[VolatileSlice<'_>], mic: &mut [u8]) {
+            mic.copy_from_slice(&MIC);
+        }
+
+        fn verify(&self, _: &[VolatileSlice<'_>], mic: &[u8]) -> Result<(), BadToken> {
+            if mic == MIC { Ok(()) } else { Err(BadToken) }
+        }
+
+        fn sealed_bytes(&self, plain_bytes: usize) -> usize {
+            plain_bytes
+        }
+
+        fn seal(&self, _: &[VolatileSlice<'_>], token: &mut [u8]) {
+            token.fill(0);
+        }
+
+        fn open(&self, _: &[u8], _: &mut dyn FnMut(&[u8])) -> Result<(), BadToken> {
+            Err(BadToken)
+        }
+    }
+
+    fn receive(stream: &mut TcpStream) -> u32 {
+        let mut mark = [0; 4];
+        stream.read_exact(&mut mark).unwrap();
+        let mut record = vec![0; FragmentMark::from_bytes(mark).len as usize];
+        stream.read_exact(&mut record).unwrap();
+        u32::from_be_bytes(*record.first_chunk().unwrap())
+    }
+
+    fn send(stream: &mut TcpStream, xid: u32, status: ReplyStatus<'_>, results: &[u8]) {
+        let reply = [&ReplyHeader { xid, status }.encoded(), results].concat();
+        let mark = FragmentMark::whole(reply.len()).unwrap().to_bytes();
+        stream.write_all(&[&mark[..], &reply].concat()).unwrap();
+    }
+
+    /// Sends one request to a peer that answers a call with this status. The peer gives a context to
+    /// a caller who asks for one, or refuses it.
+    fn exchanged(identity: Identity, gives: bool, answer: ReplyStatus<'static>) -> Arc<Session> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("nfs://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        let verifier = OpaqueAuth { flavor: AuthFlavor::RPCSEC_GSS, body: &MIC };
+        let is_gss = matches!(identity, Identity::Gss(_));
+        let granted = CreateSessionResult {
+            session_id: SessionId::default(),
+            sequence: 1,
+            flags: CreateSessionFlags::empty(),
+            fore: ChannelAttributes { requests_max: 4, ..ChannelAttributes::default() },
+            back: ChannelAttributes::default(),
+        };
+        let session = Arc::new(Session::new(granted));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                if is_gss {
+                    let xid = receive(&mut stream);
+                    let results = match gives {
+                        true => {
+                            InitResults::Complete { handle: b"h", minor: 0, window: 8, token: b"" }
+                        }
+                        false => InitResults::Failed { major: 13 << 16, minor: 0 },
+                    };
+                    let status = ReplyStatus::Accepted { verifier, status: AcceptStatus::Success };
+                    send(&mut stream, xid, status, &results.encoded());
+                }
+                if gives {
+                    let xid = receive(&mut stream);
+                    send(&mut stream, xid, answer, b"");
+                }
+                // Until the client has gone.
+                let _ = stream.read(&mut [0]);
+            });
+            let options = MountOptions {
+                reserved_port: false,
+                identity: identity.clone(),
+                ..MountOptions::default()
+            };
+            let link = Link::new(Route::new(&url, 1 << 20), &options, Login::Fixed(identity));
+            let link = link.unwrap();
+            let sequence = session.take(false).unwrap();
+            let message = Message {
+                compound: Compound::new(1),
+                data: None,
+                sink: None,
+                results_bytes_max: 1000,
+            };
+            let mut retry_timer = link.retry_timer();
+            let exchange = Exchange::begin(&link, session.clone(), sequence, message);
+            let outcome = exchange.finish(&link, &mut retry_timer);
+            assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+            link.close();
+        });
+        session
+    }
+
+    fn gss() -> Identity {
+        let initiator = Initiator::new(Arc::new(NoProof), GssService::None);
+        Identity::Gss(Arc::new(initiator))
+    }
+
+    #[test]
+    fn a_refusal_that_somebody_may_have_forged_ends_the_session() {
+        let verifier = OpaqueAuth { flavor: AuthFlavor::RPCSEC_GSS, body: &MIC };
+        let answers = [
+            ReplyStatus::Denied(RejectStatus::Auth(AuthStatus::TooWeak)),
+            ReplyStatus::Accepted { verifier, status: AcceptStatus::SystemError },
+            ReplyStatus::Accepted { verifier, status: AcceptStatus::GarbageArgs },
+        ];
+        for answer in answers {
+            assert!(exchanged(gss(), true, answer).is_over(), "{answer:?}");
+            let session = exchanged(Identity::None, true, answer);
+            assert_eq!(session.take(false).unwrap().sequence_id, 1, "{answer:?}");
+        }
+        // Nothing was sent.
+        let session = exchanged(gss(), false, answers[0]);
+        assert_eq!(session.take(false).unwrap().sequence_id, 1);
+    }
 }

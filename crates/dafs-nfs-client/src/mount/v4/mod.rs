@@ -9,6 +9,7 @@
 //! | `reclaim` | opens, reclaimed after a restart of the server |
 //! | `renew` | the lease of an idle mount |
 //! | `layouts` | files at data servers (pNFS) |
+//! | `secinfo` | the flavours that a server takes |
 //! | `names`, `files` | operations |
 
 mod client;
@@ -19,6 +20,7 @@ mod layouts;
 mod names;
 mod reclaim;
 mod renew;
+mod secinfo;
 mod session;
 
 use super::attributes::Attributes;
@@ -39,6 +41,7 @@ use dafs_wire::nfs4::{
 use flight::{TransferFlight, Waiting};
 use layouts::Layouts;
 use renew::Renewer;
+use secinfo::Guarded;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +76,8 @@ impl V4 {
             compound.op(&Op::Putrootfh(PutrootfhArgs)).op(&Op::Getfh(GetfhArgs));
             compound.op(&Op::Getattr(GetattrArgs { request: SERVER }));
         })?;
-        let root = handle(results.skip(&[OpNum::Putrootfh])?)?;
+        let root = results.skip(&[OpNum::Putrootfh]).and_then(handle).map_err(MountError::from);
+        let root = root.map_err(|error| client.explained(error, Guarded::Root))?;
         let told = take_attributes(&mut results, |told| {
             (told.lease_time_seconds, told.maxread, told.maxwrite)
         })?;

@@ -1,6 +1,7 @@
 //! Operations on names and attributes.
 
 use super::client::Client;
+use super::secinfo::Guarded;
 use super::{GETATTR, V4, take_attributes, usual_attributes};
 use crate::compound::Compound;
 use crate::files::{Handle, handle, putfh};
@@ -54,7 +55,9 @@ impl Names for V4 {
             compound.op(&putfh(dir)).op(&Op::Lookup(LookupArgs { name }));
             compound.op(&Op::Getfh(GetfhArgs)).op(&GETATTR);
         })?;
-        let found = handle(results.skip(&[OpNum::Putfh, OpNum::Lookup])?)?;
+        let found = results.skip(&[OpNum::Putfh, OpNum::Lookup]).and_then(handle);
+        let found =
+            found.map_err(|error| self.client.explained(error.into(), Guarded::Name(dir, name)))?;
         let attributes = usual_attributes(&mut results)?;
         match self.tell_of(&found)? {
             true => self.attributes(&found).map(|attributes| (found, attributes)),
@@ -67,7 +70,9 @@ impl Names for V4 {
         let mut results = self.client.ask(&|compound| {
             compound.op(&putfh(object)).op(&GETATTR);
         })?;
-        usual_attributes(results.skip(&[OpNum::Putfh])?)
+        let found = results.skip(&[OpNum::Putfh]).map_err(MountError::from);
+        let found = found.and_then(usual_attributes);
+        found.map_err(|error| self.client.explained(error, Guarded::Object(object)))
     }
 
     fn set_attributes(
@@ -195,7 +200,8 @@ impl Names for V4 {
     }
 
     fn open(&self, dir: &Handle, name: &[u8], options: &OpenOptions) -> Result<Arc<Open>> {
-        self.client.open(dir, OpenClaim::Null(name), options)
+        let opened = self.client.open(dir, OpenClaim::Null(name), options);
+        opened.map_err(|error| self.client.explained(error, Guarded::Name(dir, name)))
     }
 
     fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>> {

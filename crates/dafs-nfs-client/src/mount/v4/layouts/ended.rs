@@ -6,6 +6,7 @@ use super::file::tests::grant;
 use super::nodes::Node;
 use super::{FileLayout, Layouts};
 use crate::files::Handle;
+use crate::mount::kerberos::Login;
 use crate::mount::layout::NodeAddress;
 use crate::mount::link::Link;
 use crate::mount::open::{Direction, Open, Transfer};
@@ -146,7 +147,8 @@ impl Served {
     fn client(&self, role: Role) -> Arc<Client> {
         let options = MountOptions { reserved_port: false, ..MountOptions::default() };
         let url = format!("nfs://{}/", self.address).parse().unwrap();
-        let link = Link::new(Route::new(&url, 1 << 20), &options).unwrap();
+        let login = Login::Fixed(options.identity.clone());
+        let link = Link::new(Route::new(&url, 1 << 20), &options, login).unwrap();
         Client::connect(Arc::new(link), role).unwrap()
     }
 

@@ -11,6 +11,7 @@ use super::io::Failure;
 use crate::mount::layout::NodeAddress;
 use crate::mount::link::Link;
 use crate::mount::options::MountOptions;
+use crate::mount::url::NfsVersion;
 use crate::mount::v4::client::{Client, Role};
 use dafs_mem::Mutex;
 use dafs_parallel::limits::{NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT};
@@ -92,6 +93,7 @@ impl Node {
         let client = self.state.lock().client.take();
         if let Some(client) = client {
             client.end();
+            client.link.farewell(NfsVersion::V41);
             client.link.close();
         }
     }
@@ -119,7 +121,7 @@ impl Node {
                 reasons.push(format!("{} by RDMA, which this mount cannot use", address.socket));
                 continue;
             };
-            let client = Link::new(route, &options)
+            let client = Link::new(route, &options, of.link.login().clone())
                 .and_then(|link| Client::connect(Arc::new(link), Role::of_data_server(of)));
             match client {
                 Ok(client) => return Ok(client),
