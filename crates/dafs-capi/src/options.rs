@@ -2,7 +2,7 @@
 
 use crate::error::{Failure, invalid};
 use crate::pointer::{Out, optional_utf8};
-use dafs_client::core::{Authenticator, Challenge, Proof};
+use dafs_client::core::{Authenticator, Exchange, Fixed, Proof};
 use dafs_client::{
     Authentication, CacheOptions, ConnectOptions, DafsUrl, TransportChoice, WaitPolicy,
 };
@@ -182,7 +182,7 @@ unsafe impl Send for Callback {}
 unsafe impl Sync for Callback {}
 
 impl Authenticator for Callback {
-    fn begin(&self) -> Result<Proof, String> {
+    fn start(&self) -> Result<Box<dyn Exchange>, String> {
         let (mut user, mut password) = ([0u8; DAP_PASSWORD_BYTES], [0u8; DAP_PASSWORD_BYTES]);
         let (user_at, password_at) = (user.as_mut_ptr(), password.as_mut_ptr());
         // SAFETY: the application gave the function for this, and the buffers are as large as the
@@ -197,10 +197,6 @@ impl Authenticator for Callback {
         };
         let proof = Proof::Text { id: text(&user)?, password: text(&password)? };
         password.fill(0);
-        Ok(proof)
-    }
-
-    fn next(&self, _challenge: &Challenge) -> Result<Proof, String> {
-        Err("the server asks for more than a user and a password".into())
+        Ok(Fixed::exchange(proof))
     }
 }

@@ -1,15 +1,13 @@
 //! From a URL to a session: addresses, the choice of the transport, identity, opening.
 
-use crate::core::{
-    Authenticator, CredentialIds, Failure, Fixed, Proof, SessionConfig, SessionCore, Stage,
-};
+use crate::core::{CredentialIds, Failure, SessionConfig, SessionCore, Stage, prepare};
 use crate::driver::{Driver, Shared};
 use crate::error::{Error, Result};
 use crate::file::OPENS;
 use crate::limit::{self, Limit};
-use crate::limits::GROUPS_MAX;
+use crate::limits::{GROUPS_MAX, GSS_REQUEST_BYTES};
 use crate::options::{
-    Authentication, ConnectOptions, Credential, TWO_USERS, Transport, TransportChoice,
+    Authentication, ConnectOptions, Credential, TWO_PROOFS, TWO_USERS, Transport, TransportChoice,
     TransportKind,
 };
 use crate::resolve::{self, Unresolved};
@@ -32,7 +30,14 @@ pub(crate) fn options_of(url: &DafsUrl, options: &ConnectOptions) -> ConnectOpti
         Some(time) => Some(time),
         None => otherwise,
     };
+    let (mut authentication, mut credential) =
+        (options.authentication.clone(), options.credential.clone());
+    if let (Some(credentials), Authentication::None) = (url.gss(), &authentication) {
+        (authentication, credential) = (Authentication::Gss(credentials), Credential::Session);
+    }
     ConnectOptions {
+        authentication,
+        credential,
         deadline: of_url(url.deadline(), options.deadline),
         recovery: of_url(url.recovery(), options.recovery),
         fence_id: url.fence_id().map(str::to_owned).or(options.fence_id.clone()),
@@ -60,6 +65,13 @@ pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared
     if url.user().is_some() && matches!(options.authentication, Authentication::None) {
         // The author of the URL would expect to act as that user, and would act as this process.
         return Err(Error::Argument("the URL names a user, and nothing proves to be that user"));
+    }
+    let by_gss =
+        matches!(options.authentication, Authentication::Gss(_) | Authentication::GssWith(_));
+    let is_free = by_gss || matches!(options.authentication, Authentication::Custom(_));
+    let wants_gss = url.gss().is_some();
+    if wants_gss && !is_free || (wants_gss || by_gss) && url.user().is_some() {
+        return Err(TWO_PROOFS);
     }
     if let (Some(user), Authentication::Text { id, .. }) = (url.user(), &options.authentication)
         && user != id
@@ -245,6 +257,10 @@ impl Target {
                 (_, Some(failure)) => return Err(Attempt::unreachable(failure)),
                 _ => {}
             }
+            if let Some(authenticator) = driver.begin_proof(now) {
+                driver.give_proof(prepare(&*authenticator));
+                continue;
+            }
             if now >= self.until {
                 let after = self.after;
                 return Err(Attempt::unreachable(format_args!("no answer within {after:?}")));
@@ -283,7 +299,10 @@ impl Target {
         config.client_differentiator = crate::random();
         config.session_differentiator = crate::random();
         config.fence_id = options.fence_id.as_deref().map(|id| id.as_bytes().to_vec());
-        config.authenticator = authenticator(&options.authentication);
+        config.authenticator = options.authentication.authenticator(host_of(&self.server));
+        if matches!(options.authentication, Authentication::Gss(_) | Authentication::GssWith(_)) {
+            config.request_bytes = config.request_bytes.max(GSS_REQUEST_BYTES);
+        }
         config.credential = credential(&options.credential);
         config.byte_order = options.byte_order;
         config.checksums = options.checksums;
@@ -302,15 +321,10 @@ fn default_client_id() -> String {
     format!("{}-{}-{number:016x}", host.trim(), std::process::id())
 }
 
-fn authenticator(authentication: &Authentication) -> Arc<dyn Authenticator> {
-    match authentication {
-        Authentication::None => Arc::new(Fixed(Proof::None)),
-        Authentication::Text { id, password } => Arc::new(Fixed(Proof::Text {
-            id: id.clone().into_bytes(),
-            password: password.clone().into_bytes(),
-        })),
-        Authentication::Custom(custom) => custom.clone(),
-    }
+/// The host in a server's name as the user gives it, `HOST:PORT` or `[ADDRESS]:PORT`.
+fn host_of(server: &str) -> &str {
+    let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 fn credential(credential: &Credential) -> Option<CredentialIds> {
@@ -372,8 +386,27 @@ mod tests {
         assert_eq!((options.transport, options.wait), (TransportChoice::Iwarp, WaitPolicy::Poll));
         assert_eq!((Some(options.connect_timeout), options.deadline), (seconds(10), seconds(20)));
         assert_eq!((recovery, checksums, &fence_id[..]), (seconds(30), false, &b"url"[..]));
+        let (options, ..) = both("?sec=gss&ccache=FILE:/tmp/c");
+        assert!(matches!(options.authentication, Authentication::Gss(_)));
+        assert_eq!(options.credential, Credential::Session, "the server says who the client is");
         let (options, recovery, ..) = both("?deadline=0&recovery=0");
         assert_eq!((options.deadline, recovery), (None, None));
+    }
+
+    #[test]
+    fn a_url_with_gss_takes_no_other_proof() {
+        for (server, host) in [("h:1", "h"), ("[::1]:20490", "::1"), ("10.0.0.1:7", "10.0.0.1")] {
+            assert_eq!(host_of(server), host);
+        }
+        let url = DafsUrl::parse("dafs://anna@127.0.0.1:1/?sec=gss").unwrap();
+        let with = |url: &DafsUrl, options: &ConnectOptions| {
+            open(url, &options_of(url, options)).map(drop).unwrap_err()
+        };
+        assert!(matches!(with(&url, &ConnectOptions::default()), Error::Argument(_)));
+        let url = DafsUrl::parse("dafs://127.0.0.1:1/?sec=gss").unwrap();
+        let mut text = ConnectOptions::default();
+        text.prove(Authentication::Text { id: "anna".into(), password: "secret".into() });
+        assert!(matches!(with(&url, &text), Error::Argument(_)));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!   for those that do.
 //! * A panic does not end the thread: the lease is kept alive.
 
+use crate::core::{Authenticator, prepare};
 use crate::driver::Shared;
 use crate::limits::{BACK_TICK_DRIVEN, HELPER_TICK};
 use dafs_dat::Instant;
@@ -106,8 +107,25 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
     }
 }
 
+/// Has a proof of identity made on a thread of its own: it may wait for other machines, and this one keeps the
+/// lease alive.
+fn make_proof(client: &Arc<Shared>, authenticator: Arc<dyn Authenticator>) {
+    let shared = Arc::downgrade(client);
+    let work = move || {
+        let prepared = confined(|| prepare(&*authenticator));
+        let prepared = prepared.unwrap_or_else(|| Err("a panic of the authenticator".into()));
+        if let Some(client) = shared.upgrade() {
+            client.give_proof(prepared);
+        }
+    };
+    let started = std::thread::Builder::new().name("dafs-proof".into()).spawn(work);
+    if let Err(error) = started {
+        client.give_proof(Err(error.to_string()));
+    }
+}
+
 /// Does the work that no other thread does; returns the time to the next look.
-fn look(bell: &Bell, client: &Shared, seen: &mut u64, idle_ticks: &mut u32) -> Duration {
+fn look(bell: &Bell, client: &Arc<Shared>, seen: &mut u64, idle_ticks: &mut u32) -> Duration {
     let Some(mut driver) = client.lock_if_free() else {
         // The thread that has the lock makes progress, and this one would only delay it.
         client.answer_questions();
@@ -128,6 +146,7 @@ fn look(bell: &Bell, client: &Shared, seen: &mut u64, idle_ticks: &mut u32) -> D
         true => listens_every.map(|time| time.max(BACK_TICK_DRIVEN)),
         false => listens_every,
     };
+    let proof = driver.begin_proof(now);
     *seen = driver.drives();
     *idle_ticks = if driver.is_unattended() { 0 } else { (*idle_ticks + 1).min(IDLE_TICKS) };
     let time = if *idle_ticks < IDLE_TICKS {
@@ -136,9 +155,14 @@ fn look(bell: &Bell, client: &Shared, seen: &mut u64, idle_ticks: &mut u32) -> D
         bell.deaf.store(true, Ordering::Relaxed);
         // Also while another thread listens: no wake-up announces that it stops.
         let time = driver.next_timeout().map_or(SLEEP_MAX, |at| at.since(now));
+        let proof_in = driver.proof_due_at().map_or(SLEEP_MAX, |at| at.since(now));
+        let time = time.min(proof_in);
         time.min(listens_every.unwrap_or(SLEEP_MAX)).clamp(HELPER_TICK, SLEEP_MAX)
     };
     drop(driver);
+    if let Some(authenticator) = proof {
+        make_proof(client, authenticator);
+    }
     client.answer_questions();
     time
 }

@@ -73,6 +73,7 @@ mod file;
 mod follow;
 mod fork;
 mod group;
+mod gss;
 mod helper;
 mod layouts;
 mod lend;
@@ -119,7 +120,7 @@ pub use crate::buffer::IoBuffer;
 pub use crate::cache::CacheOptions;
 pub use crate::chain::{Chain, FileStart, Takes};
 pub use crate::client::Client;
-pub use crate::core::{SessionInfo, SessionStats};
+pub use crate::core::{ProofMethod, Proven, SessionInfo, SessionStats};
 pub use crate::delegated::{Keeper, ReadDelegation};
 pub use crate::directory::{DirEntry, ReadDir};
 pub use crate::error::{Error, Result};
@@ -127,12 +128,13 @@ pub use crate::fence::{FenceChange, FenceObject};
 pub use crate::file::{AccessPattern, File};
 pub use crate::follow::ReadPart;
 pub use crate::group::{Completion, CompletionGroup, OperationId};
+pub use crate::gss::{GssAuthenticator, GssCredentials};
 pub use crate::lend::{Lent, is_readable, is_writable};
 pub use crate::limit::{interruptible, within};
 pub use crate::lock::{LockError, LockHolder, LockRange};
 pub use crate::open::{Create, OpenOptions, ShareAccess, ShareDeny};
 pub use crate::options::{
-    Authentication, ByteOrder, ConnectOptions, Credential, Transport, TransportChoice,
+    Authentication, ByteOrder, ConnectOptions, Credential, GssSource, Transport, TransportChoice,
     TransportKind, WaitPolicy,
 };
 pub use crate::path::{Follow, Found, Place};

@@ -163,6 +163,19 @@ pub const GRACE_PAUSE_FRACTION: u32 = 16;
 /// Authentication steps before the client gives up on a server that keeps asking for another.
 pub const AUTH_STEPS_MAX: u32 = 16;
 
+/// The longest first message of a connection, in bytes (DAFS 4.3).
+pub(crate) const FIRST_MESSAGE_BYTES: usize = 4096;
+
+/// The request size proposed at connect by clients that prove themselves by GSS, in bytes. Tickets with a PAC may
+/// be longer than all other requests.
+pub(crate) const GSS_REQUEST_BYTES: u32 = 16 << 10;
+
+/// The longest time before the end of a proof at which the client renews it.
+pub(crate) const RENEWAL_MARGIN_MAX: Duration = Duration::from_secs(600);
+
+/// The time between two renewals of a proof, also when the first has failed.
+pub(crate) const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
+
 /// Supplementary groups sent with the credential of the process.
 pub const GROUPS_MAX: usize = 1024;
 

@@ -1,8 +1,9 @@
 //! How to connect and how to wait.
 
 use crate::cache::CacheOptions;
-use crate::core::{Authenticator, Challenge, Proof};
+use crate::core::{Authenticator, Exchange, Fixed, Proof};
 use crate::error::{Error, Result};
+use crate::gss::{GssAuthenticator, GssCredentials, Tell};
 use crate::limits::{
     CONNECT_TIMEOUT, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, OPERATION_DEADLINE, RECOVERY_LIMIT,
 };
@@ -112,8 +113,23 @@ pub enum Authentication {
         /// The password.
         password: String,
     },
+    /// By Kerberos, with these tickets, as the service `dafs` of the host in the URL demands. The client renews the
+    /// proof before its end, with the tickets that are there then.
+    Gss(GssCredentials),
+    /// The same, with the tickets that a function tells.
+    GssWith(GssSource),
     /// A mechanism of the caller's, which starts a fresh exchange at every connect.
     Custom(Arc<dyn Authenticator>),
+}
+
+/// A function that tells which tickets to use.
+#[derive(Clone)]
+pub struct GssSource(Arc<Tell>);
+
+impl fmt::Debug for GssSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GssSource")
+    }
 }
 
 impl Authentication {
@@ -129,6 +145,50 @@ impl Authentication {
     {
         Self::Custom(Arc::new(Callback(tell)))
     }
+
+    /// Authenticates as [`Gss`](Self::Gss) with the tickets that `tell` names at every exchange: at every connect,
+    /// and whenever the proof is renewed. An error of `tell` is shown to the user.
+    ///
+    /// The thread that opens the session calls it, and for later connections and renewals one of the library, while
+    /// the session goes on.
+    pub fn gss_callback<F>(tell: F) -> Self
+    where
+        F: Fn() -> Result<GssCredentials, String> + Send + Sync + 'static,
+    {
+        Self::GssWith(GssSource(Arc::new(tell)))
+    }
+
+    /// The authenticator for the server on a host.
+    pub(crate) fn authenticator(&self, host: &str) -> Arc<dyn Authenticator> {
+        let gss = |tell: Arc<Tell>| -> Arc<dyn Authenticator> {
+            match GssAuthenticator::new(host, tell) {
+                Ok(gss) => Arc::new(gss),
+                Err(reason) => Arc::new(Nothing(reason)),
+            }
+        };
+        match self {
+            Self::None => Arc::new(Fixed::new(Proof::None)),
+            Self::Text { id, password } => {
+                let (id, password) = (id.clone().into_bytes(), password.clone().into_bytes());
+                Arc::new(Fixed::new(Proof::Text { id, password }))
+            }
+            Self::Gss(credentials) => {
+                let credentials = credentials.clone();
+                gss(Arc::new(move || Ok(credentials.clone())))
+            }
+            Self::GssWith(source) => gss(source.0.clone()),
+            Self::Custom(custom) => custom.clone(),
+        }
+    }
+}
+
+/// There is no proof, for this reason.
+struct Nothing(String);
+
+impl Authenticator for Nothing {
+    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+        Err(self.0.clone())
+    }
 }
 
 /// Calls a function of the application's.
@@ -138,17 +198,14 @@ impl<F> Authenticator for Callback<F>
 where
     F: Fn() -> Result<(String, String), String> + Send + Sync,
 {
-    fn begin(&self) -> Result<Proof, String> {
+    fn start(&self) -> Result<Box<dyn Exchange>, String> {
         // A panic would leave the session half connected.
         let told = std::panic::catch_unwind(AssertUnwindSafe(&self.0));
         let (id, password) = told.unwrap_or_else(|_| {
             Err("the function of this program that tells user and password has panicked".into())
         })?;
-        Ok(Proof::Text { id: id.into_bytes(), password: password.into_bytes() })
-    }
-
-    fn next(&self, _challenge: &Challenge) -> Result<Proof, String> {
-        Err("the server asks for more than a user and a password".into())
+        let (id, password) = (id.into_bytes(), password.into_bytes());
+        Ok(Fixed::exchange(Proof::Text { id, password }))
     }
 }
 
@@ -158,6 +215,8 @@ impl fmt::Debug for Authentication {
             Self::None => f.write_str("None"),
             // The password stays out of logs.
             Self::Text { id, .. } => write!(f, "Text({id:?})"),
+            Self::Gss(credentials) => write!(f, "Gss({credentials:?})"),
+            Self::GssWith(_) => f.write_str("GssWith"),
             Self::Custom(_) => f.write_str("Custom"),
         }
     }
@@ -282,6 +341,11 @@ impl ConnectOptions {
 /// The author of the URL would expect to act as the user that it names.
 pub(crate) const TWO_USERS: Error =
     Error::Argument("the URL names a user, and another one is to be proven; leave one of them out");
+
+/// Kerberos tells who the user is.
+pub(crate) const TWO_PROOFS: Error = Error::Argument(
+    "the URL says sec=gss, and a user or a password is given, too; leave one of them out",
+);
 
 #[cfg(test)]
 mod tests {

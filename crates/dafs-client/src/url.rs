@@ -6,6 +6,7 @@
 
 mod options;
 
+use crate::gss::GssCredentials;
 use crate::limits::DEFAULT_PORT;
 use crate::options::{TransportChoice, WaitPolicy};
 use dafs_wire::host::{address_of, in_url};
@@ -65,8 +66,8 @@ pub enum UrlError {
     #[error(
         "\"{0}\" is no option of a URL; there are fence-id=NAME, recovery=SECONDS, \
          deadline=SECONDS, connect-timeout=SECONDS, transport=auto|iwarp|shm, \
-         wait=adaptive|poll|sleep, checksums=yes|no and pnfs=yes|no, with & between them. Write %3F if the '?' \
-         is part of a name"
+         wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no and sec=gss, with & between them. Write %3F if \
+         the '?' is part of a name"
     )]
     Option(String),
     /// A fragment.
@@ -80,6 +81,12 @@ pub enum UrlError {
          dafs://HOST/PATH?recovery=120&deadline=60"
     )]
     Seconds(String),
+    /// Options of GSS that do not fit together.
+    #[error(
+        "the URL gives {0}; write sec=gss for the default cache of tickets, sec=gss&ccache=NAME for another, or \
+         sec=gss&keytab=FILE with principal=NAME or without"
+    )]
+    Gss(&'static str),
     /// Another scheme or none.
     #[error("\"{0}\" does not start with dafs://; write dafs://HOST[:PORT]/PATH")]
     Scheme(String),
@@ -202,6 +209,11 @@ impl DafsUrl {
     /// True when files are read and written at data servers, where there are some (pNFS).
     pub fn data_servers(&self) -> Option<bool> {
         self.options.pnfs
+    }
+
+    /// The tickets to use, when the client is to prove its principal by GSS.
+    pub fn gss(&self) -> Option<GssCredentials> {
+        self.options.gss()
     }
 
     /// True when both ask for sessions of the same kind.
@@ -374,6 +386,11 @@ mod tests {
             ("dafs://h/a?wait=long", "wait=adaptive|poll|sleep"),
             ("dafs://h/a?checksums=on", "checksums=yes|no"),
             ("dafs://h/a?checksums=no&checksums=no", "twice"),
+            ("dafs://h/a?sec=krb5", "sec=gss"),
+            ("dafs://h/a?keytab=/k", "without sec=gss"),
+            ("dafs://h/a?sec=gss&principal=anna", "a principal without a keytab"),
+            ("dafs://h/a?sec=gss&ccache=c&keytab=k", "both a cache and a keytab"),
+            ("dafs://h/a?sec=gss&ccache=%FF", "is no option"),
         ];
         for (text, part) in cases {
             let error = DafsUrl::parse(text).unwrap_err().to_string();
@@ -424,6 +441,7 @@ mod tests {
             wait in proptest::option::of(0..3usize),
             checksums: Option<bool>,
             pnfs: Option<bool>,
+            tickets in proptest::option::of((0..4, "[a-z@/:%?&=#+ \u{e9}]{1,8}")),
         ) {
             let mut url = DafsUrl::new("::1", port, &path).unwrap();
             url.user = user;
@@ -439,7 +457,18 @@ mod tests {
                 wait: wait.map(|at| waits[at]),
                 checksums,
                 pnfs,
+                ..Options::default()
             };
+            if let Some((kind, name)) = tickets {
+                let options = &mut url.options;
+                options.sec = Some(true);
+                match kind {
+                    0 => {}
+                    1 => options.ccache = Some(name),
+                    2 => options.keytab = Some(name),
+                    _ => (options.keytab, options.principal) = (Some(name.clone()), Some(name)),
+                }
+            }
             prop_assert_eq!(DafsUrl::parse(&url.to_string()).unwrap(), url);
         }
 

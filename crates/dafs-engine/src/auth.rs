@@ -1,5 +1,4 @@
-//! Authentication of clients: the password file, trust by address, and the mechanism that a GSS
-//! implementation will join.
+//! Authentication of clients: the password file, trust by address, and tokens of GSS (`gss.rs`).
 //!
 //! Invariants
 //! * A password is compared by a memory-hard hash only, and never logged or stored.
@@ -10,6 +9,7 @@
 //!   kernel vouches for, or where the configuration has its danger sentence (DAFS O28).
 
 use crate::auth_failures::{AuthFailures, Failed};
+use crate::gss::{GssAuth, GssProof};
 use crate::limits::{LOGGED_NAME_BYTES_MAX, PASSWORD_LINE_BYTES_MAX};
 use crate::passwords::{HashedPassword, Passwords};
 use argon2::Argon2;
@@ -34,6 +34,8 @@ pub struct AuthConfig {
     pub own_identity: Option<OwnIdentity>,
     /// The configuration has the danger sentence.
     pub allow_unauthenticated_remote_clients: bool,
+    /// The means to check tokens of GSS, if they are accepted.
+    pub gss: Option<GssAuth>,
 }
 
 /// The identity that the server shows to clients that ask for it (SERVER_AUTH with TEXT). It
@@ -79,6 +81,19 @@ pub struct Admission {
     pub cred: Cred,
     /// The client may choose users itself.
     pub trusted: bool,
+    /// The proof, if it is one by GSS.
+    pub gss: Option<GssProof>,
+}
+
+impl Admission {
+    /// Returns the part that is kept once the client has been told.
+    pub(crate) fn without_token(&self) -> Self {
+        let mut kept = self.clone();
+        if let Some(proof) = &mut kept.gss {
+            proof.token = Vec::new();
+        }
+        kept
+    }
 }
 
 /// A client's proof of identity.
@@ -110,6 +125,7 @@ pub struct Authenticator {
     passwords: Passwords,
     failures: AuthFailures,
     checks: AtomicU64,
+    gss: Option<GssAuth>,
 }
 
 /// The reason why a proof was not accepted.
@@ -145,7 +161,20 @@ impl Authenticator {
             passwords: Passwords::default(),
             failures: AuthFailures::default(),
             checks: AtomicU64::new(0),
+            gss: config.gss.clone(),
         })
+    }
+
+    /// Returns the means to check tokens of GSS, if they are accepted from this peer. On a channel that others
+    /// may read and change, a relayed token would admit them in the client's place.
+    pub(crate) fn gss_for(&self, peer: &PeerInfo) -> Option<&GssAuth> {
+        let is_here = peer.is_local || peer.process.is_some() || peer.sim_host.is_some();
+        self.gss.as_ref().filter(|gss| gss.in_clear || is_here)
+    }
+
+    /// Returns the users of principals, if there are any.
+    pub(crate) fn gss(&self) -> Option<&GssAuth> {
+        self.gss.as_ref()
     }
 
     /// Returns the identity that the server shows to clients that ask for it.
@@ -237,7 +266,7 @@ impl Authenticator {
             None => (Cred::new(65534, 65534), Vec::new()),
         };
         let identity = Identity { mechanism: "none", principal };
-        Some(Admission { identity, cred, trusted: self.is_trusted(peer) })
+        Some(Admission { identity, cred, trusted: self.is_trusted(peer), gss: None })
     }
 
     fn admit_text(&self, peer: &PeerInfo, user: &[u8], password: &[u8]) -> Option<Admission> {
@@ -247,7 +276,8 @@ impl Authenticator {
         let right = self.passwords.is_right(password, hash);
         let known = known.filter(|_| right)?;
         let identity = Identity { mechanism: "text", principal: user.to_vec() };
-        Some(Admission { identity, cred: known.cred.clone(), trusted: self.is_trusted(peer) })
+        let (cred, trusted) = (known.cred.clone(), self.is_trusted(peer));
+        Some(Admission { identity, cred, trusted, gss: None })
     }
 
     fn is_trusted(&self, peer: &PeerInfo) -> bool {

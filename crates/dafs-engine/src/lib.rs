@@ -10,6 +10,7 @@ mod auth;
 mod auth_failures;
 mod clock;
 mod engine;
+mod gss;
 mod inbox;
 mod limits;
 mod ops;
@@ -25,6 +26,7 @@ pub use clock::Clock;
 pub use engine::{
     Engine, EngineCounts, JobDone, JobResult, Registry, SessionFacts, Shared, Ticker,
 };
+pub use gss::{GssAuth, GssProof, GssStep, PartialContext};
 pub use inbox::Inbox;
 pub use limits::{FENCE_DRAIN_TIME, SessionLimits};
 pub use pool::ThreadPool;

@@ -62,6 +62,13 @@ pub(crate) const FIRST_MESSAGE_BYTES: u32 = 4096;
 /// must fit.
 pub(crate) const MESSAGE_BYTES_MIN: u32 = 1024;
 
+/// The time that a proof by GSS outlasts its ticket, for clocks that differ.
+pub(crate) const GSS_CLOCK_SKEW: Duration = Duration::from_secs(60);
+
+/// The lane of the pool for tokens of GSS and for users of principals, which may wait for the machines of a
+/// database of users. A server takes those of its other front ends there, too.
+pub(crate) const GSS_LANE: u64 = u64::MAX;
+
 /// The offset of padded inline data from the start of the message (DAFS O23).
 pub(crate) const INLINE_WRITE_HEADER_BYTES: u32 = 512;
 
@@ -69,7 +76,7 @@ pub(crate) const INLINE_WRITE_HEADER_BYTES: u32 = 512;
 pub(crate) const SMALL_REPLY_BYTES: usize = 1024;
 
 /// The most authentication attempts of a connection. A failed one costs time, and also memory when
-/// it begins a session.
+/// it begins a session. With GSS all tokens of a context are one attempt, and a success ends the count.
 pub(crate) const PROOFS_MAX: u32 = 8;
 
 /// Bytes of one staging chunk. Data passes through it where the transport cannot access the

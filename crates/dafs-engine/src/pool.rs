@@ -13,7 +13,8 @@
 //! * Only the first of those that may end waits with a timeout, for all behind it. A timer for each
 //!   wait would cost more than many jobs do.
 //! * Each lane has threads of its own, so a store whose machines do not answer blocks only its own
-//!   exports. There is one lane for each such export, one for Kerberos and users, and one more.
+//!   exports. There is one lane for each such export, one for Kerberos and users, one
+//!   for handshakes of TLS, and one more.
 
 use crate::limits::{POOL_IDLE_TIME, POOL_KEPT_SHARE, POOL_THREADS_MAX};
 use dafs_mem::{Condvar, Mutex};

@@ -199,6 +199,8 @@ pub(crate) enum Purpose {
     Caller(u64),
     Connect,
     Authenticate,
+    /// CLIENT_AUTH in a session in use.
+    Renew,
     RegisterCredential,
     FindRoot,
     AskLimits,

@@ -1,6 +1,6 @@
 //! The options with which a session is opened, and the parameters that were negotiated.
 
-use super::auth::Authenticator;
+use super::auth::{Authenticator, Proven};
 use crate::limits::{
     CREDITS_MAX, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, INLINE_WRITE_HEADER_BYTES, LEASE_ASSUMED,
     REQUEST_BYTES_PROPOSED, RESPONSE_BYTES_PROPOSED, TRANSFER_BYTES_MAX,
@@ -86,7 +86,7 @@ impl SessionConfig {
             client_differentiator: [0; 4],
             session_differentiator: [0; 4],
             fence_id: None,
-            authenticator: Arc::new(super::auth::Fixed(super::Proof::None)),
+            authenticator: Arc::new(super::auth::Fixed::new(super::Proof::None)),
             credential: None,
             byte_order: ByteOrder::NATIVE,
             checksums: false,
@@ -112,6 +112,8 @@ pub struct SessionInfo {
     pub session_id: SessionId,
     /// The client's id at the server.
     pub client_id: ClientId,
+    /// The identity that the client has proven. Its time is not kept here.
+    pub proven: Proven,
     /// True when the server lets this client act for its users.
     pub trusted: bool,
     /// True when messages and data carry checksums.
@@ -142,6 +144,7 @@ impl Default for SessionInfo {
         Self {
             session_id: SessionId::ZERO,
             client_id: ClientId::ZERO,
+            proven: Proven::default(),
             trusted: false,
             checksums: false,
             request_bytes: 0,

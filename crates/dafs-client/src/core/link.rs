@@ -16,10 +16,9 @@ use crate::limits::{LEASE_ASSUMED, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
 use dafs_dat::{Adapter, Address, ConnectError, Instant};
 use dafs_mem::{CheckedSlice, Inaccessible, Site};
 use dafs_wire::dafs::{
-    APPEND_INLINE_DATA_AT, Analyzer, ByteOrder, Checksum, Class, ClientConnectAuthReply,
-    CredHandle, ErrorBody, Fletcher32, HEADER_BYTES, Procedure, Request, RequestHeader,
-    ResponseHeader, SessionOptions, Status, encode_error, encode_request,
-    is_valid_inline_write_header_size, seal,
+    APPEND_INLINE_DATA_AT, Analyzer, ByteOrder, Checksum, Class, ClientId, CredHandle, ErrorBody,
+    Fletcher32, HEADER_BYTES, Procedure, Request, RequestHeader, ResponseHeader, SessionId,
+    SessionOptions, Status, encode_error, encode_request, is_valid_inline_write_header_size, seal,
 };
 use std::time::Duration;
 
@@ -275,9 +274,9 @@ impl Link {
     /// Checks the parameters in the server's answer.
     pub(super) fn accept_options(
         &mut self,
-        answer: &ClientConnectAuthReply<'_>,
+        options: &SessionOptions,
+        (session_id, client_id): (SessionId, ClientId),
     ) -> Result<(), Failure> {
-        let options = &answer.options;
         let size = |what: &str, stated: u32, ours: usize| {
             if (MESSAGE_BYTES_MIN as usize..=ours).contains(&(stated as usize)) {
                 return Ok(stated);
@@ -304,8 +303,8 @@ impl Link {
             size("requests", options.max_request_size, self.conn.sends.message_bytes())?;
         self.info.response_bytes =
             size("responses", options.max_response_size, self.conn.receives.message_bytes())?;
-        self.info.session_id = answer.session_id;
-        self.info.client_id = answer.client_id;
+        self.info.session_id = session_id;
+        self.info.client_id = client_id;
         self.info.checksums = options.use_checksums;
         // Only the credits in headers count: a server may agree to many requests and grant one
         // until the client has authenticated.

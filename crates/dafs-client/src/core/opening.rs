@@ -4,39 +4,50 @@
 //! * One request is outstanding until the session is ready.
 //! * The server's parameters are checked against those proposed (DAFS 4.4).
 
-use super::auth::{Challenge, Proof};
+use super::auth::Proof;
 use super::call::{Purpose, ReplyMessage};
 use super::failure::Failure;
 use super::recovery::Step;
 use super::session::{SessionCore, Stage};
-use crate::limits::{AUTH_STEPS_MAX, GROUPS_MAX, LEASE_ASSUMED, TRANSFER_BYTES_MAX};
+use crate::limits::{FIRST_MESSAGE_BYTES, GROUPS_MAX, LEASE_ASSUMED, TRANSFER_BYTES_MAX};
 use dafs_dat::Adapter;
 use dafs_wire::dafs::{
-    AuthRequest, AuthResult, ClientAuth, ClientConnectAuth, CredHandle, Credential, ErrorBody,
-    FsAttrMask, GetFsAttr, GssProcedure, GssService, Outcome, Procedure, RegisterCred, Reply,
-    Request, Seq, Status,
+    AuthRequest, AuthResult, ClientAuth, ClientAuthReply, ClientConnect, ClientConnectAuth,
+    ClientConnectAuthReply, ClientId, CredHandle, Credential, ErrorBody, FsAttrMask, GetFsAttr,
+    GssProcedure, GssService, HEADER_BYTES, Outcome, Procedure, RegisterCred, Reply, Request, Seq,
+    SessionId, SessionOptions, Status,
 };
 use std::time::Duration;
 
+/// Bytes of CLIENT_CONNECT_AUTH besides its names and token: the header, the fixed section, a count of 8 bytes
+/// before each of the three, and up to 7 bytes of padding behind it.
+const CONNECT_MESSAGE_BYTES: usize = HEADER_BYTES + 72 + 3 * 16;
+
+/// The same of CLIENT_AUTH.
+const AUTH_MESSAGE_BYTES: usize = HEADER_BYTES + 16 + 16;
+
 impl SessionCore {
-    pub(crate) fn send_connect(&mut self, adapter: &mut dyn Adapter) {
-        let proof = match self.link.config.authenticator.begin() {
-            Ok(proof) => proof,
-            Err(reason) => return self.end(adapter, Failure::refused(reason)),
-        };
+    /// Begins the session with the first proof.
+    pub(super) fn send_connect(&mut self, adapter: &mut dyn Adapter, proof: Proof) {
         let auth = match auth_request(&proof) {
             Ok(auth) => auth,
             Err(failure) => return self.end(adapter, failure),
         };
         let config = self.link.config.clone();
-        let request = Request::ClientConnectAuth(ClientConnectAuth {
-            options: self.link.proposal(),
-            fence_id: config.fence_id.as_deref().unwrap_or_default(),
-            client_id_string: &config.client_id_string,
-            client_verifier: config.client_verifier,
-            auth,
-        });
-        self.send_own(adapter, Purpose::Connect, &request);
+        let (fence_id, options) = (config.fence_id.as_deref(), self.link.proposal());
+        let (fence_id, client_id_string) =
+            (fence_id.unwrap_or_default(), &*config.client_id_string);
+        let client_verifier = config.client_verifier;
+        if is_long(&proof, fence_id, client_id_string) {
+            // The answer says how long the message with the proof may be.
+            let request = ClientConnect { options, fence_id, client_id_string, client_verifier };
+            self.send_own(adapter, Purpose::Connect, &Request::ClientConnect(request));
+            self.proofs.held = Some(proof);
+            return;
+        }
+        let request =
+            ClientConnectAuth { options, fence_id, client_id_string, client_verifier, auth };
+        self.send_own(adapter, Purpose::Connect, &Request::ClientConnectAuth(request));
     }
 
     /// Processes the answer to one step and goes on to the next.
@@ -52,24 +63,35 @@ impl SessionCore {
         let outcome = reply.decode().map_err(Failure::protocol)?;
         match (purpose, outcome) {
             (Purpose::Connect, Outcome::Ok(Reply::ClientConnectAuth(answer))) => {
-                self.link.accept_options(&answer)?;
-                self.back.agreed = answer.options.use_back_control_channel;
-                self.link.info.trusted = answer.trusted;
-                self.authenticated(adapter);
+                self.begin_session(&answer.options, (answer.session_id, answer.client_id))?;
+                self.authenticated(adapter, &answer.auth, answer.trusted)?;
+            }
+            (Purpose::Connect, Outcome::Ok(Reply::ClientConnect(answer))) => {
+                self.begin_session(&answer.options, (answer.session_id, answer.client_id))?;
+                let proof = self.proofs.held.take();
+                let proof = proof.ok_or_else(|| Failure::protocol("no proof is held back"))?;
+                self.send_proof(adapter, &proof)?;
             }
             (
                 Purpose::Connect,
-                Outcome::Error { body: ErrorBody::ClientConnectAuth(answer), .. },
+                Outcome::Error {
+                    status: Status::GssContinueInit,
+                    body: ErrorBody::ClientConnectAuth(answer),
+                },
             ) => {
-                self.link.accept_options(&answer)?;
-                self.back.agreed = answer.options.use_back_control_channel;
+                self.begin_session(&answer.options, (answer.session_id, answer.client_id))?;
                 self.next_proof(adapter, &answer.auth)?;
             }
             (Purpose::Authenticate, Outcome::Ok(Reply::ClientAuth(answer))) => {
-                self.link.info.trusted = answer.trusted;
-                self.authenticated(adapter);
+                self.authenticated(adapter, &answer.auth, answer.trusted)?;
             }
-            (Purpose::Authenticate, Outcome::Error { body: ErrorBody::ClientAuth(answer), .. }) => {
+            (
+                Purpose::Authenticate,
+                Outcome::Error {
+                    status: Status::GssContinueInit,
+                    body: ErrorBody::ClientAuth(answer),
+                },
+            ) => {
                 self.next_proof(adapter, &answer.auth)?;
             }
             (Purpose::RegisterCredential, Outcome::Ok(Reply::RegisterCred(answer))) => {
@@ -101,8 +123,8 @@ impl SessionCore {
                     self.stage = Stage::Ready;
                 }
             }
-            (_, Outcome::Error { status, .. }) => {
-                let refusal = refusal(purpose, reply.procedure, status);
+            (_, Outcome::Error { status, body }) => {
+                let refusal = refusal(purpose, reply.procedure, status, &body);
                 let passing = matches!(status, Status::Delay | Status::Grace | Status::Resource);
                 return Err(match refusal {
                     // A server that has just restarted may not be ready yet.
@@ -124,23 +146,43 @@ impl SessionCore {
         adapter: &mut dyn Adapter,
         answer: &AuthResult<'_>,
     ) -> Result<(), Failure> {
-        self.link.conn.auth_steps += 1;
-        if self.link.conn.auth_steps > AUTH_STEPS_MAX {
-            return Err(Failure::refused("authentication does not come to an end"));
+        let proof = self.further_proof(answer)?;
+        self.send_proof(adapter, &proof)
+    }
+
+    fn send_proof(&mut self, adapter: &mut dyn Adapter, proof: &Proof) -> Result<(), Failure> {
+        let auth = auth_request(proof)?;
+        if let AuthRequest::Gss { token, .. } = auth
+            && token.len() + AUTH_MESSAGE_BYTES > self.link.info.request_bytes as usize
+        {
+            return Err(Failure::refused(format_args!(
+                "a ticket of {} bytes is too long for this server; ask its operator for longer messages, or the \
+                 operator of the realm for tickets without authorisation data",
+                token.len()
+            )));
         }
-        let challenge = match answer {
-            AuthResult::Gss { major, minor, token } => {
-                Challenge { major: *major, minor: *minor, token: token.to_vec() }
-            }
-            _ => Challenge::default(),
-        };
-        let proof = self.link.config.authenticator.next(&challenge).map_err(Failure::refused)?;
-        let auth = auth_request(&proof)?;
         self.send_own(adapter, Purpose::Authenticate, &Request::ClientAuth(ClientAuth { auth }));
         Ok(())
     }
 
-    fn authenticated(&mut self, adapter: &mut dyn Adapter) {
+    fn begin_session(
+        &mut self,
+        options: &SessionOptions,
+        ids: (SessionId, ClientId),
+    ) -> Result<(), Failure> {
+        self.link.accept_options(options, ids)?;
+        self.back.agreed = options.use_back_control_channel;
+        Ok(())
+    }
+
+    fn authenticated(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        answer: &AuthResult<'_>,
+        trusted: bool,
+    ) -> Result<(), Failure> {
+        self.proved(answer)?;
+        self.link.info.trusted = trusted;
         if self.recovery.is_some() {
             self.enter_step(adapter, Step::Check);
         } else if self.link.config.is_data_server {
@@ -149,6 +191,7 @@ impl SessionCore {
         } else {
             self.meet_server(adapter);
         }
+        Ok(())
     }
 
     /// Registers the credential, if there is one and the server trusts the client, and goes on.
@@ -181,9 +224,48 @@ pub(super) fn auth_request(proof: &Proof) -> Result<AuthRequest<'_>, Failure> {
     })
 }
 
+/// True if a proof by GSS does not fit the first message.
+fn is_long(proof: &Proof, fence_id: &[u8], client_id: &[u8]) -> bool {
+    let Proof::Gss { token, .. } = proof else { return false };
+    token.len() + fence_id.len() + client_id.len() + CONNECT_MESSAGE_BYTES > FIRST_MESSAGE_BYTES
+}
+
+/// The numbers of GSS in a refusal.
+fn gss_status(body: &ErrorBody<'_>) -> Option<(u32, u32)> {
+    let (ErrorBody::ClientAuth(ClientAuthReply { auth, .. })
+    | ErrorBody::ClientConnectAuth(ClientConnectAuthReply { auth, .. })) = body
+    else {
+        return None;
+    };
+    match auth {
+        AuthResult::Gss { major, minor, .. } => Some((*major, *minor)),
+        _ => None,
+    }
+}
+
 /// The reason why the session could not be opened, with the remedy.
-fn refusal(purpose: Purpose, procedure: Procedure, status: Status) -> Failure {
+fn refusal(
+    purpose: Purpose,
+    procedure: Procedure,
+    status: Status,
+    body: &ErrorBody<'_>,
+) -> Failure {
+    if let (Status::NotAuthorized, Some((major, minor))) = (status, gss_status(body)) {
+        return Failure::refused(format_args!(
+            "{} failed: {status}: the server refuses the ticket (major {major:#x}, minor {}); the log of the \
+             server has the reason",
+            procedure.name(),
+            minor.cast_signed()
+        ));
+    }
     let remedy = match (purpose, status) {
+        (_, Status::WrongSec) => {
+            "; the export demands Kerberos: add ?sec=gss to the URL. Flavours that protect the data (krb5i, krb5p) \
+             are for shared memory alone"
+        }
+        (Purpose::Connect | Purpose::Authenticate, Status::NotSupp) => {
+            "; the server does not accept this kind of proof on this channel"
+        }
         (Purpose::Connect | Purpose::Authenticate, Status::NotAuthorized | Status::Acces) => {
             "; check user name and password, or ask the server's operator to trust this host"
         }

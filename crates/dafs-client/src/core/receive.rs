@@ -92,6 +92,7 @@ impl SessionCore {
             Purpose::Caller(_) | Purpose::Null | Purpose::Discard => {}
             Purpose::Hurry | Purpose::Return => {}
             Purpose::Stray(number) => self.calls.on_returned(number, reply.status, self.link.now),
+            Purpose::Renew => return self.on_renewal_reply(adapter, reply),
             Purpose::Batch(message) => return self.on_batch_reply(adapter, message, reply),
             Purpose::Disconnect => self.end(adapter, Failure::Closed),
             Purpose::Check(_) | Purpose::Fetch(_) | Purpose::Reclaim(_) => {

@@ -15,6 +15,7 @@ use super::failure::Failure;
 use super::link::Link;
 use super::memory::{Memories, RegisteredMemory};
 use super::orphans::Orphans;
+use super::proofs::Proofs;
 use super::recovery::Recovery;
 use dafs_dat::{
     Adapter, Address, Completion, ConnectError, Event, Instant, Operation, RegisterError,
@@ -78,6 +79,7 @@ pub struct SessionCore {
     pub(crate) memories: Memories,
     pub(crate) calls: Calls,
     pub(crate) back: Back,
+    pub(crate) proofs: Proofs,
     /// Present while a lost connection is being replaced.
     pub(crate) recovery: Option<Box<Recovery>>,
     /// The loss of the first in the current row of connections that have failed.
@@ -106,6 +108,7 @@ impl SessionCore {
             memories: Memories::default(),
             calls: Calls { keeps_requests, ..Calls::default() },
             back: Back::default(),
+            proofs: Proofs::default(),
             recovery: None,
             lost_at: None,
             closing: false,
@@ -237,7 +240,7 @@ impl SessionCore {
         if self.stage == Stage::Connecting {
             self.stage = Stage::Opening;
         }
-        self.send_connect(adapter);
+        self.open(adapter);
     }
 
     fn on_completion(&mut self, adapter: &mut dyn Adapter, completion: Completion) {

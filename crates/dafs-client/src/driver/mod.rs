@@ -26,8 +26,8 @@ mod waiter;
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::{End, Ending, IoBuffer};
 use crate::core::{
-    BackStage, ChainMember, Done, Failure, Piece, Refused, ReplyMessage, SessionCore, SessionInfo,
-    SessionStats, Stage,
+    BackStage, ChainMember, Done, Failure, Piece, Prepared, Refused, ReplyMessage, SessionCore,
+    SessionInfo, SessionStats, Stage,
 };
 use crate::delegation::{DelegationHolder, Holders};
 use crate::error::{Error, Result};
@@ -433,6 +433,18 @@ impl Shared {
                 result => return result,
             }
         }
+    }
+
+    /// Sends a proof of identity that was due, or notes why there is none.
+    pub(crate) fn give_proof(&self, prepared: Prepared) {
+        let Ok(mut driver) = self.lock() else { return };
+        driver.give_proof(prepared);
+        // The end of the session may be the result.
+        self.tell(&mut driver);
+        self.keep_armed(&mut driver);
+        drop(driver);
+        // No other thread may be waiting for the answer.
+        self.helper.wake();
     }
 
     /// Sends one request and waits for its answer. Retries while the server answers DELAY or GRACE.

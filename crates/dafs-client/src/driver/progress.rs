@@ -7,8 +7,8 @@ use super::spinning::Spinning;
 use super::{Driver, Leader, Leave, Slot, coarse_now};
 use crate::cache::DirectUse;
 use crate::core::{
-    BackEvent, BackStage, Completed, Done, Failure, Piece, ReadCall, Refused, RegisteredMemory,
-    SessionCore, WriteCall,
+    Authenticator, BackEvent, BackStage, Completed, Done, Failure, Piece, Prepared, ReadCall,
+    Refused, RegisteredMemory, SessionCore, WriteCall,
 };
 use crate::delegation::{DelegationNotice, Granted, HeldAttributes, Holders};
 use crate::error::Result;
@@ -66,6 +66,22 @@ impl Driver {
         &self.core
     }
 
+    /// The time at which a proof of identity is due, if one is.
+    pub(crate) fn proof_due_at(&self) -> Option<Instant> {
+        self.core.proof_due_at()
+    }
+
+    /// Begins a proof that is due.
+    pub(crate) fn begin_proof(&mut self, now: Instant) -> Option<Arc<dyn Authenticator>> {
+        self.core.begin_proof(now)
+    }
+
+    /// Sends a proof that was due.
+    pub(crate) fn give_proof(&mut self, prepared: Prepared) {
+        self.core.give_proof(&mut *self.adapter, prepared, Instant::now());
+        self.adapter.flush();
+    }
+
     pub(crate) fn adapter(&mut self) -> &mut dyn Adapter {
         &mut *self.adapter
     }
@@ -101,6 +117,9 @@ impl Driver {
         }
         if !self.leaves.is_empty() {
             self.leave_all();
+        }
+        if self.core.proof_due_at().is_some_and(|at| at <= now) {
+            self.helper.wake();
         }
         count
     }

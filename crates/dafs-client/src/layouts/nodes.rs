@@ -10,7 +10,7 @@
 use super::plan::Place;
 use super::sent::Failure;
 use crate::connect;
-use crate::core::{Authenticator, Challenge, Proof};
+use crate::core::{Authenticator, Exchange, Fixed, Proof};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
@@ -238,12 +238,9 @@ pub(super) fn is_hurry(session: &Shared, error: &Error) -> bool {
 struct Ticket(Arc<[u8]>);
 
 impl Authenticator for Ticket {
-    fn begin(&self) -> Result<Proof, String> {
-        Ok(Proof::Text { id: b"x-ticket".to_vec(), password: self.0.to_vec() })
-    }
-
-    fn next(&self, _: &Challenge) -> Result<Proof, String> {
-        Err("the data server wants more than the metadata server's word".into())
+    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+        let (id, password) = (b"x-ticket".to_vec(), self.0.to_vec());
+        Ok(Fixed::exchange(Proof::Text { id, password }))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The options behind the question mark of a URL.
 
 use super::{USER, UrlError, unescape};
+use crate::gss::GssCredentials;
 use crate::limits::SPIN_POLLS;
 use crate::options::{TransportChoice, WaitPolicy};
 use percent_encoding::{AsciiSet, percent_encode};
@@ -17,6 +18,10 @@ const TRANSPORT: &str = "transport";
 const WAIT: &str = "wait";
 const CHECKSUMS: &str = "checksums";
 const PNFS: &str = "pnfs";
+const SEC: &str = "sec";
+const CCACHE: &str = "ccache";
+const KEYTAB: &str = "keytab";
+const PRINCIPAL: &str = "principal";
 
 const TRANSPORTS: [(&str, TransportChoice); 3] = [
     ("auto", TransportChoice::Auto),
@@ -28,6 +33,8 @@ const WAITS: [(&str, WaitPolicy); 3] = [
     ("poll", WaitPolicy::Poll),
     ("sleep", WaitPolicy::Sleep),
 ];
+/// The one way to prove who the client is that a URL can ask for.
+const SECS: [(&str, bool); 1] = [("gss", true)];
 const ANSWERS: [(&str, bool); 2] = [("yes", true), ("no", false)];
 
 /// The options that a URL gives.
@@ -41,6 +48,11 @@ pub(super) struct Options {
     pub(super) wait: Option<WaitPolicy>,
     pub(super) checksums: Option<bool>,
     pub(super) pnfs: Option<bool>,
+    /// True for GSS.
+    pub(super) sec: Option<bool>,
+    pub(super) ccache: Option<String>,
+    pub(super) keytab: Option<String>,
+    pub(super) principal: Option<String>,
 }
 
 impl Options {
@@ -52,11 +64,13 @@ impl Options {
             if value.is_empty() || value.contains('?') {
                 return Err(unknown());
             }
+            let text = || String::from_utf8(unescape(value)?).map_err(|_| unknown());
             let first = match name {
-                FENCE_ID => {
-                    let id = String::from_utf8(unescape(value)?).map_err(|_| unknown())?;
-                    give(&mut options.fence_id, Some(id))
-                }
+                FENCE_ID => give(&mut options.fence_id, Some(text()?)),
+                SEC => give(&mut options.sec, named(&SECS, value)),
+                CCACHE => give(&mut options.ccache, Some(text()?)),
+                KEYTAB => give(&mut options.keytab, Some(text()?)),
+                PRINCIPAL => give(&mut options.principal, Some(text()?)),
                 RECOVERY => give(&mut options.recovery_seconds, Some(parse_seconds(value)?)),
                 DEADLINE => give(&mut options.deadline_seconds, Some(parse_seconds(value)?)),
                 CONNECT_TIMEOUT => {
@@ -74,7 +88,32 @@ impl Options {
                 return Err(UrlError::Twice(name.into()));
             }
         }
+        options.check_gss()?;
         Ok(options)
+    }
+
+    fn check_gss(&self) -> Result<(), UrlError> {
+        let (cache, keytab, principal) =
+            (self.ccache.is_some(), self.keytab.is_some(), self.principal.is_some());
+        let wrong = match self.sec {
+            None if cache || keytab || principal => "tickets without sec=gss",
+            _ if cache && keytab => "both a cache and a keytab",
+            _ if principal && !keytab => "a principal without a keytab",
+            _ => return Ok(()),
+        };
+        Err(UrlError::Gss(wrong))
+    }
+
+    /// The tickets to use, with GSS.
+    pub(super) fn gss(&self) -> Option<GssCredentials> {
+        self.sec?;
+        Some(match (&self.ccache, &self.keytab) {
+            (Some(name), _) => GssCredentials::Cache(name.clone()),
+            (None, Some(path)) => {
+                GssCredentials::Keytab { path: path.into(), principal: self.principal.clone() }
+            }
+            (None, None) => GssCredentials::Default,
+        })
     }
 }
 
@@ -100,10 +139,12 @@ fn parse_seconds(text: &str) -> Result<u32, UrlError> {
 
 impl Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = self.fence_id.as_ref();
+        let text = |text: &Option<String>| {
+            text.as_ref().map(|text| percent_encode(text.as_bytes(), OPTION).to_string())
+        };
         let seconds = |time: Option<u32>| time.map(|time| time.to_string());
         let given = [
-            (FENCE_ID, id.map(|id| percent_encode(id.as_bytes(), OPTION).to_string())),
+            (FENCE_ID, text(&self.fence_id)),
             (RECOVERY, seconds(self.recovery_seconds)),
             (DEADLINE, seconds(self.deadline_seconds)),
             (CONNECT_TIMEOUT, seconds(self.connect_timeout_seconds)),
@@ -111,6 +152,10 @@ impl Display for Options {
             (WAIT, name_of(&WAITS, self.wait)),
             (CHECKSUMS, name_of(&ANSWERS, self.checksums)),
             (PNFS, name_of(&ANSWERS, self.pnfs)),
+            (SEC, name_of(&SECS, self.sec)),
+            (CCACHE, text(&self.ccache)),
+            (KEYTAB, text(&self.keytab)),
+            (PRINCIPAL, text(&self.principal)),
         ];
         let mut mark = '?';
         for (name, value) in given {

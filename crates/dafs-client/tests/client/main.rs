@@ -14,6 +14,7 @@ mod files;
 mod fsx;
 mod given_up;
 mod groups;
+mod gss;
 mod guide;
 mod lent;
 mod lost;

@@ -3,8 +3,8 @@
 use crate::fake::{Answer, ROOT, World, pattern};
 use dafs_client::Stability;
 use dafs_client::core::{
-    Authenticator, Challenge, CredentialIds, Done, Failure, Piece, Proof, Refused, SessionConfig,
-    Stage,
+    Authenticator, Challenge, CredentialIds, Done, Exchange, Failure, Piece, Proof, Proven,
+    Refused, SessionConfig, Stage,
 };
 use dafs_dat::sim::SimFaults;
 use dafs_wire::dafs::{ByteOrder, Commit, Procedure, Request, Status};
@@ -94,13 +94,25 @@ fn the_credential_of_the_process_is_used_when_the_server_trusts() {
 struct Rounds;
 
 impl Authenticator for Rounds {
-    fn begin(&self) -> Result<Proof, String> {
-        Ok(Proof::Gss { procedure: 1, service: 1, token: b"hello".to_vec() })
+    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Exchange for Rounds {
+    fn prove(&mut self, challenge: Option<&Challenge>) -> Result<Proof, String> {
+        let (procedure, token) = match challenge {
+            None => (1, &b"hello"[..]),
+            Some(challenge) => {
+                assert_eq!(challenge.token, b"challenge");
+                (2, &b"more"[..])
+            }
+        };
+        Ok(Proof::Gss { procedure, service: 1, token: token.to_vec() })
     }
 
-    fn next(&self, challenge: &Challenge) -> Result<Proof, String> {
-        assert_eq!(challenge.token, b"challenge");
-        Ok(Proof::Gss { procedure: 2, service: 1, token: b"more".to_vec() })
+    fn accepted(&mut self, _: &Challenge) -> Result<Proven, String> {
+        Ok(Proven::default())
     }
 }
 

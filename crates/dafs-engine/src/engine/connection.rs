@@ -8,13 +8,16 @@
 use super::back::Back;
 use super::chain::Chains;
 use crate::auth::Admission;
+use crate::gss::PartialContext;
 use crate::limits::SessionLimits;
 use crate::ops::batch::Queue;
 use dafs_dat::connections::{Admitted, Closed};
 use dafs_dat::slots::Receives;
 use dafs_dat::{Adapter, EndpointId, Instant, PeerInfo};
 use dafs_service::durable::LoggedChange;
-use dafs_service::{Client, ClientKey, OpenState, Owner, SessionReplies, StateId, Ticket};
+use dafs_service::{
+    Client, ClientKey, OpenState, Owner, SessionProof, SessionReplies, StateId, Ticket,
+};
 use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -78,6 +81,12 @@ pub(super) struct Connection {
     /// Authentication attempts so far. The flag is true while one is checked.
     pub(super) proofs: u32,
     pub(super) proving: bool,
+    /// A context of GSS that needs another token of the client.
+    pub(super) context: Option<PartialContext>,
+    /// A version of the exports, and true if some of them admit proven sessions alone.
+    pub(super) demands: Option<(u64, bool)>,
+    /// The log has told that an export demands more protection than this connection has.
+    pub(super) has_noted_clear: bool,
     /// Set for the job that checks a proof, when its connection is gone.
     pub(super) gone: Arc<AtomicBool>,
     /// Sends and RDMA posted and not completed, and the time of the last completion.
@@ -263,6 +272,9 @@ impl Connection {
             batch: None,
             proofs: 0,
             proving: false,
+            context: None,
+            demands: None,
+            has_noted_clear: false,
             gone: Arc::default(),
             work_posted: 0,
             sent_total: 0,
@@ -299,6 +311,32 @@ impl Connection {
     /// Returns the client's record and credential, once the client has authenticated.
     pub(super) fn proven(&self) -> Option<&Proven> {
         self.session.as_ref()?.proven.as_ref()
+    }
+
+    /// True if the client's proof has ended for so long. Only proofs by GSS end.
+    pub(super) fn proof_ended_before(&self, now: Instant, time: Duration) -> bool {
+        let proof = self.proven().and_then(|proven| proven.admission.gss.as_ref());
+        proof.is_some_and(|proof| proof.until + time < now)
+    }
+
+    /// True if the client must prove its principal again before anything else.
+    pub(super) fn has_proof_ended(&self, now: Instant) -> bool {
+        self.proof_ended_before(now, Duration::ZERO)
+    }
+
+    /// True on a channel that no other user can read or change: memory shared with a process that the
+    /// kernel names.
+    pub(super) fn is_private(&self) -> bool {
+        self.peer.process.is_some() && self.peer.address.is_none()
+    }
+
+    /// Returns what its session has proven, for the rules of exports.
+    pub(super) fn session_proof(&self) -> SessionProof {
+        match self.proven().and_then(|proven| proven.admission.gss.as_ref()) {
+            None => SessionProof::Unproven,
+            Some(_) if self.is_private() => SessionProof::ProvenInPrivate,
+            Some(_) => SessionProof::Proven,
+        }
     }
 
     pub(super) fn client(&self) -> Option<&Arc<Client>> {

@@ -14,7 +14,9 @@ use crate::auth::Admission;
 use crate::ops::{attr, open, read, write};
 use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
-use dafs_service::{DataRole, Export, ForeignUse, Handle, ServiceError, StateRef, Ticket, Usage};
+use dafs_service::{
+    DataRole, Export, ForeignUse, Handle, ServiceError, StateRef, Ticket, TransportSecurity, Usage,
+};
 use dafs_store::{
     Attr, Cred, DataFile, DataUse, FileId, OpenFile, OpenMode, PartOfFile, Result, StoreError,
     Wait, fill,
@@ -45,7 +47,7 @@ pub(super) fn admit_by_ticket(
     // than that of the session does no harm.
     let made = cx.now;
     cx.connection.session.as_mut()?.ticket = Some((Arc::new(ticket), made));
-    Some(Admission { identity, cred: Cred::new(NOBODY, NOBODY), trusted: false })
+    Some(Admission { identity, cred: Cred::new(NOBODY, NOBODY), trusted: false, gss: None })
 }
 
 /// Executes a request at a data server.
@@ -91,6 +93,7 @@ pub(super) fn judged_file(
         handle: convert::handle(fh),
         state: StateRef::from(convert::state_id(id)),
         write: need.write,
+        security: cx.security(),
         made,
         clock: cx.shared.clock,
     };
@@ -112,6 +115,8 @@ struct AuthorisedFile {
     handle: Handle,
     state: StateRef,
     write: bool,
+    /// The protection of the connection.
+    security: TransportSecurity,
     /// The start of the session, and a clock for its age: a request may wait before its check.
     made: Instant,
     clock: fn() -> Instant,
@@ -122,7 +127,10 @@ impl AuthorisedFile {
         let Ticket { owner, identity } = &*self.ticket;
         let component = [&self.handle.fs.0[..], &self.handle.file.0[..]].concat();
         let (state, write, now_ns) = (self.state, self.write, (self.clock)().0);
-        let wanted = ForeignUse { owner, identity, component: &component, state, write, now_ns };
+        let component = &component[..];
+        let (flavour, security) = (None, self.security);
+        let wanted =
+            ForeignUse { owner, identity, component, state, write, flavour, security, now_ns };
         let age = self.role.states.check(&wanted).map_err(|error| match error {
             ServiceError::Store(error) => error,
             ServiceError::Delay | ServiceError::WouldWait | ServiceError::Resource => {

@@ -20,7 +20,7 @@ use super::request::{Call, Context, Keep};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Work};
 use dafs_dat::PeerInfo;
 use dafs_service::durable::{Change, Intended, Notify, Session, Settled};
-use dafs_service::{Handle, Identity, RequestKey};
+use dafs_service::{Handle, Identity, RequestKey, Sender};
 use dafs_store::AppendWitness;
 use dafs_wire::dafs::{ByteOrder, Procedure, Status};
 use std::sync::Arc;
@@ -86,6 +86,7 @@ impl Context<'_> {
             stream: call.header.stream_id,
             sequence: call.header.seq_number,
             procedure: call.header.procedure,
+            sender: Sender::OF_SESSION,
         };
         let (kept, ready) = (call.keep == Keep::Reply, self.notify(id));
         let intended = self.call_service(&call, |service, caller| match kept {

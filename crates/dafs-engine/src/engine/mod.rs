@@ -18,9 +18,11 @@ mod chain;
 mod connection;
 pub(crate) mod convert;
 mod counts;
+pub(crate) mod credentials;
 mod data_door;
 mod drain;
 mod durable;
+mod gss;
 pub(crate) mod memory;
 mod registry;
 mod reply;
@@ -595,6 +597,7 @@ impl Engine {
     fn tick(&mut self, now: Instant) {
         let handshake = Duration::from_secs(self.shared.limits.handshake_seconds);
         self.shared.authenticator.trim(now);
+        let lease = self.shared.service.config().lease_time;
         let pending = &self.pending;
         for Port { link, connections, .. } in &mut self.ports {
             link.staging.trim(&mut *link.adapter);
@@ -607,7 +610,9 @@ impl Engine {
                         !session.is_some_and(|s| self.shared.registry.has_session(s.id))
                             || connection.back.as_ref().is_some_and(|back| back.is_overdue(now))
                     }
-                    Phase::Ready | Phase::Closing => false,
+                    // Its state stays for a lease, in which another proof may come.
+                    Phase::Ready => connection.proof_ended_before(now, lease),
+                    Phase::Closing => false,
                 };
                 let (owner, wanted) = (connection.owner, |id| pending.chunks_wanted(id));
                 let stalled =
@@ -618,6 +623,7 @@ impl Engine {
                         (Some(closed), _) => closed,
                         _ if stalled => "the client stopped answering in time",
                         (_, Phase::Bound) => "no session, or no answer to a call in time",
+                        (_, Phase::Ready) => "the client's proof of identity has ended",
                         _ => "no session in time",
                     };
                     tracing::warn!(peer = %connection.peer, "connection dropped: {why}");

@@ -5,11 +5,14 @@ use super::chain::ChainId;
 use super::connection::{Connection, Phase};
 use super::memory::SlotPart;
 use super::work::{JobDone, PendingTable};
-use super::{Link, Shared, data_door, session_ops};
+use super::{Link, Shared, credentials, data_door, gss, session_ops};
 use crate::inbox::Inbox;
-use crate::ops::{self, batch, fence};
+use crate::ops::{self, batch, fence, security, transport};
 use dafs_dat::Instant;
-use dafs_service::{Caller, Client, Handle, OpenState, Service, ServiceError, StateId, Subject};
+use dafs_service::{
+    Caller, Client, Handle, OpenState, Service, ServiceError, SessionProof, StateId, Subject,
+    TransportSecurity,
+};
 use dafs_store::{Cred, OpenFile, OpenMode, Wait};
 use dafs_wire::dafs::{
     ChainFlags, Class, CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION, Procedure, Request,
@@ -171,7 +174,10 @@ impl Context<'_> {
         if header.desired_nreq != 0 {
             self.connection.credits.desired = header.desired_nreq;
         }
-        if let Some(client) = self.connection.client() {
+        // A client whose proof has ended keeps its state for a lease, and no longer.
+        if let Some(client) = self.connection.client()
+            && !self.connection.has_proof_ended(self.now)
+        {
             client.renew(self.now.0);
         }
         match self.connection.chains.arrive(&header, procedure) {
@@ -234,23 +240,30 @@ impl Context<'_> {
             Phase::New => session_ops::first_request(self, call, &request),
             Phase::Unproven => match request {
                 Request::ClientAuth(args) => session_ops::client_auth(self, call, &args),
-                Request::SecInfo => session_ops::sec_info(self, call),
+                Request::SecInfo => credentials::sec_info(self, call),
                 Request::ClientConnect(_)
                 | Request::ClientConnectAuth(_)
                 | Request::ConnectBind(_) => Err(Status::IllegalState),
                 _ => Err(Status::NotAuthenticated),
             },
-            Phase::Ready => self.request(call, &request),
+            Phase::Ready => match request {
+                Request::ClientAuth(args) => gss::prove_again(self, call, &args),
+                Request::SecInfo | Request::Disconnect => self.request(call, &request),
+                _ if self.connection.has_proof_ended(self.now) => Err(Status::NotAuthenticated),
+                _ => self.request(call, &request),
+            },
             // The server is the requester there, and the client must send no request.
             Phase::Bound | Phase::Closing => Err(Status::IllegalState),
         }
     }
 
     fn request(&mut self, call: &Call, request: &Request<'_>) -> Done {
+        transport::check_transport(self, request)?;
         if self.shared.data.is_some() {
             return data_door::data_request(self, call, request);
         }
         fence::check_fences(self, request)?;
+        security::check_exports(self, request)?;
         if self.outlive(call) {
             return Ok(());
         }
@@ -361,9 +374,51 @@ impl Context<'_> {
         self.connection.fence_id()
     }
 
+    /// True if the bytes of this connection leave this host nowhere, and its kernel vouches for the
+    /// process.
+    pub(crate) fn is_private(&self) -> bool {
+        let peer = &self.connection.peer;
+        peer.is_local && peer.address.is_none()
+    }
+
+    /// The protection of this connection, as exports count it.
+    pub(crate) fn security(&self) -> TransportSecurity {
+        match self.is_private() {
+            true => TransportSecurity::Mtls,
+            false => TransportSecurity::None,
+        }
+    }
+
+    /// Logs once for each connection that an export demands more protection.
+    pub(crate) fn note_clear(&mut self, least: TransportSecurity) {
+        if !std::mem::replace(&mut self.connection.has_noted_clear, true) {
+            tracing::warn!(
+                peer = %self.connection.peer,
+                "a DAFS client was refused because an export demands transport_security = \"{least}\", \
+                 and DAFS has no TLS yet; let the client mount by NFS over TCP with xprtsec={least}, or \
+                 use shared memory on this host"
+            );
+        }
+    }
+
     /// True if the client may choose users itself.
     pub(crate) fn is_trusted(&self) -> bool {
         self.connection.proven().is_some_and(|proven| proven.admission.trusted)
+    }
+
+    /// Returns what the session has proven, for the rules of exports.
+    pub(crate) fn session_proof(&self) -> SessionProof {
+        self.connection.session_proof()
+    }
+
+    /// True if some export admits proven sessions alone.
+    pub(crate) fn exports_demand_proof(&mut self) -> bool {
+        let version = self.shared.service.namespace_version();
+        let known = self.connection.demands.filter(|(of, _)| *of == version);
+        let (_, demands) =
+            known.unwrap_or_else(|| (version, self.shared.service.namespace().demands_proof()));
+        self.connection.demands = Some((version, demands));
+        demands
     }
 
     /// Returns the cost of listings in this turn.

@@ -6,8 +6,8 @@
 
 use super::connection::Phase;
 use super::request::{Call, Context, Done};
-use super::session_ops;
 use super::work::{JobResult, Pending, PendingId, Report, Work, submit};
+use super::{gss, session_ops};
 use crate::ops::{append, attr, batch, fence, open, read, write};
 use dafs_service::Handle;
 use dafs_wire::dafs::Status;
@@ -144,6 +144,7 @@ impl Context<'_> {
             (Work::Authenticate, JobResult::Admission(admission)) => {
                 session_ops::proof_checked(self, &call, Some(admission))
             }
+            (Work::Authenticate, JobResult::Gss(step)) => gss::token_taken(self, &call, step),
             (Work::Authenticate, _) => session_ops::proof_checked(self, &call, None),
             (Work::Call, JobResult::Call(rest)) => (rest.0)(self, &call),
             (Work::Commit, JobResult::Unit(result)) => open::commit_done(self, &call, result),

@@ -1,10 +1,11 @@
-//! Sessions: connection, authentication, bound channels, credentials, disconnection.
+//! Sessions: connection, authentication, bound channels, disconnection.
 
 use super::back::{Address, Back, BackFront, Mail};
 use super::connection::{Channel, Phase, Proven, Session};
 use super::convert;
 use super::data_door::admit_by_ticket;
 use super::durable::journal_session;
+use super::gss;
 use super::registry::{SessionEntry, host_of};
 use super::request::{Call, Context, Done};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Rest, Work, submit};
@@ -17,13 +18,10 @@ use crate::ops::batch::Queue;
 use dafs_dat::DisconnectReason;
 use dafs_service::durable::Settled;
 use dafs_service::{Client, Registered, ServiceError, SessionReplies, Subject, is_fence_id};
-use dafs_store::Cred;
 use dafs_wire::dafs::{
-    AuthRequest, AuthResult, AuthType, ByteOrder, ChannelUse, ClientAuth, ClientAuthReply,
-    ClientConnect, ClientConnectAuth, ClientConnectAuthReply, ClientConnectReply, ConnectBind,
-    ConnectBindReply, CredHandle, CredHandleBody, Credential, Procedure, RegisterCred, Reply,
-    Request, SecInfoEntry, SecInfoReply, Seq, ServerAuth, ServerAuthReply, SessionId,
-    SessionOptions, Status,
+    AuthRequest, AuthResult, ByteOrder, ChannelUse, ClientAuth, ClientAuthReply, ClientConnect,
+    ClientConnectAuth, ClientConnectAuthReply, ClientConnectReply, ConnectBind, ConnectBindReply,
+    Procedure, Reply, Request, SessionId, SessionOptions, Status,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -73,8 +71,9 @@ fn client_connect_auth(cx: &mut Context<'_>, call: &Call, args: &ClientConnectAu
 
 /// Resets a connection after a failed message that connects and authenticates, because that is
 /// atomic. The next message is a first message again, and so may be as long as one.
-fn begin_again(cx: &mut Context<'_>) {
+pub(super) fn begin_again(cx: &mut Context<'_>) {
     cx.connection.phase = Phase::New;
+    cx.connection.context = None;
     if let Some(session) = cx.connection.session.take()
         && let Some(proven) = &session.proven
     {
@@ -152,11 +151,14 @@ pub(super) fn client_auth(cx: &mut Context<'_>, call: &Call, args: &ClientAuth<'
 
 /// Checks a proof. Only one check runs at a time, because two successes would begin two
 /// sessions. Their number is limited, so that a connection is of no use for password guesses.
-fn authenticate(cx: &mut Context<'_>, call: &Call, auth: &AuthRequest<'_>) -> Done {
+pub(super) fn authenticate(cx: &mut Context<'_>, call: &Call, auth: &AuthRequest<'_>) -> Done {
     if cx.connection.proving {
         return Err(Status::IllegalState);
     }
-    cx.connection.proofs += 1;
+    if !gss::goes_on(auth) {
+        cx.connection.context = None;
+        cx.connection.proofs += 1;
+    }
     if cx.connection.proofs > PROOFS_MAX {
         cx.drop_session("too many proofs of identity have failed");
         return Ok(());
@@ -170,7 +172,10 @@ fn authenticate(cx: &mut Context<'_>, call: &Call, auth: &AuthRequest<'_>) -> Do
         AuthRequest::Text { id, password } if cx.shared.authenticator.has_passwords() => {
             Proof::Text { user: id.to_vec(), password: password.to_vec() }
         }
-        AuthRequest::Text { .. } | AuthRequest::Gss { .. } => return Err(Status::NotSupp),
+        AuthRequest::Gss { procedure, service, token } => {
+            return gss::take_token(cx, call, (procedure, service), token);
+        }
+        AuthRequest::Text { .. } => return Err(Status::NotSupp),
     };
     let peer = cx.connection.peer.clone();
     if let Proof::None = proof {
@@ -219,7 +224,7 @@ pub(super) fn proof_checked(
 }
 
 /// Handles an accepted or refused proof.
-fn admission_done(
+pub(super) fn admission_done(
     cx: &mut Context<'_>,
     call: &Call,
     admission: Result<Admission, NotProven>,
@@ -230,6 +235,9 @@ fn admission_done(
     })?;
     if call.procedure == Some(Procedure::ConnectBind) {
         return bind_done(cx, call, &admission);
+    }
+    if cx.connection.phase == Phase::Ready {
+        return gss::proven_again(cx, call, admission);
     }
     let Some(session) = &cx.connection.session else { return Err(Status::IllegalState) };
     if session.replies.is_none() || !cx.shared.service.durable.has_journal() {
@@ -335,9 +343,9 @@ fn client_registered(
     let registered = registered.map_err(convert::status)?;
     let Some(session) = &mut cx.connection.session else { return Err(Status::IllegalState) };
     let (trusted, identity) = (admission.trusted, admission.identity.clone());
-    let auth = auth_result(&admission);
     registered.client.session_started();
-    session.proven = Some(Proven { client: registered.client.clone(), admission });
+    let kept = admission.without_token();
+    session.proven = Some(Proven { client: registered.client.clone(), admission: kept });
     let (id, key, options) = (session.id, session.client_key, session.options);
     let entry = SessionEntry {
         record: registered.client.clone(),
@@ -353,6 +361,8 @@ fn client_registered(
     let front: Weak<BackFront> = Arc::downgrade(cx.front);
     registered.client.set_front(front);
     cx.connection.establish(Phase::Ready);
+    cx.connection.proofs = 0;
+    let auth = auth_result(&admission);
     tracing::debug!(peer = %cx.connection.peer, trusted, "session ready");
     if call.procedure == Some(Procedure::ClientConnectAuth) {
         let client_id = convert::client_id(key);
@@ -480,62 +490,11 @@ pub(crate) fn disconnect(cx: &mut Context<'_>, call: &Call) -> Done {
     Ok(())
 }
 
-pub(crate) fn sec_info(cx: &mut Context<'_>, call: &Call) -> Done {
-    let authenticator = &cx.shared.authenticator;
-    let mut entries = [SecInfoEntry::None; 2];
-    let mut count = 0;
-    if authenticator.allows_none(&cx.connection.peer) {
-        count += 1;
-    }
-    if authenticator.has_passwords() {
-        entries[count] = SecInfoEntry::Text;
-        count += 1;
-    }
-    let entries = Seq::new(&entries[..count]);
-    cx.reply(call, &Reply::SecInfo(SecInfoReply { entries }))
-}
-
-/// Returns the server's own proof: with TEXT, a name and a password that the client compares.
-pub(crate) fn server_auth(cx: &mut Context<'_>, call: &Call, args: &ServerAuth) -> Done {
-    let authenticator = cx.shared.authenticator.clone();
-    let (id, password): (&[u8], &[u8]) = match (args.auth_type, authenticator.own_identity()) {
-        (AuthType::None | AuthType::Default, _) => (b"", b""),
-        (AuthType::Text, Some(own)) => (own.id.as_bytes(), own.password.as_bytes()),
-        (AuthType::Text, None) | (AuthType::Gss, _) => return Err(Status::NotSupp),
-    };
-    cx.reply(call, &Reply::ServerAuth(ServerAuthReply { id, password }))
-}
-
-pub(crate) fn register_cred(cx: &mut Context<'_>, call: &Call, args: &RegisterCred<'_>) -> Done {
-    let proven = cx.connection.proven().ok_or(Status::NotAuthenticated)?;
-    if !proven.admission.trusted {
-        return Err(Status::NotAuthorized);
-    }
-    let cred = match args.credential {
-        Credential::Id { uid, gid, groups } => Cred { uid, gid, groups: groups.iter().collect() },
-        Credential::Default => proven.admission.cred.clone(),
-        Credential::Name(_) | Credential::Gss(_) => return Err(Status::NotSupp),
-    };
-    let max = cx.shared.limits.credentials_max as usize;
-    let number = proven.client.register_cred(cred, max).ok_or(Status::NoCreds)?;
-    let body = CredHandleBody { cred_handle: CredHandle(number) };
-    cx.reply(call, &Reply::RegisterCred(body))
-}
-
-pub(crate) fn release_cred(cx: &mut Context<'_>, call: &Call, args: &CredHandleBody) -> Done {
-    let proven = cx.connection.proven().ok_or(Status::NotAuthenticated)?;
-    if !proven.admission.trusted {
-        return Err(Status::NotAuthorized);
-    }
-    if !proven.client.release_cred(args.cred_handle.0) {
-        return Err(Status::CrHandConflict);
-    }
-    cx.reply(call, &Reply::ReleaseCred)
-}
-
-fn auth_result(admission: &Admission) -> AuthResult<'static> {
-    match admission.identity.mechanism {
-        "text" => AuthResult::Text,
+/// Returns what a client is told of its proof.
+pub(super) fn auth_result(admission: &Admission) -> AuthResult<'_> {
+    match (&admission.gss, admission.identity.mechanism) {
+        (Some(proof), _) => AuthResult::Gss { major: 0, minor: 0, token: &proof.token },
+        (None, "text") => AuthResult::Text,
         _ => AuthResult::None,
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that wait for a device, a password check or RDMA.
+//! Requests that wait for a device, a check of a proof or RDMA.
 //!
 //! Invariants
 //! * A waiting request holds its receive slot and stream until it is answered or its connection is
@@ -11,6 +11,7 @@ use super::back::Mail;
 use super::memory::ReplySlot;
 use super::request::{Call, Context, Done};
 use crate::auth::{Admission, NotProven};
+use crate::gss::GssStep;
 use crate::inbox::Inbox;
 use crate::ops::append::AppendTransfer;
 use crate::ops::attr::FetchAttributes;
@@ -72,6 +73,8 @@ pub enum JobResult {
     Fence(Result<(), ServiceError>),
     /// The result of an authentication.
     Admission(Result<Admission, NotProven>),
+    /// The result of a token of GSS.
+    Gss(GssStep),
     /// The result of a write to the journal.
     Journal(dafs_service::Result<()>),
     /// A call of the service has ended.
@@ -111,7 +114,7 @@ pub(crate) struct Pending {
 
 /// The reason for which a request waits.
 pub(crate) enum Work {
-    /// A password check.
+    /// A check of a password or a token.
     Authenticate,
     /// A call of the service that waits.
     Call,

@@ -103,6 +103,11 @@ fn get(
 
 pub(crate) fn layout_get(cx: &mut Context<'_>, call: &Call, args: &XLayoutGet) -> Done {
     let handle = convert::handle(&args.fh);
+    // Sessions prove no user to data servers, so they move such data here.
+    if cx.service().namespace().export(&handle).is_ok_and(|at| at.options().admits.demands_proof())
+    {
+        return Err(status(ServiceError::LayoutUnavailable));
+    }
     let state = StateRef::from(convert::state_id(args.state_id));
     let write = args.mode == dafs::LayoutMode::ReadWrite;
     let request = LayoutRequest { state, write, form: None };

@@ -17,10 +17,12 @@ pub(crate) mod open;
 pub(crate) mod read;
 mod readdir;
 mod responses;
+pub(crate) mod security;
+pub(crate) mod transport;
 pub(crate) mod write;
 
 use crate::engine::request::{Call, Context, Done};
-use crate::engine::session_ops;
+use crate::engine::{credentials, session_ops};
 use dafs_wire::dafs::{Reply, Request, Status};
 
 /// Executes a request of a session in use.
@@ -75,13 +77,13 @@ pub(crate) fn dispatch(cx: &mut Context<'_>, call: &Call, request: &Request<'_>)
         Request::GetFencingList(args) => fence::get_fencing_list(cx, call, args),
         Request::SetFencingList(args) => fence::set_fencing_list(cx, call, args),
         Request::Disconnect => session_ops::disconnect(cx, call),
-        Request::RegisterCred(args) => session_ops::register_cred(cx, call, args),
-        Request::ReleaseCred(args) => session_ops::release_cred(cx, call, args),
+        Request::RegisterCred(args) => credentials::register_cred(cx, call, args),
+        Request::ReleaseCred(args) => credentials::release_cred(cx, call, args),
         Request::CheckResponse(args) => responses::check_response(cx, call, args),
         Request::FetchResponse(args) => responses::fetch_response(cx, call, args),
         Request::DiscardResponses(args) => responses::discard_responses(cx, call, args),
-        Request::SecInfo => session_ops::sec_info(cx, call),
-        Request::ServerAuth(args) => session_ops::server_auth(cx, call, args),
+        Request::SecInfo => credentials::sec_info(cx, call),
+        Request::ServerAuth(args) => credentials::server_auth(cx, call, args),
         // Sessions have begun, and callbacks are requests of the server.
         Request::ClientAuth(_)
         | Request::ClientConnect(_)

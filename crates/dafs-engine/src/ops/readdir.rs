@@ -1,6 +1,7 @@
 //! READDIR: moves entries from the store into the reply, or over a staging chunk to the client.
 //!
 //! Invariants
+//! * The attributes of an export's root are told only to sessions that may use the export.
 //! * In one turn the reactor makes about as much as one short listing. The pool makes the others,
 //!   where clients take turns.
 
@@ -11,7 +12,7 @@ use crate::limits::{
     BUFFERS_PER_REQUEST_MAX, LISTING_PLAIN_SHARE, LISTING_TURN_BYTES, STAGING_CHUNK_BYTES,
 };
 use dafs_mem::{Site, VolatileSlice};
-use dafs_service::{Caller, Handle, Service};
+use dafs_service::{Caller, Handle, Namespace, Service, SessionProof, TransportSecurity};
 use dafs_store::Attr;
 use dafs_wire::dafs::{
     AttrMask, Attributes, ByteOrder, DirEntriesLength, DirEntriesWriter, DirEntry, DirectBuffer,
@@ -32,9 +33,22 @@ struct Listing {
     dir: Handle,
     cookie: u64,
     attributes: AttrMask,
+    /// What the session has for the rules of exports.
+    proof: SessionProof,
+    security: TransportSecurity,
 }
 
 impl Listing {
+    /// True if the session may know the object of an entry: an object of its directory's export, or
+    /// the root of another export that the session may use.
+    fn may_tell(&self, namespace: &Namespace, object: &Handle) -> bool {
+        let may_use = || {
+            let admits = &namespace.export(object).ok()?.options().admits;
+            Some(admits.is_secure_enough(self.security) && admits.admits_session(self.proof))
+        };
+        object.fs == self.dir.fs || may_use() == Some(true)
+    }
+
     /// True if each entry needs an access to its object. The number of an object is in the
     /// directory itself.
     fn looks(&self) -> bool {
@@ -55,10 +69,11 @@ impl Listing {
         order: ByteOrder,
     ) -> Listed {
         let mut writer = DirEntriesWriter::new(area, order).map_err(|_| Status::ReadDirNoSpc)?;
-        let wanted = self.attributes;
+        let (wanted, namespace) = (self.attributes, service.namespace());
         let mut push = |entry: dafs_store::DirEntry<'_>, object: Option<(Handle, Attr)>| {
             let text;
-            let attributes = match &object {
+            let told = object.filter(|(handle, _)| self.may_tell(&namespace, handle));
+            let attributes = match &told {
                 Some((handle, attr)) => {
                     text = OwnerText::new(attr);
                     convert::attributes(handle, attr, &text, wanted)
@@ -80,7 +95,7 @@ impl Listing {
 
 pub(crate) fn readdir_inline(cx: &mut Context<'_>, call: &Call, args: &ReadDirInline) -> Done {
     let listing =
-        listing(convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
+        listing(cx, convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
     let max = cx.response_bytes_max();
     let room = max.saturating_sub(READDIR_INLINE_REPLY_ENTRIES_AT).min(args.maxcount as usize);
     if !may_list(cx, &listing, room) {
@@ -125,7 +140,7 @@ fn send_listing(
 
 pub(crate) fn readdir_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirDirect<'_>) -> Done {
     let listing =
-        listing(convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
+        listing(cx, convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
     if args.buffers.len() > BUFFERS_PER_REQUEST_MAX {
         return Err(Status::Inval);
     }
@@ -199,6 +214,7 @@ fn list_elsewhere(
 }
 
 fn listing(
+    cx: &Context<'_>,
     dir: Handle,
     cookie: u64,
     verifier: Verifier,
@@ -209,5 +225,7 @@ fn listing(
         1 | 2 => false,
         _ => verifier == COOKIE_VERIFIER,
     };
-    if known { Ok(Listing { dir, cookie, attributes }) } else { Err(Status::BadCookie) }
+    let (proof, security) = (cx.session_proof(), cx.security());
+    let listing = Listing { dir, cookie, attributes, proof, security };
+    if known { Ok(listing) } else { Err(Status::BadCookie) }
 }

@@ -11,7 +11,7 @@ use crate::engine::request::{Call, Context, Done};
 use crate::engine::session_ops;
 use crate::limits::SMALL_REPLY_BYTES;
 use dafs_service::durable::Effect;
-use dafs_service::{Client, Handle, Kept, NoReply, RequestKey};
+use dafs_service::{Client, Handle, Kept, NoReply, RequestKey, Sender};
 use dafs_wire::dafs::{
     AppendReply, ByteOrder, ChangeInfo, ChangeReply, CheckResponse, CreateReply, Delegation,
     DiscardResponses, ErrorBody, FetchResponseReply, HEADER_BYTES, OpenReply, OpenResultFlags,
@@ -100,6 +100,7 @@ fn ended_reply(
         stream: args.stream_id,
         sequence: args.seq_number,
         procedure: args.procedure as u32,
+        sender: Sender::OF_SESSION,
     };
     match cx.service().replies.find(&client, &key) {
         Ok(kept) => Ok(Some(kept)),

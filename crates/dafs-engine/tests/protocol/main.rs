@@ -17,6 +17,7 @@ mod durable;
 mod faults;
 mod fences;
 mod files;
+mod gss;
 mod interrupted;
 mod keys;
 mod locks;

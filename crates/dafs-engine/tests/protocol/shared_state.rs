@@ -3,7 +3,7 @@
 use crate::common::*;
 use dafs_service::{
     Caller, Client, ClientAddress, ClientKey, ExchangeId, Front, Handle, Identity, OpenHow,
-    OpenRequest, Opened, Share, StateRef,
+    OpenRequest, Opened, Protection, Share, StateRef,
 };
 use dafs_store::{CreateHow, Cred, SetAttr, Wait};
 use dafs_wire::dafs::{self, Status};
@@ -30,7 +30,15 @@ impl NfsClient {
         let request = {
             let address = ClientAddress { ip: [192, 0, 2, 1].into(), privileged: true };
             let host = Default::default();
-            ExchangeId { owner: b"nfs", verifier: [1; 8], identity, host, address, update: false }
+            ExchangeId {
+                owner: b"nfs",
+                verifier: [1; 8],
+                identity,
+                host,
+                address,
+                update: false,
+                protection: Protection::None,
+            }
         };
         let key = world.service.clients.exchange_id(&request, 0).unwrap().client.key();
         let client = world.service.clients.confirm(key, 0).unwrap();

@@ -34,6 +34,7 @@ use super::call::{Done, Purpose};
 use super::failure::Failure;
 use super::link::Link;
 use super::opening::auth_request;
+use super::proofs::{Awaited, Prepared, Run, challenge_of, prepare};
 use super::session::{SessionCore, Stage};
 use super::timers::earlier;
 use crate::backoff::is_passing;
@@ -45,9 +46,9 @@ use crate::limits::{
 use channel::{Channel, MESSAGE_BYTES, Phase};
 use dafs_dat::{Adapter, Completion, Event, Instant, Operation, WorkStatus};
 use dafs_wire::dafs::{
-    AttrMask, Attributes, ChannelUse, ConnectBind, ConnectBindReply, DelegReturn, Outcome,
-    PROTOCOL_VERSION, Procedure, Reply, Request, RequestHeader, ResponseHeader, StateId, Status,
-    decode_response, encode_request,
+    AttrMask, Attributes, ChannelUse, ConnectBind, ConnectBindReply, DelegReturn, EncodeError,
+    Outcome, PROTOCOL_VERSION, Procedure, Reply, Request, RequestHeader, ResponseHeader, StateId,
+    Status, decode_response, encode_request,
 };
 use std::time::Duration;
 
@@ -109,6 +110,10 @@ pub(crate) struct Back {
     state: State,
     /// Losses in a row.
     losses: u32,
+    /// The exchange by which the channel is bound.
+    run: Option<Run>,
+    /// The wait of the channel for its proof.
+    pub(super) proof: Awaited,
     /// The time since when the server cannot call.
     down_since: Option<Instant>,
     /// The time when the server was last heard on a channel: all its calls before that have
@@ -185,11 +190,20 @@ impl Back {
     }
 
     /// Posts the receives, then offers the credits (DAFS O27).
-    fn bind(&mut self, link: &Link, adapter: &mut dyn Adapter) -> Result<(), Failure> {
+    /// Returns false if the proof of identity is too long for the message.
+    pub(in crate::core) fn bind(
+        &mut self,
+        link: &Link,
+        adapter: &mut dyn Adapter,
+        prepared: Prepared,
+    ) -> Result<bool, Failure> {
+        self.proof = Awaited::Over;
         if self.channel().is_none() {
-            return Ok(());
+            return Ok(true);
         }
-        let proof = link.config.authenticator.begin().map_err(Failure::refused)?;
+        // Where proofs come from may be out of reach for a while.
+        let (exchange, proof) = prepared.map_err(Failure::lost)?;
+        self.run = Some(Run(exchange));
         let request = Request::ConnectBind(ConnectBind {
             session_id: link.info.session_id,
             channel_use: ChannelUse::BackControl,
@@ -201,14 +215,17 @@ impl Back {
         let header = RequestHeader { seq_number: 1, ..RequestHeader::default() };
         let mut message = vec![0; MESSAGE_BYTES];
         let bytes = encode_request(&mut message, link.order, &header, &request);
-        let bytes = bytes.map_err(Failure::refused)?;
-        let Some(channel) = self.channel() else { return Ok(()) };
+        let bytes = match bytes {
+            Err(EncodeError::NoRoom { .. }) => return Ok(false),
+            bytes => bytes.map_err(Failure::refused)?,
+        };
+        let Some(channel) = self.channel() else { return Ok(true) };
         for _ in 0..=BACK_CREDITS {
             channel.post_receive(adapter)?;
         }
         channel.phase = Phase::Binding;
         channel.asked_at = link.now;
-        channel.send(adapter, &message[..bytes])
+        channel.send(adapter, &message[..bytes]).map(|()| true)
     }
 
     /// The channel is gone; another one is made, unless the session ends.
@@ -241,6 +258,7 @@ impl Back {
             }
             channel.cut(adapter);
         }
+        self.proof = Awaited::Over;
         self.questions.clear();
         held.events.retain(|event| !matches!(event, BackEvent::Question { .. }));
         self.batches.come_back();
@@ -373,11 +391,26 @@ impl SessionCore {
     pub(crate) fn on_back_event(&mut self, adapter: &mut dyn Adapter, event: Event) {
         let result = match event {
             Event::Completion(completion) => self.on_back_completion(adapter, completion),
-            Event::Established { .. } => self.back.bind(&self.link, adapter),
+            Event::Established { .. } => {
+                let authenticator = self.link.config.authenticator.clone();
+                if !authenticator.may_wait() {
+                    return self.bind_back(adapter, prepare(&*authenticator));
+                }
+                self.back.proof = Awaited::Wanted;
+                Ok(())
+            }
             Event::ConnectFailed { error, .. } => Err(Failure::lost(error)),
             Event::Disconnected { reason, .. } => Err(Failure::lost(reason)),
             Event::ConnectRequest { .. } => Ok(()),
         };
+        self.go_on_with_back(adapter, result);
+    }
+
+    pub(in crate::core) fn go_on_with_back(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        result: Result<(), Failure>,
+    ) {
         match result {
             Ok(()) => {}
             // Another channel may succeed.
@@ -428,6 +461,9 @@ impl SessionCore {
         match outcome {
             Outcome::Ok(Reply::ConnectBind(reply)) => {
                 let credits = bind_credits(&reply)?;
+                if let Some(mut run) = self.back.run.take() {
+                    run.0.accepted(&challenge_of(&reply.auth)).map_err(Failure::refused)?;
+                }
                 if let Some(channel) = self.back.channel() {
                     channel.bound(credits, self.link.now);
                     // Recalls that get lost from now on are lost on this channel. The answer may
@@ -459,7 +495,7 @@ impl SessionCore {
     }
 
     /// There will be no channel in this session.
-    fn refuse_back(&mut self, adapter: &mut dyn Adapter, status: Status) {
+    pub(in crate::core) fn refuse_back(&mut self, adapter: &mut dyn Adapter, status: Status) {
         tracing::warn!(%status, "the server wants no back-control channel");
         let held = &mut self.calls.delegations;
         self.back.close(&self.link, held, adapter);

@@ -16,8 +16,8 @@ pub use store::{Disk, OnDisk};
 use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{Adapter, Address, Instant, PeerInfo};
 use dafs_engine::{
-    AuthConfig, Authenticator, Engine, EngineCounts, Inbox, OwnIdentity, Registry, SessionLimits,
-    Shared, Ticker, password_line,
+    AuthConfig, Authenticator, Engine, EngineCounts, GssAuth, Inbox, OwnIdentity, Registry,
+    SessionLimits, Shared, Ticker, password_line,
 };
 use dafs_journal::sim::SimDisk;
 use dafs_service::durable::JournalConfig;
@@ -45,6 +45,7 @@ pub struct Setup {
     /// Users and passwords.
     pub users: Vec<(&'static str, &'static str)>,
     pub own_identity: Option<OwnIdentity>,
+    pub gss: Option<GssAuth>,
     pub mask: Mask,
     pub seed: u64,
     /// The server maps the memory of its clients.
@@ -70,6 +71,7 @@ impl Default for Setup {
             exports: vec![("", ExportOptions::default())],
             users: Vec::new(),
             own_identity: None,
+            gss: None,
             mask: |host| PeerInfo { sim_host: Some(host), ..PeerInfo::default() },
             seed: 1,
             maps: false,
@@ -181,7 +183,8 @@ pub struct World {
 fn authenticator(setup: &Setup) -> Authenticator {
     let dir = tempfile::tempdir().unwrap();
     let own_identity = setup.own_identity.clone();
-    let mut config = AuthConfig { own_identity, ..AuthConfig::default() };
+    let gss = setup.gss.clone();
+    let mut config = AuthConfig { own_identity, gss, ..AuthConfig::default() };
     if !setup.users.is_empty() {
         let line = |(index, (name, password)): (usize, &(&str, &str))| {
             let id = 1000 + index as u32;

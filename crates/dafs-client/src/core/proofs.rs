@@ -1,0 +1,256 @@
+//! The proofs of a session: the one that opens it, and those that follow before it ends (DAFS 4.3, 4.5).
+//!
+//! Invariants
+//! * One exchange is under way at a time, besides that of the back-control channel.
+//! * A server that does not prove its own identity, where the mechanism has that, gets no request.
+//! * No proof whose making may wait for other machines is made here, where the session is locked.
+//! * A renewal that fails is repeated until one succeeds. The session goes on meanwhile, for as long as the server
+//!   accepts the last proof.
+
+use super::auth::{Authenticator, Challenge, Exchange, Proof, Proven};
+use super::call::{Purpose, ReplyMessage};
+use super::failure::Failure;
+use super::opening::auth_request;
+use super::session::{SessionCore, Stage};
+use crate::limits::{AUTH_STEPS_MAX, RENEWAL_MARGIN_MAX, RENEWAL_PAUSE};
+use dafs_dat::{Adapter, Instant};
+use dafs_wire::dafs::{AuthResult, ClientAuth, ErrorBody, Outcome, Reply, Request, Status};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A run of a mechanism.
+pub(crate) struct Run(pub(crate) Box<dyn Exchange>);
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Run")
+    }
+}
+
+/// The state of the proofs of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Proofs {
+    /// The exchange under way.
+    run: Option<Run>,
+    /// The first proof, which was too long for the first message.
+    pub(super) held: Option<Proof>,
+    /// The time of the next renewal, if the last proof ends.
+    renew_at: Option<Instant>,
+    /// A renewal is being prepared, or has been sent.
+    renewing: bool,
+    opening: Awaited,
+}
+
+/// The wait of a connection for its first proof.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Awaited {
+    /// It has one, or there is no connection.
+    #[default]
+    Over,
+    /// The driver has to be asked for one.
+    Wanted,
+    /// The driver has one made.
+    UnderWay,
+}
+
+/// The first proof of an exchange that was begun elsewhere, or the reason why there is none.
+pub type Prepared = Result<(Box<dyn Exchange>, Proof), String>;
+
+/// Begins an exchange and makes its first proof. That may wait for other machines.
+pub fn prepare(authenticator: &dyn Authenticator) -> Prepared {
+    let mut exchange = authenticator.start()?;
+    let proof = exchange.prove(None)?;
+    Ok((exchange, proof))
+}
+
+/// The server's answer, for the mechanism.
+pub(super) fn challenge_of(answer: &AuthResult<'_>) -> Challenge {
+    match answer {
+        AuthResult::Gss { major, minor, token } => {
+            Challenge { major: *major, minor: *minor, token: token.to_vec() }
+        }
+        _ => Challenge::default(),
+    }
+}
+
+/// The time of a renewal, from the time that is left.
+fn renewal_after(left: Duration) -> Duration {
+    let margin = (left / 4).min(RENEWAL_MARGIN_MAX);
+    (left - margin).max(RENEWAL_PAUSE)
+}
+
+impl SessionCore {
+    /// Opens the session on a connection, at once or when the driver has had a proof made.
+    pub(super) fn open(&mut self, adapter: &mut dyn Adapter) {
+        self.proofs = Proofs::default();
+        let authenticator = self.link.config.authenticator.clone();
+        if authenticator.may_wait() {
+            self.proofs.opening = Awaited::Wanted;
+        } else {
+            self.open_with(adapter, prepare(&*authenticator));
+        }
+    }
+
+    fn open_with(&mut self, adapter: &mut dyn Adapter, prepared: Prepared) {
+        self.proofs.opening = Awaited::Over;
+        match prepared {
+            Ok((exchange, proof)) => {
+                self.proofs.run = Some(Run(exchange));
+                self.send_connect(adapter, proof);
+            }
+            // Where proofs come from may be out of reach for a while, too.
+            Err(reason) if self.recovery.is_some() => self.fail(adapter, Failure::lost(reason)),
+            Err(reason) => self.end(adapter, Failure::refused(reason)),
+        }
+    }
+
+    /// The next proof of the exchange under way.
+    pub(super) fn further_proof(&mut self, answer: &AuthResult<'_>) -> Result<Proof, Failure> {
+        self.link.conn.auth_steps += 1;
+        if self.link.conn.auth_steps > AUTH_STEPS_MAX {
+            return Err(Failure::refused("authentication does not come to an end"));
+        }
+        let run = self.proofs.run.as_mut();
+        let run = run.ok_or_else(|| Failure::protocol("the server asks for more than nothing"))?;
+        run.0.prove(Some(&challenge_of(answer))).map_err(Failure::refused)
+    }
+
+    /// The server has accepted the proof.
+    pub(super) fn proved(&mut self, answer: &AuthResult<'_>) -> Result<(), Failure> {
+        self.link.conn.auth_steps = 0;
+        let Some(mut run) = self.proofs.run.take() else { return Ok(()) };
+        let proven = run.0.accepted(&challenge_of(answer)).map_err(Failure::refused)?;
+        self.proofs.renewing = false;
+        self.proofs.renew_at = proven.left.map(|left| self.link.now + renewal_after(left));
+        self.link.info.proven = Proven { left: None, ..proven };
+        Ok(())
+    }
+
+    /// The time at which a proof is due, for a connection that waits for one, or for a renewal: then
+    /// [`begin_proof`](Self::begin_proof) has work.
+    pub fn proof_due_at(&self) -> Option<Instant> {
+        match (self.stage, self.proofs.opening) {
+            (Stage::Opening | Stage::Recovering, Awaited::Wanted) => Some(self.link.now),
+            (Stage::Ready | Stage::Closing, _) if self.back.proof == Awaited::Wanted => {
+                Some(self.link.now)
+            }
+            (Stage::Ready, _) => self.proofs.renew_at.filter(|_| !self.proofs.renewing),
+            _ => None,
+        }
+    }
+
+    /// Begins a proof that is due. The caller has [`prepare`] make it, where that may wait, and hands it to
+    /// [`give_proof`](Self::give_proof).
+    pub fn begin_proof(&mut self, now: Instant) -> Option<Arc<dyn Authenticator>> {
+        self.proof_due_at().filter(|at| *at <= now)?;
+        match (self.proofs.opening, self.back.proof) {
+            (Awaited::Wanted, _) => self.proofs.opening = Awaited::UnderWay,
+            (_, Awaited::Wanted) => self.back.proof = Awaited::UnderWay,
+            _ => self.proofs.renewing = true,
+        }
+        Some(self.link.config.authenticator.clone())
+    }
+
+    /// Sends a prepared proof, for whatever it is due now.
+    pub fn give_proof(&mut self, adapter: &mut dyn Adapter, prepared: Prepared, now: Instant) {
+        self.link.now = now;
+        match self.stage {
+            // The connection may be another one than that for which it was made.
+            Stage::Opening | Stage::Recovering
+                if self.proofs.opening != Awaited::Over && self.link.conn.established =>
+            {
+                self.open_with(adapter, prepared);
+            }
+            Stage::Ready | Stage::Closing if self.back.proof != Awaited::Over => {
+                self.bind_back(adapter, prepared);
+            }
+            Stage::Ready if self.proofs.renewing => self.renew(adapter, prepared),
+            _ => {}
+        }
+    }
+
+    /// Binds the channel with a proof that was prepared.
+    pub(super) fn bind_back(&mut self, adapter: &mut dyn Adapter, prepared: Prepared) {
+        let bound = self.back.bind(&self.link, adapter, prepared);
+        let result = bound.map(|fits| {
+            if !fits {
+                self.refuse_back(adapter, Status::TooSmall);
+            }
+        });
+        self.go_on_with_back(adapter, result);
+    }
+
+    fn renew(&mut self, adapter: &mut dyn Adapter, prepared: Prepared) {
+        let (exchange, proof) = match prepared {
+            Ok(prepared) => prepared,
+            Err(reason) => return self.renew_later(&reason),
+        };
+        if !self.link.conn.has_room() {
+            return self.renew_later(&"the session is busy");
+        }
+        self.proofs.run = Some(Run(exchange));
+        self.send_renewal(adapter, &proof);
+    }
+
+    fn send_renewal(&mut self, adapter: &mut dyn Adapter, proof: &Proof) {
+        match auth_request(proof) {
+            Ok(auth) => {
+                let request = Request::ClientAuth(ClientAuth { auth });
+                self.send_own(adapter, Purpose::Renew, &request);
+            }
+            Err(failure) => self.renew_later(&failure),
+        }
+    }
+
+    fn renew_later(&mut self, reason: &dyn fmt::Display) {
+        tracing::warn!(%reason, "the proof of identity was not renewed");
+        self.link.conn.auth_steps = 0;
+        self.proofs.run = None;
+        self.proofs.renewing = false;
+        self.proofs.renew_at = Some(self.link.now + RENEWAL_PAUSE);
+    }
+
+    /// Processes the answer to a renewal.
+    pub(super) fn on_renewal_reply(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        reply: &ReplyMessage,
+    ) -> Result<(), Failure> {
+        match reply.decode().map_err(Failure::protocol)? {
+            Outcome::Ok(Reply::ClientAuth(answer)) => {
+                self.link.info.trusted = answer.trusted;
+                self.proved(&answer.auth)
+            }
+            Outcome::Error {
+                status: Status::GssContinueInit,
+                body: ErrorBody::ClientAuth(answer),
+            } => {
+                match self.further_proof(&answer.auth) {
+                    Ok(proof) => self.send_renewal(adapter, &proof),
+                    Err(failure) => self.renew_later(&failure),
+                }
+                Ok(())
+            }
+            Outcome::Error { status, .. } => {
+                self.renew_later(&status);
+                Ok(())
+            }
+            Outcome::Ok(_) => Err(Failure::protocol("an answer of another procedure")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_is_renewed_before_its_end_and_not_all_the_time() {
+        let seconds = |left| renewal_after(Duration::from_secs(left)).as_secs();
+        assert_eq!(seconds(36_000), 36_000 - 600);
+        assert_eq!(seconds(600), 450);
+        assert_eq!(seconds(60), 45);
+        assert_eq!([seconds(7), seconds(0)], [30; 2]);
+    }
+}
