@@ -9,6 +9,7 @@ mod config;
 mod limits;
 mod metrics;
 mod peers;
+mod sandbox;
 mod server;
 
 pub use admin::{
@@ -16,12 +17,14 @@ pub use admin::{
     LockReport, NodeReport, SessionReport, ask as ask_server,
 };
 pub use config::{
-    BrickConfig, CephDataServer, CephFsConfig, Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT,
-    DataRdma, DataServerPlace, EngineConfig, EngineError, ExportConfig, ExportSource,
-    GlusterConfig, GlusterDataServer, KerberosConfig, NFS_PORT, NFS_RDMA_PORT, NfsConfig,
-    NodeConfig, NodePlace, OsdConfig, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
+    BrickConfig, CLEAR_SENTENCE, CephDataServer, CephFsConfig, Config, ConfigError,
+    DANGER_SENTENCE, DEFAULT_PORT, DataRdma, DataServerPlace, EngineConfig, EngineError,
+    ExportConfig, ExportSource, GlusterConfig, GlusterDataServer, KerberosConfig, NFS_PORT,
+    NFS_RDMA_PORT, NfsConfig, NodeConfig, NodePlace, OsdConfig, parse_listen, parse_listen_nfs,
+    parse_listen_nfs_rdma,
 };
 pub use dafs_cluster::ClusterSecret;
+pub use sandbox::{confine_data_server, confine_server, explain_start};
 pub use server::{
     DataProcess, DataServerConfig, ReadConfig, Server, StartError, StateError, accept_loss,
     default_state_directory,

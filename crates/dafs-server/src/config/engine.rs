@@ -62,6 +62,14 @@ struct EngineFile {
 }
 
 impl EngineConfig {
+    /// Returns the name of the file system.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ceph(_) => "CephFS",
+            Self::Gluster(_) => "GlusterFS",
+        }
+    }
+
     /// Reads the file of a data server: the table `[ceph]` or `[gluster]`.
     ///
     /// # Errors

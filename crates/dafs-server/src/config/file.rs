@@ -3,6 +3,7 @@
 use super::cephfs::CephFile;
 use super::gluster::GlusterFile;
 use super::kerberos::{self, IdentityFile, KerberosFile};
+use super::tls::{self, TlsFile};
 use super::{
     Config, DANGER_SENTENCE, DataRdma, ExportConfig, ExportSource, NfsConfig, NodeConfig,
     NodePlace, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
@@ -12,6 +13,7 @@ use dafs_engine::{OwnIdentity, SessionLimits};
 use dafs_service::durable::Durability;
 use dafs_service::{Admits, ExportOptions, Squash};
 use dafs_store::{COPIES_MAX, Cred};
+use dafs_tls::NoTransportSecurity;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -35,7 +37,9 @@ pub(super) struct ConfigFile {
     server_auth: Option<ServerAuthFile>,
     #[serde(default)]
     crc: bool,
+    sandbox: Option<String>,
     danger_allow_unauthenticated_remote_clients: Option<String>,
+    danger_allow_dafs_kerberos_in_clear: Option<String>,
     #[serde(default)]
     limits: LimitsFile,
     #[serde(default)]
@@ -43,6 +47,7 @@ pub(super) struct ConfigFile {
     #[serde(default)]
     cluster: ClusterFile,
     kerberos: Option<KerberosFile>,
+    tls: Option<TlsFile>,
     #[serde(default)]
     identity: Vec<IdentityFile>,
     #[serde(default)]
@@ -86,6 +91,7 @@ struct NfsFile {
     delegations: Option<bool>,
     #[serde(default)]
     register_with_rpcbind: bool,
+    domain: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -102,6 +108,7 @@ struct ExportFile {
     networks: Option<Vec<String>>,
     #[serde(alias = "security")]
     sec: Option<Vec<String>>,
+    transport_security: Option<String>,
     #[serde(default)]
     unprivileged_ports: bool,
     durable_replies: Option<String>,
@@ -147,6 +154,7 @@ impl ConfigFile {
         let mut config = Config::for_directory(directory.unwrap_or_default());
         if !replaced {
             config.exports = exports;
+            config.exports_of_file = true;
         }
         if config.exports.is_empty() {
             return Err(wrong("export", "name at least one: [[export]] with name and path"));
@@ -194,12 +202,20 @@ impl ConfigFile {
         config.state_directory = self.state_directory.map(|path| base.join(path));
         let own = |ServerAuthFile { id, password }| OwnIdentity { id, password };
         config.auth.own_identity = self.server_auth.map(own);
+        let sandbox =
+            self.sandbox.map(|text| text.parse().map_err(|e: String| wrong("sandbox", e)));
+        config.sandbox = sandbox.transpose()?;
         config.wake = self.wake;
         config.crc = self.crc;
         let exports = config.exports.iter();
-        config.kerberos = kerberos::check(self.kerberos, &self.identity, exports, base)?;
+        let sentence = self.danger_allow_dafs_kerberos_in_clear.as_deref();
+        let in_clear = kerberos::check_clear(sentence, self.kerberos.is_some())?;
+        let kerberos = (self.kerberos, in_clear);
+        config.kerberos = kerberos::check(kerberos, &self.identity, exports, base)?;
+        config.tls = tls::check(self.tls, config.exports.iter(), base)?;
         self.limits.apply(&mut config.limits)?;
         self.nfs.apply(&mut config.nfs)?;
+        kerberos::check_domain(&config)?;
         Ok(config)
     }
 }
@@ -236,6 +252,7 @@ impl NfsFile {
         }
         nfs.no_delegations = self.delegations == Some(false);
         nfs.rpcbind = self.register_with_rpcbind;
+        nfs.domain = self.domain.as_deref().map(kerberos::owner_domain).transpose()?;
         Ok(())
     }
 }
@@ -547,6 +564,11 @@ impl ExportFile {
         if let Some(sec) = &self.sec {
             let parse = |text: &String| text.parse().map_err(|e: String| wrong("sec", e));
             admits.flavours = sec.iter().map(parse).collect::<Result<_, _>>()?;
+        }
+        if let Some(least) = &self.transport_security {
+            let least = least.parse();
+            admits.transport_security = least
+                .map_err(|e: NoTransportSecurity| wrong("transport_security", e.to_string()))?;
         }
         Ok(admits)
     }

@@ -1,7 +1,7 @@
 //! The table `[kerberos]` and the rules `[[identity]]`: keys of this server, and users of
 //! principals.
 
-use super::{ExportConfig, ExportSource, Wrong, wrong};
+use super::{CLEAR_SENTENCE, Config, ExportConfig, Wrong, wrong};
 use dafs_gss::mechanism::ServiceName;
 use dafs_service::{Pattern, Rule, Rules, UserOf};
 use serde::Deserialize;
@@ -14,6 +14,10 @@ pub struct KerberosConfig {
     pub keytab: PathBuf,
     /// The NFS service that clients name.
     pub nfs: ServiceName,
+    /// The DAFS service that clients name.
+    pub dafs: ServiceName,
+    /// Tokens for DAFS are accepted from other hosts on channels without encryption.
+    pub dafs_in_clear: bool,
     /// The users of principals.
     pub rules: Rules,
 }
@@ -33,6 +37,8 @@ pub(super) struct IdentityFile {
     pattern: String,
     user: UserFile,
     gid: Option<u32>,
+    #[serde(default)]
+    trusted: bool,
 }
 
 #[derive(Deserialize)]
@@ -73,13 +79,55 @@ impl IdentityFile {
                 name => UserOf::Name(name.into()),
             },
         };
-        Ok(Rule { pattern, user })
+        if self.trusted && matches!(pattern, Pattern::Users(_)) {
+            let remedy =
+                "leave it out, or name those who may act for others: all users of a realm may not";
+            return Err(wrong("trusted", remedy.to_owned()));
+        }
+        Ok(Rule { pattern, user, trusted: self.trusted })
     }
+}
+
+/// Checks the sentence by which an administrator accepts what a channel without encryption means.
+pub(super) fn check_clear(sentence: Option<&str>, is_on: bool) -> Result<bool, Wrong> {
+    let wrong = |remedy: String| Err(wrong("danger_allow_dafs_kerberos_in_clear", remedy));
+    match sentence {
+        None => Ok(false),
+        Some(CLEAR_SENTENCE) if is_on => Ok(true),
+        Some(CLEAR_SENTENCE) => {
+            wrong("leave it out, or write [kerberos] with keytab = \"FILE\"".to_owned())
+        }
+        Some(_) => {
+            wrong(format!("remove it, or if you mean it write exactly \"{CLEAR_SENTENCE}\""))
+        }
+    }
+}
+
+/// Reads the domain of owners' names.
+pub(super) fn owner_domain(text: &str) -> Result<Box<str>, Wrong> {
+    if is_name(text) {
+        return Ok(text.into());
+    }
+    Err(wrong("nfs.domain", format!("{text:?} is no domain; write example.org")))
+}
+
+/// Checks that owners have names only where callers can prove theirs.
+pub(super) fn check_domain(config: &Config) -> Result<(), Wrong> {
+    if config.nfs.domain.is_some() && config.kerberos.is_none() {
+        let remedy = "leave it out, or write [kerberos]: without it owners are numbers";
+        return Err(wrong("nfs.domain", remedy));
+    }
+    Ok(())
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
 }
 
 /// Checks both, with the exports that need them.
 pub(super) fn check<'a>(
-    kerberos: Option<KerberosFile>,
+    (kerberos, dafs_in_clear): (Option<KerberosFile>, bool),
     identities: &[IdentityFile],
     exports: impl Iterator<Item = &'a ExportConfig> + Clone,
     base: &Path,
@@ -92,14 +140,6 @@ pub(super) fn check<'a>(
         steps: ["export", &index.to_string(), "sec"].map(str::to_owned).to_vec(),
         remedy,
     };
-    for (index, export) in exports.clone().enumerate() {
-        if !matches!(export.source, ExportSource::Directory(_) | ExportSource::Memory { .. })
-            && let Some(flavour) = proven(export)
-        {
-            let remedy = format!("data servers have no {} yet; use sys or none", flavour.name());
-            return Err(wrong_sec(index, remedy));
-        }
-    }
     let Some(kerberos) = kerberos else {
         if !identities.is_empty() {
             let remedy = "leave it out, or write [kerberos] with keytab = \"FILE\"";
@@ -116,23 +156,42 @@ pub(super) fn check<'a>(
         }
         return Ok(None);
     };
-    let is_name = |text: &str| {
-        !text.is_empty()
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
-    };
     if let Some(realm) = kerberos.realm.as_deref().filter(|realm| !is_name(realm)) {
         return Err(wrong("kerberos.realm", format!("{realm:?} is no realm; write EXAMPLE.ORG")));
     }
-    let own = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let host = kerberos.host.unwrap_or_else(own);
-    let nfs = ServiceName::new("nfs", &host)
-        .map_err(|_| wrong("kerberos.host", format!("{host:?} is no host; write its full name")))?;
+    let services = services(kerberos.host).map_err(|remedy| wrong("kerberos.host", remedy))?;
+    let (nfs, dafs) = services;
     let rules = identities.iter().enumerate().map(|(index, rule)| rule.check(index));
     let rules = Rules {
         rules: rules.collect::<Result<_, _>>()?,
         default_realm: kerberos.realm.map(String::into_boxed_str),
     };
-    Ok(Some(KerberosConfig { keytab: base.join(kerberos.keytab), nfs, rules }))
+    let keytab = base.join(kerberos.keytab);
+    Ok(Some(KerberosConfig { keytab, nfs, dafs, dafs_in_clear, rules }))
+}
+
+/// Returns the services for NFS and for DAFS of a host, or of this one.
+fn services(host: Option<String>) -> Result<(ServiceName, ServiceName), String> {
+    let own = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = host.unwrap_or_else(own);
+    let service = |name| {
+        ServiceName::new(name, &host)
+            .map_err(|_| format!("{host:?} is no host; write its full name"))
+    };
+    Ok((service("nfs")?, service("dafs")?))
+}
+
+impl KerberosConfig {
+    /// The keys of a data server: those of `nfs/HOST`, of this host by default. It needs no rules, because
+    /// the metadata server has decided about users. Its sessions of DAFS prove themselves to the metadata
+    /// server.
+    ///
+    /// # Errors
+    /// The remedy, if the name is none of a host.
+    pub fn for_data_server(keytab: PathBuf, host: Option<String>) -> Result<Self, String> {
+        let ((nfs, dafs), rules) = (services(host)?, Rules::default());
+        Ok(Self { keytab, nfs, dafs, dafs_in_clear: false, rules })
+    }
 }
 
 #[cfg(test)]
@@ -147,6 +206,7 @@ mod tests {
         let config = load(&format!(
             "{EXPORT}sec = [\"krb5p\", \"krb5i\"]\n{KERBEROS}\
              [[identity]]\nmatch = \"backup/*@A.ORG\"\nuser = 0\ngid = 0\n\
+             trusted = true\n\
              [[identity]]\nmatch = \"root@A.ORG\"\nuser = \"nobody\"\n\
              [[identity]]\nmatch = \"*@B.ORG\"\nuser = \"local\"\n"
         ))
@@ -155,6 +215,29 @@ mod tests {
         assert!(kerberos.keytab.ends_with("server.keytab") && kerberos.keytab.is_absolute());
         let users: Vec<_> = kerberos.rules.rules.iter().map(|rule| rule.user.clone()).collect();
         assert_eq!(users, [UserOf::Number(0, 0), UserOf::Nobody, UserOf::Local]);
+        let trusted: Vec<_> = kerberos.rules.rules.iter().map(|rule| rule.trusted).collect();
+        assert_eq!(trusted, [true, false, false]);
+        assert!(kerberos.dafs.as_str().starts_with("dafs@") && !kerberos.dafs_in_clear);
+    }
+
+    #[test]
+    fn a_channel_without_encryption_must_be_meant() {
+        let load = |sentence: &str, kerberos: &str| {
+            load(&format!(
+                "listen = [\"0.0.0.0:0\"]\n\
+                 danger_allow_dafs_kerberos_in_clear = \"{sentence}\"\n{EXPORT}{kerberos}"
+            ))
+        };
+        let config = load(CLEAR_SENTENCE, KERBEROS).unwrap();
+        assert!(config.kerberos.as_ref().unwrap().dafs_in_clear);
+        config.check_exposure().unwrap();
+        let without =
+            super::super::tests::load(&format!("listen = [\"0.0.0.0:0\"]\n{EXPORT}{KERBEROS}"));
+        assert!(without.unwrap().check_exposure().is_err(), "nobody could prove anything");
+        let error = load("yes", KERBEROS).unwrap_err().to_string();
+        assert!(error.contains(CLEAR_SENTENCE), "{error}");
+        let error = load(CLEAR_SENTENCE, "").unwrap_err().to_string();
+        assert!(error.contains("[kerberos]"), "{error}");
     }
 
     #[test]
@@ -175,5 +258,15 @@ mod tests {
         check(&rule("match = \"a@B\"\nuser = \"x\"\ngid = 7"), "leave it out");
         check(&rule("match = \"host/*@B\"\nuser = \"local\""), "is a service");
         check(&rule("match = \"a@B\"\nuser = \"a:b\""), "a user's name or number");
+        check(&rule("match = \"*@B\"\nuser = \"local\"\ntrusted = true"), "may act for others");
+        check(&format!("{EXPORT}{KERBEROS}[nfs]\ndomain = \"a b\""), "write example.org");
+        check(&format!("{EXPORT}[nfs]\ndomain = \"a.org\""), "write [kerberos]");
+    }
+
+    #[test]
+    fn owners_have_a_domain_of_their_own() {
+        let config = load(&format!("{EXPORT}{KERBEROS}[nfs]\ndomain = \"a.org\"")).unwrap();
+        assert_eq!(config.nfs.domain.as_deref(), Some("a.org"));
+        assert_eq!(load(&format!("{EXPORT}{KERBEROS}")).unwrap().nfs.domain, None);
     }
 }

@@ -6,14 +6,17 @@ mod engine;
 mod file;
 mod gluster;
 mod kerberos;
+mod tls;
 
 pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
 pub use kerberos::KerberosConfig;
 
 use dafs_dat::Wake;
 use dafs_engine::{AuthConfig, SessionLimits};
+use dafs_sandbox::Sandbox;
 use dafs_service::{AddressRange, ExportOptions};
 use dafs_store::own::{self, OwnError};
+use dafs_tls::ServerFiles;
 use file::ConfigFile;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -33,6 +36,10 @@ pub const NFS_RDMA_PORT: u16 = 20_049;
 
 /// The sentence that an administrator must write to admit other hosts without authentication.
 pub const DANGER_SENTENCE: &str = "anyone who reaches this port can read and write these files";
+
+/// The sentence that an administrator must write to accept Kerberos from other hosts over DAFS without
+/// encryption. The messages after the proof are protected by nothing there.
+pub const CLEAR_SENTENCE: &str = "anyone on the network between can take over these sessions";
 
 /// The reason why a configuration cannot be used.
 #[derive(Debug, Error)]
@@ -292,6 +299,9 @@ pub struct NfsConfig {
     pub no_delegations: bool,
     /// Register NFSv3 and MOUNT with the rpcbind of this host.
     pub rpcbind: bool,
+    /// The domain of owners' names, for callers that prove theirs. `None` means that owners are
+    /// numbers.
+    pub domain: Option<Box<str>>,
 }
 
 impl NfsConfig {
@@ -335,12 +345,20 @@ pub struct Config {
     pub auth: AuthConfig,
     /// The use of Kerberos, if there is any.
     pub kerberos: Option<KerberosConfig>,
+    /// The certificates for TLS, if there are any.
+    pub tls: Option<ServerFiles>,
     /// The directory with the key that signs file handles. `None` means the user's default one.
     pub state_directory: Option<PathBuf>,
     /// Request CRC32C from iWARP peers.
     pub crc: bool,
     /// The bounds of sessions.
     pub limits: SessionLimits,
+    /// The choice of a sandbox. `None` for the default one.
+    pub sandbox: Option<Sandbox>,
+    /// The configuration file, if there is one.
+    pub file: Option<PathBuf>,
+    /// The exports are those of the file, which a reload may change.
+    pub exports_of_file: bool,
 }
 
 impl Config {
@@ -363,9 +381,13 @@ impl Config {
             threads: default_threads(),
             auth: AuthConfig::default(),
             kerberos: None,
+            tls: None,
             state_directory: None,
             crc: false,
             limits: SessionLimits::default(),
+            sandbox: None,
+            file: None,
+            exports_of_file: false,
         }
     }
 
@@ -394,8 +416,9 @@ impl Config {
             path: path.to_owned(),
             error: Box::new(error),
         })?;
-        file.check(path.parent().unwrap_or(Path::new(".")), directory)
-            .map_err(|wrong| wrong.locate(path, &text))
+        let checked = file.check(path.parent().unwrap_or(Path::new(".")), directory);
+        let config = checked.map_err(|wrong| wrong.locate(path, &text))?;
+        Ok(Self { file: Some(path.to_owned()), ..config })
     }
 
     /// Refuses a configuration that exposes files unintentionally.
@@ -406,15 +429,16 @@ impl Config {
         if self.auth.allow_unauthenticated_remote_clients {
             return Ok(());
         }
+        // Without its own sentence Kerberos admits no client of another host either.
+        let by_kerberos = self.kerberos.as_ref().is_some_and(|kerberos| kerberos.dafs_in_clear);
+        let proves = self.auth.password_file.is_some() || by_kerberos;
         // Trusted ranges are the administrator's choice. Without them and without passwords no
         // other host is admitted, and with them some hosts are admitted without any proof.
         let loopback = AddressRange::loopback();
         let outside = self.auth.trusted.iter().any(|range| !loopback.contains(range));
         let reachable = self.listen.iter().find(|address| !address.ip().is_loopback());
         match reachable {
-            Some(&address) if outside || self.auth.password_file.is_none() => {
-                Err(ConfigError::Unauthenticated { address })
-            }
+            Some(&address) if outside || !proves => Err(ConfigError::Unauthenticated { address }),
             _ => Ok(()),
         }
     }
@@ -501,6 +525,8 @@ mod tests {
         check("lissten = 3", "line 1");
         check(&format!("wake = \"often\"\n{EXPORT}"), "line 1");
         check(&format!("lease_time_seconds = 0\n{EXPORT}"), "use 1 to 3600");
+        check(&format!("sandbox = \"yes\"\n{EXPORT}"), "use \"required\", \"if possible\"");
+        check(&format!("sandbox = true\n{EXPORT}"), "line 1");
         check(&format!("listen = [\"nowhere\"]\n{EXPORT}"), "HOST:PORT");
         check(&format!("trusted = [\"10/8\"]\n{EXPORT}"), "192.0.2.0/24");
         check(&format!("{EXPORT}squash = \"most\""), "root, none or all");

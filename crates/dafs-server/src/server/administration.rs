@@ -6,6 +6,7 @@ use super::{StartError, journal};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport, NodeReport};
 use crate::config::{Config, ExportConfig, ExportSource};
 use crate::limits::HOLDINGS_SHOWN_MAX;
+use crate::sandbox;
 use dafs_engine::{Clock, Registry};
 use dafs_mem::Mutex;
 use dafs_service::{
@@ -51,6 +52,10 @@ impl Administration {
 
     /// Serves the exports of the present configuration file.
     pub(super) fn reload(&self) -> Result<String, String> {
+        self.reload_now().map_err(sandbox::explain)
+    }
+
+    fn reload_now(&self) -> Result<String, String> {
         let read = self.read_config.get();
         let read = read.ok_or("this server has no configuration file to read again")?;
         let config = read()?;

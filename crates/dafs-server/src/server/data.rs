@@ -6,6 +6,7 @@
 //!   front ends, which authorise every use of a file.
 
 use super::adapters::adapters;
+use super::kerberos;
 use super::listen::Listener;
 use super::nfs;
 use super::nfs_rdma::RdmaListeners;
@@ -19,6 +20,7 @@ use dafs_dat::connections::Connections;
 use dafs_engine::{Authenticator, Reactor, Registry, Shared};
 use dafs_nfs::{NfsHandler, NfsShared};
 use dafs_rpc::server::{Group, Statistics};
+use dafs_rpc::tls::ServerTls;
 use dafs_service::{
     Admits, DataRole, Export, ExportOptions, ForeignStates, Namespace, NoRecords, Pool, Service,
     ServiceConfig, Squash, WriteVerifier,
@@ -162,7 +164,7 @@ impl DataServer {
     /// Starts a data server. It also changes `write_verifier` when it finds that data is lost.
     pub(super) fn start(
         config: &Config,
-        connections: &Arc<Connections>,
+        (connections, tls): (&Arc<Connections>, Option<Arc<ServerTls>>),
         pool: Arc<dyn Pool>,
         write_verifier: Arc<WriteVerifier>,
         parts: DataServerParts,
@@ -191,13 +193,13 @@ impl DataServer {
             nfs::options(config, &identity, random.secret),
             role.clone(),
         );
+        if let Some(kerberos) = &config.kerberos {
+            nfs.accept_gss(kerberos::open(kerberos, None, pool.clone())?);
+        }
         let reactors = if rdma.is_empty() { 1 } else { 2 };
-        let group = Arc::new(Group::counting_in(
-            connections.clone(),
-            vec![listener],
-            reactors,
-            nfs::rpc_config(config),
-        )?);
+        let rpc = nfs::rpc_config(config);
+        let group = Group::with_tls(tls, connections.clone(), vec![listener], reactors, rpc)?;
+        let group = Arc::new(group);
         let usage = NodeUsage { files, service };
         let counters = DataCounters { export, number, group, usage };
         let mut server = Self { counters, threads: Vec::new(), reactors: Vec::new() };

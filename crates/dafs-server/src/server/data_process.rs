@@ -289,7 +289,8 @@ impl Opener {
         };
         let general = &self.config.general;
         let (pool, write_verifier) = (self.pool.clone(), self.write_verifier.clone());
-        let server = DataServer::start(general, &self.connections, pool, write_verifier, parts)?;
+        let server =
+            DataServer::start(general, (&self.connections, None), pool, write_verifier, parts)?;
         let answered = metrics.map(|port| MetricsPort::start(port, collector(&server)));
         let metrics = answered.transpose()?;
         if let Some(port) = &metrics {
@@ -303,7 +304,8 @@ impl Opener {
 fn collector(server: &DataServer) -> ServerCollector {
     let counters: Vec<DataCounters> = vec![server.counters()];
     let nodes = counters.clone();
-    let (gauges, nodes) = (Box::new(move || gauges(&counters)), Box::new(move || by_node(&nodes)));
+    let gauges = Box::new(move || [gauges(&counters), crate::sandbox::gauges()].concat());
+    let nodes = Box::new(move || by_node(&nodes));
     ServerCollector { service: server.service(), name: operation_name, gauges, nodes }
 }
 
@@ -332,9 +334,8 @@ struct RemoteEngine {
 
 impl ForeignStates for RemoteEngine {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
-        let ForeignUse { owner, identity, component: handle, state, write, .. } = *wanted;
-        let component = (self.component)(&file_of(handle)?)?;
-        self.judge.check((owner, identity), (&component, handle), state, write)
+        let component = (self.component)(&file_of(wanted.component)?)?;
+        self.judge.check(&component, wanted)
     }
 
     fn size(&self, _component: &FileId) -> Result<u64, StoreError> {
@@ -351,9 +352,9 @@ struct RemoteMetadata {
 
 impl ForeignStates for RemoteMetadata {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
-        let ForeignUse { owner, identity, component: handle, state, write, .. } = *wanted;
-        let component = ComponentHandle::open(&file_of(handle)?, &self.component_fs, &self.secret)?;
-        self.judge.check((owner, identity), (&component.component, handle), state, write)
+        let file = file_of(wanted.component)?;
+        let component = ComponentHandle::open(&file, &self.component_fs, &self.secret)?;
+        self.judge.check(&component.component, wanted)
     }
 
     fn size(&self, component: &FileId) -> Result<u64, StoreError> {

@@ -1,41 +1,104 @@
-//! Kerberos for the NFS front ends: contexts by the system's library, tokens by `dafs_gss`, and users
+//! Kerberos for the front ends: contexts by the system's library, tokens of NFS by `dafs_gss`, and users
 //! by the rules of the configuration.
 //!
 //! Invariants
 //! * The library runs in a lane of the pool of its own, because it reads files and its lookups of
 //!   users may wait for other machines. Those threads never act as a caller.
-//! * A context is established only after the user of its principal was looked up.
+//! * A context is established only after the user of its principal was looked up, by itself or a
+//!   short time ago by another.
+//! * Each service has an acceptor of its own, so a ticket for one is of no use for the other.
+//! * Tokens for DAFS are taken once, also over restarts. The cache that sees to it is in the state directory,
+//!   which no other user can change.
 
-use crate::config::KerberosConfig;
+use crate::config::{Config, KerberosConfig};
 use dafs_dat::connections::Origin;
+use dafs_engine::{AuthConfig, GssAuth};
 use dafs_gss::library::{Acceptor as Library, LibraryError};
 use dafs_gss::mechanism::{Accept, Pending, Step as Taken};
 use dafs_gss::token::{Keys, Parts};
-use dafs_nfs::NfsGss;
+use dafs_nfs::{NfsGss, NfsShared};
 use dafs_rpc::gss::{
     Acceptor, BadToken, ContextLimits, Contexts, Established, Failure, Job, MessageKeys,
     PartialContext, Principal, Step,
 };
-use dafs_service::{Identities, Known, LocalDirectory, Owner, Place, Pool};
+use dafs_service::{Identities, Known, LocalDirectory, Owner, OwnerNames, Place, Pool};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The lane of the pool for the library and the database of users.
 const LANE: u64 = u64::MAX;
 
-/// Opens the keys of the NFS service.
+/// Opens the keys of the NFS service. Owners have names in `domain`.
 ///
 /// # Errors
 /// The library's, with the remedy.
 pub(super) fn open(
     config: &KerberosConfig,
+    domain: Option<&str>,
     pool: Arc<dyn Pool>,
 ) -> Result<Arc<NfsGss>, LibraryError> {
     let library = Arc::new(Library::new(&config.keytab, &config.nfs)?);
     let identities = Arc::new(Identities::new(config.rules.clone(), Box::new(LocalDirectory)));
     let contexts = Contexts::new(ContextLimits::default());
     let acceptor = Kerberos { contexts, mechanism: library, identities: identities.clone(), pool };
-    Ok(Arc::new(NfsGss { acceptor: Arc::new(acceptor), identities }))
+    let names = |domain| Arc::new(OwnerNames::new(domain, Box::new(LocalDirectory)));
+    let owners = domain.map(names);
+    Ok(Arc::new(NfsGss { acceptor: Arc::new(acceptor), identities, owners }))
+}
+
+/// The file in the state directory with the authenticators of DAFS clients that were seen lately.
+const REPLAYS: &str = "dafs-replays";
+
+/// Returns the rules of authentication, with the means to check tokens of DAFS clients.
+///
+/// # Errors
+/// The library's, with the remedy.
+pub(super) fn with_dafs(
+    config: &Config,
+    state_directory: &Path,
+) -> Result<AuthConfig, LibraryError> {
+    let open = |kerberos| open_dafs(kerberos, state_directory);
+    let gss = config.kerberos.as_ref().map(open).transpose()?.flatten();
+    Ok(AuthConfig { gss, ..config.auth.clone() })
+}
+
+/// Opens the keys of the DAFS service. `None`, with a line in the log, if the keytab has none: then DAFS clients
+/// cannot use Kerberos.
+///
+/// # Errors
+/// The library's, with the remedy.
+fn open_dafs(
+    config: &KerberosConfig,
+    state_directory: &Path,
+) -> Result<Option<GssAuth>, LibraryError> {
+    let replays = state_directory.join(REPLAYS);
+    let acceptor = match Library::refusing_replays(&config.keytab, &config.dafs, &replays) {
+        Ok(acceptor) => Arc::new(acceptor),
+        Err(error @ LibraryError::Credentials { .. }) => {
+            tracing::warn!(%error, "DAFS clients cannot use Kerberos");
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let identities = Arc::new(Identities::new(config.rules.clone(), Box::new(LocalDirectory)));
+    let time_seconds = || UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+    Ok(Some(GssAuth { acceptor, identities, in_clear: config.dafs_in_clear, time_seconds }))
+}
+
+/// The counters of contexts, if the server has Kerberos.
+pub(super) fn gauges(shared: &NfsShared) -> Vec<(&'static str, &'static str, u64)> {
+    let Some(counts) = shared.context_counts() else { return Vec::new() };
+    vec![
+        ("nfs_gss_contexts", "Contexts of RPCSEC_GSS", counts.contexts),
+        ("nfs_gss_established", "Contexts established since the start", counts.established),
+        ("nfs_gss_failed", "Contexts that Kerberos refused", counts.failed),
+        ("nfs_gss_busy", "Requests for contexts beyond a limit of their host", counts.busy),
+        ("nfs_gss_evicted", "Contexts that made room for others", counts.evicted),
+        ("nfs_gss_unknown", "Calls in unknown contexts", counts.unknown),
+        ("nfs_gss_unverified", "Calls with a wrong verifier", counts.unverified),
+        ("nfs_gss_replayed", "Replayed calls", counts.replayed),
+    ]
 }
 
 struct Kerberos {
@@ -62,7 +125,7 @@ impl Acceptor for Kerberos {
 }
 
 /// The origin by which the scheduler shares turns.
-fn turns(origin: Origin) -> dafs_service::Origin {
+pub(super) fn turns(origin: Origin) -> dafs_service::Origin {
     match origin {
         Origin::Address(address) => dafs_service::Origin::host(address),
         Origin::User(uid) => dafs_service::Origin::User(uid),
@@ -92,8 +155,11 @@ impl PartialContext for Partial {
             Taken::Done(done) => {
                 let name = done.principal.display();
                 let now_ns = dafs_dat::Instant::now().0;
-                if let Err(error) = self.identities.resolve(name, now_ns)
-                    && self.identities.known(name, now_ns) == Known::Nothing
+                // A lookup may wait for other machines, and many contexts of a user may wait for it.
+                let known = self.identities.known(name, now_ns);
+                if !matches!(known, Known::Fresh(_))
+                    && let Err(error) = self.identities.resolve(name, now_ns)
+                    && known == Known::Nothing
                 {
                     // GSS_S_FAILURE: the client tries again.
                     let text = error.to_string();

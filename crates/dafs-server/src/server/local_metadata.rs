@@ -21,9 +21,7 @@ impl LocalMetadata {
 
 impl ForeignStates for LocalMetadata {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
-        let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
-        let service = self.service.upgrade().ok_or(StoreError::Busy)?;
-        service.layouts.vouch((owner, identity), component, state, write, now_ns)
+        self.service.upgrade().ok_or(StoreError::Busy)?.layouts.vouch(wanted)
     }
 
     fn size(&self, _component: &FileId) -> Result<u64, StoreError> {

@@ -26,11 +26,13 @@ mod sessions;
 mod state;
 mod stores;
 mod striped;
+mod tls;
 
 pub use administration::ReadConfig;
 pub use data_process::{DataProcess, DataServerConfig};
 pub use inventory::{StateError, accept_loss};
 pub use state::default_state_directory;
+pub(crate) use state::of_config as open_state_directory;
 
 use crate::admin::AdminSocket;
 use crate::config::{Config, ConfigError, NFS_PORT};
@@ -42,8 +44,8 @@ use dafs_cluster::{DataNodeError, JoinError, SecretError};
 use dafs_dat::connections::Connections;
 use dafs_dat::verbs::VerbsError;
 use dafs_engine::{
-    Authenticator, Clock, EngineCounts, Gauge, PasswordFileError, Reactor, Registry, Shared,
-    ThreadPool,
+    AuthConfig, Authenticator, Clock, EngineCounts, Gauge, PasswordFileError, Reactor, Registry,
+    Shared, ThreadPool,
 };
 use dafs_journal::Workers;
 use dafs_service::durable::JournalError;
@@ -63,6 +65,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use thiserror::Error;
+use tls::Tls;
 
 /// Connections that wait for a reactor.
 const BACKLOG: i32 = 1024;
@@ -86,6 +89,9 @@ pub enum StartError {
     /// Kerberos cannot be used.
     #[error(transparent)]
     Kerberos(#[from] dafs_gss::library::LibraryError),
+    /// TLS cannot be used.
+    #[error("cannot use TLS: {0}")]
+    Tls(#[from] dafs_tls::ConfigError),
     /// An error of the undo logs.
     #[error(transparent)]
     Undo(#[from] UndoError),
@@ -236,6 +242,9 @@ pub enum StartError {
     /// An error of the directory of a data server.
     #[error(transparent)]
     DataNode(#[from] DataNodeError),
+    /// The process cannot be confined as the configuration requires.
+    #[error(transparent)]
+    Sandbox(#[from] dafs_sandbox::Refused),
     /// The system has no threads, descriptors or randomness left.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -249,6 +258,8 @@ pub struct Server {
     reactors: Vec<Reactor>,
     nfs: Option<NfsServer>,
     data: Vec<DataServer>,
+    /// TLS of both.
+    tls: Option<Tls>,
     metrics: Option<MetricsPort>,
     admin: Option<AdminSocket>,
     administration: Option<Arc<Administration>>,
@@ -271,8 +282,7 @@ impl Server {
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check_exposure()?;
         descriptors::raise_limit();
-        let directory = state::state_directory(config.state_directory.as_deref())?;
-        state::open_directory(&directory)?;
+        let directory = state::of_config(config)?;
         let mut inventory = Inventory::open(&directory)?;
         let secret = state::handle_secret(&directory, &mut inventory)?;
         let (exports, stores) = open_exports(&config.exports, secret, &directory, &[])?;
@@ -297,7 +307,9 @@ impl Server {
         let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
         let data_servers: Vec<_> =
             stores.iter().filter_map(administration::Known::data_servers).collect();
-        let mut server = Self::serve(config, service.clone(), &random, &identity, &data_servers)?;
+        let auth = kerberos::with_dafs(config, &directory)?;
+        let (parts, random) = ((&*data_servers, auth), &random);
+        let mut server = Self::serve(config, service.clone(), random, &identity, parts)?;
         let registry = server.registry.clone();
         let administration = Administration::start(service, registry, secret, &directory, stores)?;
         match AdminSocket::start(&directory, administration::handler(administration.clone())) {
@@ -314,7 +326,7 @@ impl Server {
     }
 
     /// Serves open exports. It ignores the exports of the configuration, keeps no state for the
-    /// next run, and has no interface for administrators.
+    /// next run, has no interface for administrators, and takes no Kerberos from DAFS clients.
     ///
     /// # Errors
     /// Those of `start`.
@@ -322,7 +334,8 @@ impl Server {
         let random = Random::draw()?;
         let service = new_service(config, exports, Box::new(NoRecords), &random)?;
         let identity = Identity { server: random.secret, secret: random.secret };
-        Self::serve(config, Arc::new(service), &random, &identity, &[])
+        let parts = (&[][..], config.auth.clone());
+        Self::serve(config, Arc::new(service), &random, &identity, parts)
     }
 
     fn serve(
@@ -330,7 +343,7 @@ impl Server {
         service: Arc<Service>,
         random: &Random,
         identity: &Identity,
-        data_servers: &[Arc<dyn DataServers>],
+        (data_servers, auth): (&[Arc<dyn DataServers>], AuthConfig),
     ) -> Result<Self, StartError> {
         let mut inherited = Inherited::take();
         let listeners =
@@ -341,7 +354,7 @@ impl Server {
         let proofs = Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX));
         let shared = Arc::new(Shared {
             service: service.clone(),
-            authenticator: Arc::new(Authenticator::new(&config.auth)?),
+            authenticator: Arc::new(Authenticator::new(&auth)?),
             registry: Arc::new(Registry::counting_in(random.registry_key, connections.clone())),
             pool: pool.clone(),
             limits: config.limits,
@@ -360,6 +373,7 @@ impl Server {
             reactors: Vec::new(),
             nfs: None,
             data: Vec::new(),
+            tls: None,
             metrics: None,
             admin: None,
             administration: None,
@@ -378,18 +392,24 @@ impl Server {
             let reactor = Reactor::start(name, shared.clone(), adapters, config.wake)?;
             server.reactors.push(reactor);
         }
+        if let Some(files) = &config.tls {
+            server.tls = Some(Tls::start(files, shared.pool.clone())?);
+        }
+        let tls = server.tls.as_ref().map(Tls::shared);
         for store in data_servers {
             let verifier = &shared.write_verifier;
             store.tell_of_lost_data(verifier);
             for parts in store.take_parts(&shared.service) {
                 let (pool, number) = (Arc::new(ThreadPool::new()), parts.number);
                 server.pools.push(pool.clone());
-                let data = DataServer::start(config, &connections, pool, verifier.clone(), parts)?;
+                let front = (&connections, tls.clone());
+                let data = DataServer::start(config, front, pool, verifier.clone(), parts)?;
                 store.count_by(number, data.counters().usage());
                 server.data.push(data);
             }
         }
-        server.nfs = NfsServer::start(config, &connections, &shared, &mut inherited, identity)?;
+        server.nfs =
+            NfsServer::start(config, (&connections, tls), &shared, &mut inherited, identity)?;
         if let Some(address) = config.metrics_listen {
             let collector = server.collector();
             let port = MetricsPort::start(MetricsPort::listen(address)?, collector)?;
@@ -529,6 +549,7 @@ impl Server {
                 ]);
             }
             gauges.extend(data::gauges(&data));
+            gauges.extend(crate::sandbox::gauges());
             if let Some((group, shared)) = &nfs {
                 let (rpc, held) = (group.statistics(), shared.counts());
                 gauges.extend([
@@ -547,6 +568,8 @@ impl Server {
                     ("nfs_rdma_written_bytes", "Bytes placed by them", rpc.rdma_written_bytes),
                     ("nfs_rdma_errors", "Messages answered with RDMA_ERROR", rpc.rdma_errors),
                 ]);
+                gauges.extend(kerberos::gauges(shared));
+                gauges.extend(tls::gauges(&rpc));
             }
             gauges
         };
@@ -569,6 +592,7 @@ impl Server {
         drop((self.metrics.take(), self.admin.take()));
         drop(self.nfs.take());
         self.data.clear();
+        drop(self.tls.take());
         Reactor::stop(&mut self.reactors);
         self.clocks.clear();
         // Their work keeps the records open, and the next server would find them locked.

@@ -10,6 +10,7 @@ use dafs_dat::connections::Connections;
 use dafs_engine::Shared;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::server::{Config as RpcConfig, Group};
+use dafs_rpc::tls::ServerTls;
 use dafs_store::vital;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub(super) struct Identity {
 impl NfsServer {
     pub(super) fn start(
         config: &Config,
-        connections: &Arc<Connections>,
+        (connections, tls): (&Arc<Connections>, Option<Arc<ServerTls>>),
         shared: &Arc<Shared>,
         inherited: &mut Inherited,
         identity: &Identity,
@@ -57,7 +58,9 @@ impl NfsServer {
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
         let options = options(config, &identity.server, identity.secret);
         let (pool, verifier) = (shared.pool.clone(), shared.write_verifier.clone());
-        let gss = config.kerberos.as_ref().map(|config| kerberos::open(config, pool.clone()));
+        let domain = config.nfs.domain.as_deref();
+        let gss = config.kerberos.as_ref();
+        let gss = gss.map(|config| kerberos::open(config, domain, pool.clone()));
         let nfs = NfsShared::new(shared.service.clone(), pool, verifier, admission(), options);
         if let Some(gss) = gss.transpose()? {
             nfs.accept_gss(gss);
@@ -67,7 +70,7 @@ impl NfsServer {
         let rdma_threads = if rdma.is_empty() { 0 } else { threads };
         let (connections, count) = (connections.clone(), tcp_threads + rdma_threads);
         let rpc = rpc_config(config);
-        let group = Group::counting_in(connections.clone(), listeners, count, rpc)?;
+        let group = Group::with_tls(tls, connections.clone(), listeners, count, rpc)?;
         let mut server = Self {
             addresses,
             rdma_addresses: rdma.soft(),

@@ -3,6 +3,7 @@
 
 use super::StartError;
 use super::inventory::{HANDLE_KEY, Inventory};
+use crate::config::Config;
 use dafs_store::ExportSecret;
 use dafs_store::own::{self, OwnError};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -101,6 +102,16 @@ fn read_or_make_secret(directory: &Path) -> Result<ExportSecret, StartError> {
     let bytes = <[u8; 16]>::try_from(bytes.as_slice())
         .map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
     Ok(ExportSecret::from_bytes(bytes))
+}
+
+/// Makes the state directory of a configuration, or checks the existing one.
+///
+/// # Errors
+/// Those of [`state_directory`] and [`open_directory`].
+pub(crate) fn of_config(config: &Config) -> Result<PathBuf, StartError> {
+    let directory = state_directory(config.state_directory.as_deref())?;
+    open_directory(&directory)?;
+    Ok(directory)
 }
 
 /// Returns the state directory of a configuration, or the default one.

@@ -425,10 +425,9 @@ impl LocalMetadata {
 
 impl ForeignStates for LocalMetadata {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
-        let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
         let service = self.service.upgrade().ok_or(StoreError::Busy)?;
-        let age = service.layouts.vouch((owner, identity), component, state, write, now_ns)?;
-        self.check_usable(component)?;
+        let age = service.layouts.vouch(wanted)?;
+        self.check_usable(wanted.component)?;
         Ok(age)
     }
 

@@ -1,12 +1,15 @@
 //! NFSv3 and MOUNT with Kerberos, as a stock client uses them: a real KDC, the system's library on
-//! both sides, and calls that are made by hand.
+//! both sides, and calls that are made by hand, over TCP and RDMA.
 
-use crate::common::Running;
+mod rdma;
+
+use self::rdma::Rdma;
+use crate::common::{Running, pattern};
 use dafs_gss::library::{Credentials, Initiator};
 use dafs_gss::mechanism::{Initiate, ServiceName, Step, Wanted};
 use dafs_gss::token::{Keys, Parts};
 use dafs_server::KerberosConfig;
-use dafs_service::{Flavour, Pattern, Rule, Rules, UserOf};
+use dafs_service::{Flavour, Pattern, Rule, Rules, TransportSecurity, UserOf};
 use dafs_testkit::realm::Realm;
 use dafs_wire::rpc::gss::{
     Credential, InitArgs, InitResults, IntegrityBody, PrivacyBody, Protected, ProtectedData,
@@ -19,25 +22,60 @@ use dafs_wire::xdr::{Decoder, Encode, Encoder};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 const MOUNT: (u32, u32) = (100_005, 3);
 const NFS: (u32, u32) = (100_003, 3);
 const ACCES: u32 = 13;
 
+/// A connection over TCP, in the clear or in TLS.
+pub(crate) trait Line: Read + Write {}
+
+impl<T: Read + Write> Line for T {}
+
+/// A connection to the server.
+enum Way {
+    Tcp(Box<dyn Line>),
+    Rdma(Box<Rdma>),
+}
+
+impl Way {
+    /// Sends a message, and returns the reply.
+    fn send(&mut self, message: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Tcp(stream) => {
+                stream.write_all(&FragmentMark::whole(message.len()).unwrap().to_bytes()).unwrap();
+                stream.write_all(message).unwrap();
+                receive(stream)
+            }
+            Self::Rdma(rdma) => rdma.send(message),
+        }
+    }
+}
+
 /// A client with a context.
-struct Client {
-    stream: TcpStream,
+pub(crate) struct Client {
+    way: Way,
     handle: Vec<u8>,
     keys: Option<Keys>,
     sequence: u32,
 }
 
 impl Client {
-    fn new(server: SocketAddr, realm: &Realm, user: &str, service: &ServiceName) -> Self {
+    pub(crate) fn new(
+        server: SocketAddr,
+        realm: &Realm,
+        user: &str,
+        service: &ServiceName,
+    ) -> Self {
+        Self::over(Way::Tcp(Box::new(TcpStream::connect(server).unwrap())), realm, user, service)
+    }
+
+    /// Establishes a context over this connection.
+    fn over(way: Way, realm: &Realm, user: &str, service: &ServiceName) -> Self {
         let (path, principal) = (realm.path(&format!("{user}.keytab")), None);
         let initiator = Initiator::new(Credentials::Keytab { path, principal }).unwrap();
-        let stream = TcpStream::connect(server).unwrap();
-        let mut client = Self { stream, handle: Vec::new(), keys: None, sequence: 0 };
+        let mut client = Self { way, handle: Vec::new(), keys: None, sequence: 0 };
         let wanted = Wanted { target: service, mutual: true, bindings: None };
         let Step::Continue { pending, token } = initiator.initiate(None, &wanted, &[]) else {
             panic!("no token")
@@ -81,13 +119,11 @@ impl Client {
             Encoder::new(&mut message).value(&verifier);
         }
         message.extend_from_slice(body);
-        self.stream.write_all(&FragmentMark::whole(message.len()).unwrap().to_bytes()).unwrap();
-        self.stream.write_all(&message).unwrap();
-        receive(&mut self.stream)
+        self.way.send(&message)
     }
 
     /// Calls, and returns the results, or `None` if the call was denied.
-    fn call(
+    pub(crate) fn call(
         &mut self,
         program: (u32, u32),
         procedure: u32,
@@ -148,6 +184,33 @@ impl Client {
         status(&self.call(NFS, 8, service, &args).unwrap())
     }
 
+    /// Writes bytes to a file of this name, and reads them.
+    fn write_and_read(&mut self, service: Service, root: &[u8], name: &str, bytes: &[u8]) {
+        let mut args = Vec::new();
+        let mut encoder = Encoder::new(&mut args);
+        encoder.opaque(root);
+        encoder.opaque(name.as_bytes());
+        let results = self.call(NFS, 3, service, &args).unwrap();
+        let mut decoder = Decoder::new(&results);
+        assert_eq!(decoder.u32().unwrap(), 0, "LOOKUP");
+        let file = decoder.opaque(64).unwrap().to_vec();
+        let mut args = Vec::new();
+        let mut encoder = Encoder::new(&mut args);
+        encoder.opaque(&file);
+        // The offset, the length, UNSTABLE.
+        [0, 0, bytes.len() as u32, 0].into_iter().for_each(|word| encoder.u32(word));
+        encoder.opaque(bytes);
+        assert_eq!(status(&self.call(NFS, 7, service, &args).unwrap()), 0, "WRITE");
+        let mut args = Vec::new();
+        let mut encoder = Encoder::new(&mut args);
+        encoder.opaque(&file);
+        [0, 0, bytes.len() as u32].into_iter().for_each(|word| encoder.u32(word));
+        let results = self.call(NFS, 6, service, &args).unwrap();
+        assert_eq!(status(&results), 0, "READ");
+        // The data is last.
+        assert!(results.ends_with(bytes), "other bytes were read");
+    }
+
     /// GETATTR. Returns its status, or `None` if the call was denied.
     fn getattr(&mut self, service: Service, handle: &[u8]) -> Option<u32> {
         let mut args = Vec::new();
@@ -157,7 +220,7 @@ impl Client {
 }
 
 /// Reads a record.
-fn receive(stream: &mut TcpStream) -> Vec<u8> {
+fn receive(stream: &mut impl Read) -> Vec<u8> {
     let mut mark = [0; 4];
     stream.read_exact(&mut mark).unwrap();
     let mut record = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
@@ -182,7 +245,20 @@ fn accepted(reply: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-const CASES: &[(&str, &[&str])] = &[(
+/// Writes and reads the files of the test over RDMA, in the context of TCP.
+fn files_over_rdma(client: &mut Client, rdma: Way, exported: &Path, root: &[u8]) {
+    let tcp = std::mem::replace(&mut client.way, rdma);
+    for (service, name) in [(Service::Privacy, "private"), (Service::Integrity, "whole")] {
+        assert_eq!(client.getattr(service, root), Some(0));
+        for len in [16, 100_000, 1 << 20] {
+            client.write_and_read(service, root, name, &pattern(len, 7));
+        }
+        assert_eq!(std::fs::metadata(exported.join(name)).unwrap().len(), 1 << 20);
+    }
+    client.way = tcp;
+}
+
+pub(crate) const CASES: &[(&str, &[&str])] = &[(
     "all",
     &[
         "aes256-cts-hmac-sha384-192",
@@ -201,10 +277,12 @@ fn proven_users_work_by_the_flavours_of_the_export() {
     let nfs = ServiceName::new("nfs", "localhost").unwrap();
     let server = Running::new(|config| {
         let pattern: Pattern = "anna@TEST.DAFS".parse().unwrap();
-        let rule = Rule { pattern, user: UserOf::Number(anna, 100) };
+        let rule = Rule { pattern, user: UserOf::Number(anna, 100), trusted: false };
         let rules = Rules { rules: vec![rule], default_realm: None };
         let keytab = realm.path("server.keytab");
-        config.kerberos = Some(KerberosConfig { keytab, nfs: nfs.clone(), rules });
+        let dafs = ServiceName::new("dafs", "localhost").unwrap();
+        let nfs = nfs.clone();
+        config.kerberos = Some(KerberosConfig { keytab, nfs, dafs, dafs_in_clear: false, rules });
         let export = &mut config.exports[0];
         export.name = "data".to_owned();
         export.options.admits.flavours = vec![Flavour::Krb5p, Flavour::Krb5i];
@@ -229,6 +307,10 @@ fn proven_users_work_by_the_flavours_of_the_export() {
         assert_eq!(std::fs::metadata(server.path().join(name)).unwrap().uid(), anna);
         assert_eq!(client.getattr(service, &root), Some(0));
     }
+    let rdma = || Way::Rdma(Box::new(Rdma::new(server.server().nfs_rdma_addresses()[0])));
+    files_over_rdma(&mut client, rdma(), server.path(), &root);
+    let mut other = Client::over(rdma(), &realm, "anna", &nfs);
+    assert_eq!(other.create(Service::Privacy, &root, "over RDMA"), 0);
     // The export demands more than a header that is protected.
     assert_ne!(client.getattr(Service::None, &root), Some(0));
     // A user without a rule is nobody.
@@ -240,22 +322,65 @@ fn proven_users_work_by_the_flavours_of_the_export() {
     // A context of one user is no context of another: its MICs are others.
     bert.handle.clone_from(&client.handle);
     assert_eq!(bert.getattr(Service::Privacy, &root), None);
-    // Without a context there is nothing.
+    assert_claims_are_refused(address, &root);
+}
+
+/// Without a context there is nothing.
+fn assert_claims_are_refused(address: SocketAddr, root: &[u8]) {
     let mut sys = Vec::new();
     let header = CallHeader {
         xid: 1,
         program: NFS.0,
         version: NFS.1,
-        procedure: 1,
+        // FSSTAT. GETATTR of the root is open to claims.
+        procedure: 18,
         credential: OpaqueAuth { flavor: AuthFlavor::SYS, body: &[0; 20] },
         verifier: OpaqueAuth::NONE,
     };
     header.encode(&mut Encoder::new(&mut sys));
-    Encoder::new(&mut sys).opaque(&root);
+    Encoder::new(&mut sys).opaque(root);
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(&FragmentMark::whole(sys.len()).unwrap().to_bytes()).unwrap();
     stream.write_all(&sys).unwrap();
     let reply = receive(&mut stream);
     let refused = accepted(&reply).is_none_or(|(_, results)| status(results) != 0);
     assert!(refused, "a claim was believed");
+}
+
+#[test]
+fn proven_users_work_inside_tls() {
+    let test = "kerberos::proven_users_work_inside_tls";
+    let Some((realm, _)) = Realm::again(test, CASES) else { return };
+    let own = rustix::process::geteuid().as_raw();
+    let nfs = ServiceName::new("nfs", "localhost").unwrap();
+    let pki = crate::tls::Pki::new();
+    let server = Running::new(|config| {
+        let pattern: Pattern = "anna@TEST.DAFS".parse().unwrap();
+        let rule = Rule { pattern, user: UserOf::Number(own, 100), trusted: false };
+        let rules = Rules { rules: vec![rule], default_realm: None };
+        let keytab = realm.path("server.keytab");
+        let (nfs, dafs) = (nfs.clone(), ServiceName::new("dafs", "localhost").unwrap());
+        config.kerberos = Some(KerberosConfig { keytab, nfs, dafs, dafs_in_clear: false, rules });
+        config.tls = Some(pki.server_files());
+        let export = &mut config.exports[0];
+        export.name = "data".to_owned();
+        export.options.admits.flavours = vec![Flavour::Krb5];
+        export.options.admits.transport_security = TransportSecurity::Tls;
+    });
+    let address = server.server().nfs_addresses()[0];
+    let mut path = Vec::new();
+    Encoder::new(&mut path).opaque(b"/data");
+    let mut inside = Client::over(Way::Tcp(Box::new(pki.foreign(address))), &realm, "anna", &nfs);
+    let mounted = inside.call(MOUNT, 1, Service::None, &path).unwrap();
+    let mut decoder = Decoder::new(&mounted);
+    assert_eq!(decoder.u32().unwrap(), 0, "the mount was refused");
+    let root = decoder.opaque(64).unwrap().to_vec();
+    assert_eq!(inside.create(Service::None, &root, "whole"), 0);
+    // A context may be made in the clear, and nothing may be done with it there.
+    let mut outside = Client::new(address, &realm, "anna", &nfs);
+    assert_ne!(outside.getattr(Service::None, &root), Some(0));
+    // Inside, the context of the other connection is as good.
+    inside.handle = outside.handle;
+    (inside.keys, inside.sequence) = (outside.keys, outside.sequence);
+    assert_eq!(inside.getattr(Service::None, &root), Some(0));
 }
