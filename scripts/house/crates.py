@@ -59,6 +59,7 @@ PLACES = {
     "dafs-tls": ("transport", 8.6, 3.5),
     "dafs-wire": ("ground", 2.6, 6),
     "dafs-gss": ("ground", 4.2, 5.3),
+    "dafs-sandbox": ("ground", 9.6, 6),
     "dafs-mem": ("ground", 5.0, 6),
 }
 

@@ -139,7 +139,7 @@ fn mount(options: &SessionOptions, url: &NfsUrl) -> Result<Mount, Failure> {
             "{url} says to use TCP; write nfs+rdma:// to use another transport"
         )));
     }
-    let of_url = *url.options();
+    let of_url = url.options().clone();
     let url = url.with_options(UrlOptions { transport: of_url.transport.or(transport), ..of_url });
     let mut mount = MountOptions::default();
     // Without a deadline it retries practically without end.

@@ -17,6 +17,7 @@ pub(crate) mod mount;
 pub(crate) mod mv;
 pub(crate) mod passwd;
 pub(crate) mod ping;
+pub(crate) mod pki;
 pub(crate) mod put;
 pub(crate) mod rm;
 pub(crate) mod run;
@@ -55,6 +56,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Ln(command) => command.run(sessions),
         Command::Df(command) => command.run(sessions),
         Command::Ping(command) => command.run(sessions),
+        Command::Pki(command) => command.run(),
         Command::Bench(command) => command.run(sessions),
         Command::Doctor(command) => command.run(&cli.session),
         Command::Passwd(command) => command.run(),

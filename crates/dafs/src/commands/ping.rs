@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::say;
 use crate::session::Sessions;
-use dafs_client::DafsUrl;
+use dafs_client::{DafsUrl, ProofMethod, Proven};
 use serde_json::json;
 use std::time::Duration;
 
@@ -21,12 +21,26 @@ pub(crate) struct Ping {
     json: bool,
 }
 
+/// Says who the client is for the server, and how it knows.
+fn who(proven: &Proven) -> String {
+    let name = proven.name.as_deref().unwrap_or("a principal");
+    match proven.method {
+        ProofMethod::Gss => format!("you are {name}, proven by Kerberos"),
+        ProofMethod::Password => format!("you are {name}, proven by a password"),
+        _ => {
+            "you have proven nothing: the server knows your address, and on its own host your user"
+                .to_owned()
+        }
+    }
+}
+
 impl Ping {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         let client = sessions.dafs_client(&self.url)?;
         let transport = client.transport();
         if !self.json {
             say!("{}: transport {}: {}", client.server(), transport.kind, transport.why)?;
+            say!("{}", who(&client.session().proven))?;
         }
         let mut times = Vec::with_capacity(self.count as usize);
         for _ in 0..self.count {
@@ -51,6 +65,8 @@ impl Ping {
                 "read_bytes_max": session.read_bytes_max,
                 "write_bytes_max": session.write_bytes_max,
                 "trusted": session.trusted,
+                "proven_by": session.proven.method.to_string(),
+                "proven_name": session.proven.name,
                 "checksums": session.checksums,
             });
             say!("{report}")

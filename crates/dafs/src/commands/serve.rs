@@ -6,8 +6,10 @@ use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
 use crate::log_limit::{self, Limited};
+use dafs_sandbox::Sandbox;
 use dafs_server::{
-    Config, ExportSource, Server, StartError, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
+    Config, ExportSource, Server, StartError, confine_server, explain_start, parse_listen,
+    parse_listen_nfs, parse_listen_nfs_rdma,
 };
 use dafs_service::durable::Durability;
 use dafs_service::{AddressRange, Squash};
@@ -71,6 +73,13 @@ pub(crate) struct Serve {
     /// host
     #[arg(long)]
     nfs_unprivileged_ports: bool,
+    /// The Kerberos keys of a data server, for exports with krb5, krb5i or krb5p; a server with exports has
+    /// them in its configuration file
+    #[arg(long, value_name = "FILE")]
+    keytab: Option<PathBuf>,
+    /// The host in these keys, as in nfs/HOST; else the name of this machine
+    #[arg(long, value_name = "HOST", requires = "keytab")]
+    keytab_host: Option<String>,
     /// Where Prometheus reads counters
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
     metrics: Option<SocketAddr>,
@@ -95,6 +104,11 @@ pub(crate) struct Serve {
     /// Where to keep the key of file handles, so that handles survive a restart
     #[arg(long, value_name = "DIR")]
     state_directory: Option<PathBuf>,
+    /// Give up all files, ports and system calls that the server does not need: required, if-possible
+    /// or off. Without it, if possible for a server that neither runs as root nor uses CephFS or
+    /// GlusterFS (docs/security.md)
+    #[arg(long, value_name = "WHAT", value_parser = parse_sandbox)]
+    sandbox: Option<Sandbox>,
     /// Threads that serve connections
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
@@ -123,14 +137,17 @@ impl Serve {
         }
         self.start_log()?;
         set_umask();
-        crate::heap::keep_trimmed()
-            .map_err(|error| Failure::local("cannot start a thread", &error))?;
         if self.role == Role::Data {
             return self.run_data(session.wake);
         }
         if self.control.is_some() || self.cluster_secret.is_some() || self.engine.is_some() {
             let text = "--control, --cluster-secret and --engine are for data servers: use --role \
                         data, or leave them out";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        if self.keytab.is_some() {
+            let text = "--keytab is for data servers: write [kerberos] with keytab = \"FILE\" into the \
+                        configuration file, or use --role data";
             return Err(Failure::Usage(text.to_owned()));
         }
         let config = self.configuration(session.wake)?;
@@ -143,6 +160,8 @@ impl Serve {
         }
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
             .map_err(|error| Failure::local("cannot handle signals", &error))?;
+        confine_server(&config).map_err(|error| start_failure(&error))?;
+        start_trimming()?;
         let server = Server::start(&config).map_err(|error| start_failure(&error))?;
         for address in server.addresses() {
             tracing::info!(%address, "listening");
@@ -261,8 +280,18 @@ impl Serve {
         if let Some(seconds) = self.lease {
             config.lease_time = Duration::from_secs(seconds);
         }
+        config.sandbox = self.sandbox.or(config.sandbox);
         Ok(config)
     }
+}
+
+/// Starts the first thread beside this one, so after the sandbox.
+fn start_trimming() -> Result<(), Failure> {
+    crate::heap::keep_trimmed().map_err(|error| Failure::local("cannot start a thread", &error))
+}
+
+fn parse_sandbox(text: &str) -> Result<Sandbox, String> {
+    text.parse()
 }
 
 fn parse_durability(text: &str) -> Result<Durability, String> {
@@ -299,9 +328,11 @@ pub(crate) fn start_failure(error: &StartError) -> Failure {
         StartError::Config(_)
         | StartError::Passwords(_)
         | StartError::Namespace(_)
+        | StartError::Tls(_)
         | StartError::Own(_)
-        | StartError::Secret(_) => Failure::Usage(error.to_string()),
-        _ => Failure::Failed(error.to_string()),
+        | StartError::Secret(_) => Failure::Usage(explain_start(error.to_string())),
+        StartError::Sandbox(_) => Failure::Usage(error.to_string()),
+        _ => Failure::Failed(explain_start(error.to_string())),
     }
 }
 

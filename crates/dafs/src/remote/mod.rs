@@ -52,7 +52,8 @@ impl Remote {
                 (transport.kind.to_string(), transport.why.clone())
             }
             Self::Nfs(mount) => {
-                let why = format!("NFS version {}", mount.version());
+                let user = mount.principal().map(|name| format!(" as {name}")).unwrap_or_default();
+                let why = format!("NFS version {}, {}{user}", mount.version(), mount.security());
                 (mount.transport().to_owned(), why)
             }
         }

@@ -11,27 +11,35 @@ mod addresses;
 mod devices;
 mod finding;
 mod host;
+mod kerberos;
 mod libraries;
 mod limits;
 mod modules;
 mod names;
 mod nfs;
 mod ports;
+mod sandbox;
 mod tcp;
+mod tls;
 mod transfer;
 mod transports;
 
 use crate::cli::SessionOptions;
 use crate::failure::Failure;
+use dafs_sandbox::Kernel;
+use dafs_server::Config;
 use finding::{Finding, Level};
 use host::Host;
 use serde_json::json;
 use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Find out which transports work on this host, and the obstacles
 ///
 /// Checks RDMA devices, kernel modules, libraries, limits and ports, and moves data over each
-/// transport that works here. Exit status 1 if there is a problem.
+/// transport that works here. With --config it checks what a server needs for that configuration,
+/// too. Exit status 1 if there is a problem.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {
     /// Print one JSON object
@@ -40,6 +48,13 @@ pub(crate) struct Doctor {
     /// Leave out findings without a problem
     #[arg(short, long)]
     quiet: bool,
+    /// Check what a server with this configuration file needs: its Kerberos keys, its
+    /// name, its certificates
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Say which user this Kerberos principal is, and by which rule of the configuration
+    #[arg(long, value_name = "USER@REALM", requires = "config")]
+    principal: Option<String>,
 }
 
 impl Doctor {
@@ -51,7 +66,16 @@ impl Doctor {
         let host = Host::here();
         let mut findings = examine(&host);
         findings.extend(names::check(&host, dafs_dat::shm::holder));
+        findings.extend(sandbox::check(Kernel::of_this_host(), &host));
         findings.extend(transports::check(&host, &devices::find(&host)));
+        if let Some(path) = &self.config {
+            let config = Config::load(path).map_err(|error| Failure::Usage(error.to_string()))?;
+            findings.extend(kerberos::check(&host, &config));
+            let principal = self.principal.as_deref();
+            findings.extend(principal.map(|principal| kerberos::explain(&config, principal)));
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            findings.extend(tls::check(&config, now.map_or(0, |now| now.as_secs())));
+        }
         self.print(&findings).map_err(|error| Failure::local("cannot print", &error))?;
         let problems = findings.iter().any(|finding| finding.level == Level::Problem);
         if problems { Err(Failure::Reported) } else { Ok(()) }

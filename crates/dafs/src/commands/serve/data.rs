@@ -1,11 +1,14 @@
 //! `dafs serve --role data`: a data server.
 
-use super::{Serve, start_failure};
+use super::{Serve, start_failure, start_trimming};
 use crate::cli::WakeName;
 use crate::failure::Failure;
 use crate::output::say;
-use dafs_server::{Config, DataProcess, DataRdma, DataServerConfig, EngineConfig};
-use dafs_service::Admits;
+use dafs_server::{
+    Config, DataProcess, DataRdma, DataServerConfig, EngineConfig, KerberosConfig,
+    confine_data_server,
+};
+use dafs_service::{Admits, Flavour};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
@@ -26,6 +29,8 @@ impl Serve {
                 .map_err(cannot)?;
         }
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(cannot)?;
+        confine_data_server(&config).map_err(|error| start_failure(&error))?;
+        start_trimming()?;
         let server = DataProcess::start(config).map_err(|error| start_failure(&error))?;
         tracing::info!(address = %server.control_address(), "waiting for the metadata server");
         tracing::info!(address = %server.nfs_address(), "listening for NFS");
@@ -109,6 +114,7 @@ impl Serve {
         };
         let mut general = Config::for_directory(directory.clone());
         general.metrics_listen = self.metrics;
+        general.sandbox = self.sandbox;
         if let Some(wake) = wake {
             general.wake = wake.into();
         }
@@ -118,6 +124,14 @@ impl Serve {
         let mut admits = Admits::default();
         admits.networks.extend(&self.nfs_network);
         admits.unprivileged_ports = self.nfs_unprivileged_ports;
+        if let Some(keytab) = &self.keytab {
+            let kerberos =
+                KerberosConfig::for_data_server(keytab.clone(), self.keytab_host.clone());
+            let wrong = |remedy| Failure::Usage(format!("--keytab-host: {remedy}"));
+            general.kerberos = Some(kerberos.map_err(wrong)?);
+            // The metadata server decides which of them a file takes.
+            admits.flavours.extend([Flavour::Krb5, Flavour::Krb5i, Flavour::Krb5p]);
+        }
         let engine = self.engine.as_deref().map(EngineConfig::load).transpose();
         let engine = engine.map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(DataServerConfig {
