@@ -1,6 +1,6 @@
 //! The processes at the other end of a measurement.
 
-use crate::{Child, cpu, pnfs, tcp, transport};
+use crate::{Child, cpu, pnfs, security, tcp, transport};
 use anyhow::{Context, Result, anyhow};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
@@ -14,6 +14,8 @@ use std::process::{Command, Stdio};
 pub(crate) fn run(child: Child) -> Result<()> {
     match child {
         Child::ServeConfig { config } => pnfs::serve(&config),
+        Child::ServeSecure { config, cpu } => security::serve(&config, cpu),
+        Child::SecureLoad(load) => load.run(),
         Child::HoldNetwork => pnfs::hold(),
         Child::PnfsLoad(load) => load.run(),
         Child::PnfsHere(here) => here.measure(),
@@ -112,8 +114,14 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(arguments: &[&str]) -> Result<Self> {
+        Self::start_in(arguments, &[])
+    }
+
+    /// Starts it with further variables of the environment.
+    pub(crate) fn start_in(arguments: &[&str], variables: &[(&str, String)]) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(arguments)
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -20,6 +20,7 @@ mod pnfs;
 mod python;
 mod rdma;
 mod report;
+mod security;
 mod sharing;
 mod tcp;
 mod transport;
@@ -40,8 +41,8 @@ struct Arguments {
     /// Milliseconds that one case runs in one round.
     #[arg(long, default_value_t = 300)]
     milliseconds: u64,
-    /// Groups to run: transport, file, nfs, rdma, sharing, fio, python, fronts, applications,
-    /// memory. All by default.
+    /// Groups to run: transport, file, nfs, rdma, security, sharing, fio, python, fronts,
+    /// applications, memory. All by default.
     #[arg(long)]
     group: Vec<String>,
     /// Only cases whose name contains this.
@@ -91,6 +92,10 @@ enum Child {
     #[command(hide = true)]
     ServeConfig { config: PathBuf },
     #[command(hide = true)]
+    ServeSecure { config: PathBuf, cpu: usize },
+    #[command(hide = true)]
+    SecureLoad(security::Load),
+    #[command(hide = true)]
     HoldNetwork,
     #[command(hide = true)]
     PnfsLoad(pnfs::Load),
@@ -139,6 +144,9 @@ fn main() -> Result<()> {
     }
     if wanted("rdma") {
         rdma::measure(&plan, &mut report, &arguments.figures)?;
+    }
+    if wanted("security") {
+        security::measure(&plan, &mut report)?;
     }
     if wanted("sharing") {
         sharing::measure(&plan, &mut report)?;

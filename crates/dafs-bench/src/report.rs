@@ -29,7 +29,7 @@ pub(crate) struct Row {
     pub(crate) gigabytes_per_second: f64,
     pub(crate) client_cpu_microseconds: f64,
     pub(crate) server_cpu_microseconds: f64,
-    /// Time per operation relative to the floor, or processor time of the client, as the case says:
+    /// Time per operation relative to the floor, or processor time of one side, as the case says:
     /// the median of the ratios of each round; below 1 is better than the floor.
     pub(crate) ratio: Option<f64>,
     /// The client's processor time relative to the floor, in the same way.
@@ -56,6 +56,8 @@ pub(crate) enum Measure {
     Elapsed,
     /// Processor time of the client.
     ClientCpu,
+    /// Processor time of the server.
+    ServerCpu,
 }
 
 /// A case of a group: its name, its floor, its target, and its samples by round.
@@ -115,6 +117,7 @@ impl Sample {
         let time = match measure {
             Measure::Elapsed => self.elapsed,
             Measure::ClientCpu => self.client_cpu,
+            Measure::ServerCpu => self.server_cpu,
         };
         time.as_secs_f64() / self.operations.max(1) as f64
     }
