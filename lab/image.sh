@@ -14,8 +14,10 @@ work=$image/work
 
 program_source=lua5.4
 kernel_source=${LAB_KERNEL_SOURCE:-linux-source-6.12}
+# The guest's own release, whatever this machine runs: Debian 12 has no ktls-utils.
+suite=trixie
 packages=(bash busybox-static coreutils grep iproute2 mount sed util-linux
-    nfs-common nfs-kernel-server rpcbind
+    nfs-common nfs-kernel-server rpcbind ktls-utils
     rdma-core rdmacm-utils ibverbs-providers ibverbs-utils)
 
 die() { echo "lab: $*" >&2; exit 125; }
@@ -45,11 +47,21 @@ build_kernel() {
     install -s "$source/linux" "$image/kernel"
 }
 
+# The mirror of Debian that this machine uses.
+mirror() {
+    # shellcheck disable=SC2016
+    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -n 1
+}
+
 build_root() {
-    local root=$work/root deb dir applet
-    mkdir -p "$work/archives/partial" \
+    local root=$work/root deb dir applet keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    mkdir -p "$work"/{archives,lists}/partial "$work/parts" \
         "$root"/{dev,proc,sys,run,tmp,root,mnt,job,host,out,usr/{bin,sbin,lib,lib64}}
-    apt -y --no-install-recommends --download-only install "${packages[@]}"
+    echo "deb [signed-by=$keyring] $(mirror) $suite main" >"$work/sources.list"
+    sources=(-o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts="$work/parts"
+        -o Dir::State::lists="$work/lists" -o Acquire::Languages=none)
+    apt "${sources[@]}" update
+    apt "${sources[@]}" -y --no-install-recommends --download-only install "${packages[@]}"
     for dir in bin sbin lib lib64; do ln -s "usr/$dir" "$root/$dir"; done
     for deb in "$work"/archives/*.deb; do
         # Maintainer scripts do not run here, so packages that only they need are left out.
@@ -67,10 +79,11 @@ build_root() {
 root:x:0:0:root:/root:/bin/bash
 _rpc:x:100:65534::/run/rpcbind:/usr/sbin/nologin
 statd:x:101:65534::/var/lib/nfs:/usr/sbin/nologin
-user:x:1000:1000:somebody without privileges:/tmp:/bin/bash
+anna:x:1000:1000:somebody without privileges:/tmp:/bin/bash
+bert:x:1001:1001:somebody else:/tmp:/bin/bash
 nobody:x:65534:65534::/nonexistent:/usr/sbin/nologin
 END
-    printf '%s\n' root:x:0: user:x:1000: nogroup:x:65534: >"$root/etc/group"
+    printf '%s\n' root:x:0: anna:x:1000: bert:x:1001: nogroup:x:65534: >"$root/etc/group"
     install "$here/guest/init" "$root/init"
     (cd "$root" && find . | cpio -o -H newc -R 0:0 --quiet) >"$image/initrd.new"
     mv "$image/initrd.new" "$image/initrd"
@@ -113,5 +126,5 @@ part() {
 }
 
 part program < <(declare -f build_program; declare -p program_source)
-part root < <(declare -f build_root; declare -p packages; cat "$here/guest/init")
+part root < <(declare -f build_root; declare -p packages suite; cat "$here/guest/init")
 part kernel < <(declare -f build_kernel; declare -p kernel_source; cat "$here/uml.config")

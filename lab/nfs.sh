@@ -16,6 +16,9 @@
 # LAB_LAYOUTS=stripes, cephfs or glusterfs spreads the files of /data over three data servers
 # (spread.sh). Mounts of 4.1 and 4.2 use these directly, and a test that passes without them fails.
 # With LAB_TRANSPORT=siw they use RDMA.
+# LAB_SECURITY=krb5, krb5i or krb5p mounts with Kerberos: there is a realm (realm.sh), root of a guest acts by the key
+# of its machine, which the server knows as root, and user 1000 has a ticket as anna.
+# LAB_XPRTSEC=tls or mtls mounts with RPC-with-TLS; there is a small authority (dafs pki).
 # LAB_SERVER=ganesha or knfsd runs a test against another server, to find out which side has a bug.
 # A test that sets durable_replies before `serve` gets no /memory. It may name more folders of $work
 # in more_exports.
@@ -47,6 +50,8 @@ layouts=${LAB_LAYOUTS:-}
 source "$lab/spread.sh"
 # shellcheck source=lab/ways.sh
 source "$lab/ways.sh"
+# shellcheck source=lab/realm.sh
+source "$lab/realm.sh"
 if [[ $layouts ]]; then
     [[ $layouts =~ ^(stripes|cephfs|glusterfs)$ && $transport != rxe && ! ${LAB_SERVER:-} ]] ||
         { echo "LAB_LAYOUTS is stripes, cephfs or glusterfs, over TCP or siw, and this server's"; exit 1; }
@@ -55,6 +60,9 @@ if [[ $layouts ]]; then
     [[ ${DAFS_TEST_LONG:-} ]] || versions=(4.1)
 fi
 [[ ! ${LAB_VERSIONS:-} ]] || read -r -a versions <<<"$LAB_VERSIONS"
+security=${LAB_SECURITY:-sys} xprtsec=${LAB_XPRTSEC:-none}
+# The flavours of the exports, and of those in more_exports if they are others.
+flavours="\"$security\"" more_flavours=
 lease_seconds=${LAB_LEASE_SECONDS:-6}
 # Timeout of one piece of work.
 patience_seconds=${LAB_PATIENCE_SECONDS:-90}
@@ -193,11 +201,18 @@ serve_dafs() {
     [[ $transport != rxe ]] || rdma="rdma_verbs_listen = [\"$address:20049\"]"
     local ports=false
     [[ $transport == tcp ]] || ports=true
+    local rights="squash = \"none\"
+networks = [\"10.0.2.0/24\"]
+unprivileged_ports = $ports
+transport_security = \"$xprtsec\""
     local metrics='' source='path = "export"'
     if [[ $layouts ]]; then
         [[ $cluster || $layouts == stripes ]] || start_cluster
         metrics='metrics_listen = "127.0.0.1:9300"' source=$(spread_source)
     fi
+    local proofs=''
+    [[ $security == sys ]] || proofs+=$(kerberos_rules)$'\n'
+    [[ $xprtsec == none ]] || proofs+=$(tls_files)$'\n'
     cat >"$work/dafs.toml" <<END
 listen = ["127.0.0.1:0"]
 $metrics
@@ -206,12 +221,12 @@ state_directory = "state"
 [nfs]
 listen = ["$address:2049"]
 $rdma
+$proofs
 [[export]]
 name = "data"
 $source
-squash = "none"
-networks = ["10.0.2.0/24"]
-unprivileged_ports = $ports
+$rights
+sec = [$flavours]
 durable_replies = "${durable_replies:-off}"
 END
     [[ ! $layouts ]] || spread_parts >>"$work/dafs.toml"
@@ -220,9 +235,8 @@ END
 [[export]]
 name = "memory"
 memory_bytes = 67108864
-squash = "none"
-networks = ["10.0.2.0/24"]
-unprivileged_ports = $ports
+$rights
+sec = [$flavours]
 END
     local folder
     for folder in ${more_exports:-}; do
@@ -230,9 +244,8 @@ END
 [[export]]
 name = "$folder"
 path = "$folder"
-squash = "none"
-networks = ["10.0.2.0/24"]
-unprivileged_ports = $ports
+$rights
+sec = [${more_flavours:-$flavours}]
 END
     done
     if [[ $server_guest ]]; then
@@ -319,7 +332,8 @@ boot() {
     for number in "$@"; do
         "$lab/lab.sh" run -n "$number" -t 3600 -m "${LAB_MEMORY_MIB:-512}" -s / -w "$work/out" \
             -k "$work/guest-$number.log" "$lab/tests/guest/agent" "$address" "$export_path" \
-            "$transport" "$nfs_port" "$mount_port" >>"$work/guest-$number.log" 2>&1 &
+            "$transport" "$nfs_port" "$mount_port" "$security" "$xprtsec" \
+            >>"$work/guest-$number.log" 2>&1 &
         guests[number]=$!
         echo 0 >"$work/out/$number.last"
     done
@@ -327,6 +341,7 @@ boot() {
         guest_is_up() { [[ -s $work/out/$number.up ]] || ! kill -0 "${guests[number]}"; }
         eventually 60 guest_is_up
         guest "$number" 'cp /out/fileop /job/bin/'
+        [[ $security == sys ]] || ticket anna "$number"
     done
 }
 build_fileop() {
@@ -369,3 +384,6 @@ busy() { [[ ! -s $work/out/$1.$(<"$work/out/$1.last").status ]]; }
 # Disconnects a machine without any packet: no FIN, no RST.
 cut_off() { ip link set "lab$1" nomaster; }
 reconnect() { ip link set "lab$1" master lab; }
+
+[[ $security == sys ]] || start_realm
+[[ $xprtsec == none ]] || make_certificates
