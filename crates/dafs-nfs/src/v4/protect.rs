@@ -42,6 +42,18 @@ const ALLOWED: Bitmap = Bitmap::of(&[
     OpNum::TestStateid as u32,
 ]);
 
+/// True for an operation by which a client gives up state of an object.
+pub(super) fn gives_up_state(number: OpNum) -> bool {
+    matches!(
+        number,
+        OpNum::Close
+            | OpNum::Delegreturn
+            | OpNum::Layoutreturn
+            | OpNum::Locku
+            | OpNum::OpenDowngrade
+    )
+}
+
 /// Returns the protection for a client that asks for this one.
 pub(super) fn grant(asked: &ProtectedOps) -> ProtectedOps {
     let asks_for_any = !asked.must_enforce.and(ENFORCED).is_empty();

@@ -3,7 +3,8 @@
 //! Invariants
 //! * No operation but SECINFO and SECINFO_NO_NAME uses a handle whose export refuses the caller,
 //!   and those tell flavours alone. The one exception are operations that the client's machine may
-//!   send for its users.
+//!   send for its users, and GETATTR of the same object beside one of them: Linux's client sends
+//!   DELEGRETURN and CLOSE with it.
 //! * WRONGSEC comes only from operations that set a handle or resolve a name. An operation that
 //!   finds a refused handle behind an exempted one answers ACCESS.
 //! * An operation that sets a handle looks at the one that follows: SECINFO must be reached with
@@ -80,7 +81,12 @@ impl OpContext<'_> {
     /// Notes the operation that runs next.
     pub(super) fn begin_operation(&mut self, number: OpNum) {
         self.frame.running = Some(number);
-        self.frame.by_machine = self.machine_may(number);
+        let may = self.machine_may(number);
+        if let Some(current) = self.frame.current.as_mut() {
+            current.by_machine |= may && protect::gives_up_state(number);
+        }
+        let is_beside = self.frame.current.is_some_and(|current| current.by_machine);
+        self.frame.by_machine = may || (number == OpNum::Getattr && is_beside);
     }
 
     fn machine_may(&self, number: OpNum) -> bool {
@@ -93,7 +99,7 @@ impl OpContext<'_> {
     ///
     /// # Errors
     /// `WrongSec` if the next operation would use the handle.
-    pub(crate) fn check_put(&self, rest: &[u8]) -> OpResult {
+    pub(crate) fn check_put(&mut self, rest: &[u8]) -> OpResult {
         if !self.is_wrong_flavour() {
             return Ok(());
         }
@@ -101,6 +107,16 @@ impl OpContext<'_> {
         match Follower::find(rest, left, self.minor) {
             Follower::Nothing | Follower::Judged => Ok(()),
             Follower::Other(number) if self.machine_may(number) && self.is_secure_here() => Ok(()),
+            Follower::Other(OpNum::Getattr)
+                if behind_attributes(rest, left, self.minor).is_some_and(|number| {
+                    protect::gives_up_state(number) && self.machine_may(number)
+                }) && self.is_secure_here() =>
+            {
+                if let Some(current) = self.frame.current.as_mut() {
+                    current.by_machine = true;
+                }
+                Ok(())
+            }
             Follower::Other(_) | Follower::Unknown => Err(Status::WrongSec.into()),
         }
     }
@@ -156,6 +172,19 @@ impl OpContext<'_> {
             Some(_) => Err(Status::Access.into()),
         }
     }
+}
+
+/// Returns the first operation behind those for attributes.
+fn behind_attributes(rest: &[u8], left: u32, minor: u32) -> Option<OpNum> {
+    let mut decoder = Decoder::new(rest);
+    for _ in 0..left {
+        let number = OpNum::from_u32({ decoder }.u32().ok()?)?;
+        if number != OpNum::Getattr {
+            return Some(number);
+        }
+        Op::decode(&mut decoder, minor).ok()?;
+    }
+    None
 }
 
 /// True if an operation may answer WRONGSEC (RFC 8881 2.6.3.1.1.7, 2.6.3.1.2).

@@ -155,6 +155,8 @@ fn each_operation_is_judged_alone() {
     for (ops, end) in [
         (vec![read(stateid)], (2, Status::WrongSec)),
         (vec![getattr(&[Attr::Size])], (2, Status::WrongSec)),
+        (vec![getattr(&[Attr::Size]), read(stateid)], (2, Status::WrongSec)),
+        (vec![getattr(&[Attr::Size]), getattr(&[Attr::Size])], (2, Status::WrongSec)),
         (vec![SAVEFH, read(stateid)], (2, Status::WrongSec)),
         // The machine moves no data for its users, whatever it asks for.
         (vec![write(stateid)], (2, Status::WrongSec)),
@@ -170,9 +172,14 @@ fn each_operation_is_judged_alone() {
         let ops = [putfh(&file), close(stateid)];
         assert_eq!(world.next(&other, &mut session, &ops).end(), (2, Status::WrongSec));
     }
-    let ops = [putfh(&file), close(stateid), getattr(&[Attr::Size])];
-    assert_eq!(world.next(&who, &mut session, &ops).end(), (4, Status::Access));
-    assert_eq!(world.next(&who, &mut session, &[putfh(&file), close(stateid)]).end().0, 3);
+    // Linux asks for attributes beside CLOSE and DELEGRETURN, and gets these of the object alone.
+    let size = || getattr(&[Attr::Size]);
+    let ops = [putfh(&file), size(), close(stateid), size(), read(stateid)];
+    assert_eq!(world.next(&who, &mut session, &ops).end(), (6, Status::Access));
+    let ops = [putfh(&file), size(), close(stateid), putfh(&root), size()];
+    assert_eq!(world.next(&who, &mut session, &ops).end().0, 4, "it is closed already");
+    let ops = [putfh(&root), size()];
+    assert_eq!(world.next(&who, &mut session, &ops).end(), (2, Status::WrongSec));
 }
 
 /// The machine is exempt from the flavours of an export, not from its demand of TLS.
