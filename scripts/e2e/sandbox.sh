@@ -280,7 +280,8 @@ as=("${as_before[@]+"${as_before[@]}"}")
 step "a metadata server and a data server"
 run cluster init --secret "$home/conf/cluster"
 "${as[@]+"${as[@]}"}" mkdir "$home/names" "$home/data"
-run serve --role data --control 127.0.0.1:0 --nfs 127.0.0.1:0 --nfs-rdma 127.0.0.1:0 \
+# Not by `run`, whose process would be another one.
+"${as[@]+"${as[@]}"}" "$dafs" serve --role data --control 127.0.0.1:0 --nfs 127.0.0.1:0 --nfs-rdma 127.0.0.1:0 \
     --nfs-unprivileged-ports --sandbox required --cluster-secret "$home/conf/cluster" "$home/data" \
     >"$work/data.out" 2>"$work/data.log" &
 data=$!
