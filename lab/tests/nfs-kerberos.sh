@@ -30,7 +30,7 @@ for version in "${versions[@]}"; do
             fails as bert rm private
             as bert touch his
             [[ $(stat -c %u his) == 1001 ]]
-            # Somebody without a ticket reads nothing, not even what all may read.
+            # A user without a ticket reads nothing, not even a file that is open to all.
             fails setpriv --reuid 1002 --regid 1002 --clear-groups cat his
 
             # Larger than any call, and lengths that are no multiples of four.

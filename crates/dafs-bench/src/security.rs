@@ -27,7 +27,7 @@ const FILE_BYTES: u64 = 256 << 20;
 
 const LARGE: usize = 1 << 20;
 
-/// What a client does again and again.
+/// The operation that a client repeats.
 #[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Reads anywhere.

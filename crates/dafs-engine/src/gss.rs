@@ -37,7 +37,7 @@ pub struct GssAuth {
     pub time_seconds: fn() -> u64,
 }
 
-/// What an established context has proven.
+/// The proof of an established context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GssProof {
     /// The principal, such as `anna@EXAMPLE.ORG`.

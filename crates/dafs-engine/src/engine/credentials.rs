@@ -75,7 +75,7 @@ fn look_up(cx: &mut Context<'_>, call: &Call, name: &[u8]) -> Done {
         let mapped = gss.mapped(&name, now);
         JobResult::Call(Rest(Box::new(move |cx, call| {
             let mapped = mapped.ok_or(Status::Delay)?;
-            // Nobody is no user to act for.
+            // A client cannot act for the anonymous user.
             let cred = mapped.cred.clone().ok_or(Status::NotAuthorized)?;
             registered(cx, call, cred)
         })))

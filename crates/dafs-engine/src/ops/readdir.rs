@@ -33,7 +33,7 @@ struct Listing {
     dir: Handle,
     cookie: u64,
     attributes: AttrMask,
-    /// What the session has for the rules of exports.
+    /// The protection of the session, for the rules of exports.
     proof: SessionProof,
     security: TransportSecurity,
 }

@@ -44,7 +44,7 @@ impl Acceptor for Inline {
 struct Echo {
     acceptor: Arc<dyn Acceptor>,
     calls: usize,
-    /// What the last call said about its reply.
+    /// The bytes beside the results of the last call.
     reply_bytes_beside_results: usize,
 }
 

@@ -54,7 +54,7 @@ impl Stepped {
     }
 }
 
-/// What the handshake waits for.
+/// The event that the handshake waits for.
 #[derive(Debug)]
 pub(crate) enum Wait {
     /// The peer, or room in the socket.

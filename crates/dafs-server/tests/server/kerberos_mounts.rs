@@ -201,7 +201,7 @@ fn a_refused_flavour_is_told_with_those_that_the_server_takes() {
     for version in ["4.1", "4.2"] {
         for (security, uses) in [("".to_owned(), "sys"), (format!("&sec=krb5&{keytab}"), "krb5")] {
             let url = url(&server, &format!("vers={version}{security}"));
-            // What is above both exports takes the flavours of both.
+            // The directory above both exports takes the flavours of both.
             let found = Mount::connect(&url, &options())
                 .and_then(|mount| mount.resolve(b"/strict", Follow::Yes).map(drop));
             let error = found.unwrap_err().to_string();

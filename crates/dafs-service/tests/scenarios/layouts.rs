@@ -400,7 +400,7 @@ fn a_flavour_that_the_export_does_not_admit_is_refused_at_data_servers() {
     assert_eq!(refused, Err(StoreError::Access.into()));
 }
 
-/// What a new configuration demands holds at data servers at once, though they keep their own.
+/// The demands of a new configuration hold at data servers at once, though these keep their own.
 #[test]
 fn a_connection_that_the_export_does_not_admit_now_is_refused_at_data_servers() {
     let (cluster, _one, opened, _) = Cluster::with_writer();

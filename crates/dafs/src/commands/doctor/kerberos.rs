@@ -49,7 +49,7 @@ fn service_and_host(kerberos: &KerberosConfig) -> (&str, &str) {
 fn keys(kerberos: &KerberosConfig) -> Vec<Finding> {
     let path = kerberos.keytab.display();
     let (service, host) = service_and_host(kerberos);
-    // What is wrong with a file that cannot be read is in the library's finding.
+    // The finding of the library says why a file cannot be read.
     let entries = keytab::read(&kerberos.keytab).ok();
     let entries = entries.and_then(|entries| judge(&format!("{service}/{host}@"), &entries));
     let service = match Acceptor::new(&kerberos.keytab, &kerberos.nfs) {

@@ -97,7 +97,7 @@ fn a_call_from_another_place_is_not_carried_out() {
         let mut scene = Scene::new(kind);
         for service in [Service::Integrity, Service::Privacy] {
             let before = scene.calls();
-            // Somebody on the way lets the server read other arguments.
+            // A man in the middle lets the server read other arguments.
             let mut message = scene.message(ECHO, service, &pattern(20_000));
             let at = message.len() - 1000;
             message[at] ^= 1;
@@ -172,7 +172,7 @@ fn the_client_notices_a_reply_in_the_place_of_another() {
         // Our client's first call, under the same keys.
         let call = Protection::alone(established, service);
         assert!(call.read(&first).is_ok(), "{service:?}");
-        // Somebody on the way had the other reply written to its place.
+        // A man in the middle had the other reply written to its place.
         assert_eq!(call.read(&other).map(drop), Err(CallError::Unverified), "{service:?}");
     }
 }
