@@ -173,6 +173,11 @@ impl SessionCore {
     /// Binds the channel with a proof that was prepared.
     pub(super) fn bind_back(&mut self, adapter: &mut dyn Adapter, prepared: Prepared) {
         let bound = self.back.bind(&self.link, adapter, prepared);
+        if matches!(bound, Ok(false)) && self.back.batches.has_lent() {
+            // The server may still write to the memory of a batch, and only a new session stops it.
+            let why = "the proof of identity is too long to bind the back-control channel again";
+            return self.fail(adapter, Failure::lost(why));
+        }
         let result = bound.map(|fits| {
             if !fits {
                 self.refuse_back(adapter, Status::TooSmall);
