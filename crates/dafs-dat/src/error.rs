@@ -37,6 +37,9 @@ pub enum ConnectError {
     /// The peer rejected the connection.
     #[error("the peer rejected the connection")]
     Rejected(PrivateData),
+    /// There is no TLS with the peer, and this side demands it.
+    #[error("no connection by TLS: {0}")]
+    Tls(String),
     /// The peer did not answer before the timeout.
     #[error("no answer from the peer within {0:?}")]
     TimedOut(std::time::Duration),

@@ -37,6 +37,7 @@ pub mod sim;
 pub mod slots;
 mod spin;
 mod time;
+pub mod tls;
 mod types;
 pub mod verbs;
 mod wait;

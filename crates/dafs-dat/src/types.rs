@@ -2,8 +2,10 @@
 
 use crate::GATHER_SEGMENTS_MAX;
 use crate::error::{ConnectError, DisconnectReason, PostError};
+use crate::tls::TlsPeer;
 use bitflags::bitflags;
 use dafs_mem::VolatileSlice;
+use dafs_tls::TransportSecurity;
 use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
@@ -181,6 +183,31 @@ pub struct PeerInfo {
     pub is_local: bool,
     /// The host number in the simulated network.
     pub sim_host: Option<u32>,
+    /// The protection by TLS, if the connection has it.
+    pub tls: Option<Arc<TlsPeer>>,
+}
+
+impl PeerInfo {
+    /// True if no other host reads or changes the bytes of the connection: it is inside TLS, or does
+    /// not leave this host.
+    pub fn is_protected(&self) -> bool {
+        self.tls.is_some() || self.is_local || self.process.is_some() || self.sim_host.is_some()
+    }
+
+    /// The protection of the connection, as exports count it: memory that two processes share is
+    /// private to them, and the kernel vouches for both.
+    pub fn transport_security(&self) -> TransportSecurity {
+        match &self.tls {
+            Some(tls) => tls.level,
+            None if self.is_local && self.address.is_none() => TransportSecurity::Mtls,
+            None => TransportSecurity::None,
+        }
+    }
+
+    /// The channel binding of the connection (RFC 9266), if it is inside TLS.
+    pub fn binding(&self) -> Option<&[u8]> {
+        self.tls.as_ref().map(|tls| &tls.binding[..])
+    }
 }
 
 /// Credentials of a process on this host (`SO_PEERCRED`, or the owner of its socket).

@@ -5,11 +5,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod contract;
+mod pki;
 
 use contract::{Side, World, pattern};
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::{Access, Address, Instant, WorkStatus};
 use dafs_mem::{Site, copied_bytes};
+use dafs_tls::TransportSecurity;
+use pki::Pki;
 
 const SIZE: usize = 1 << 20;
 
@@ -65,4 +68,32 @@ fn announced_writes_and_large_reads_are_not_copied() {
             }
         }
     }
+    inside_tls_each_byte_is_copied_once();
+}
+
+/// Once into the block where it is sealed, once out of the block where it was opened; besides, the
+/// parts of records between two reads, and sealed bytes that a full socket leaves.
+fn inside_tls_each_byte_is_copied_once() {
+    let authority = Pki::new();
+    let mut world = World {
+        client: Side::new(Box::new(authority.client(TransportSecurity::Tls))),
+        server: Side::new(Box::new(authority.server(IwarpConfig::default()))),
+        ..world(false)
+    };
+    let link = world.connect();
+    world.greet(link);
+    let source = world.server.memory(SIZE, Access::REMOTE_READ);
+    let target = world.client.memory(SIZE, Access::LOCAL_WRITE);
+    source.fill(5);
+    let sites = [Site::IwarpStaging, Site::IwarpTlsSend, Site::IwarpTlsReceive];
+    let before = sites.map(copied_bytes);
+    let (all, remote) = (target.region.local(0, SIZE), source.remote(0, SIZE as u32));
+    world.client.adapter.rdma_read(link.client, 4, all, remote).unwrap();
+    assert_eq!(world.client_done(4), WorkStatus::Ok(SIZE as u32));
+    assert!(target.read(0, SIZE) == pattern(5, SIZE));
+    let [staging, send, receive] = [0, 1, 2].map(|at| copied_bytes(sites[at]) - before[at]);
+    let once = SIZE as u64;
+    assert_eq!(staging, 0);
+    assert!((once..once * 2).contains(&send), "{send}");
+    assert!((once..once * 3 / 2).contains(&receive), "{receive}");
 }

@@ -31,6 +31,12 @@ sites! {
     IwarpStaging => "iwarp_staging",
     /// iWARP: a message of few bytes into one piece with its headers.
     IwarpSmallSend => "iwarp_small_send",
+    /// iWARP over TLS in user space: data into the block in which it is sealed, and sealed bytes
+    /// that the socket did not take.
+    IwarpTlsSend => "iwarp_tls_send",
+    /// iWARP over TLS in user space: opened data into its place, and the part of a record whose
+    /// rest has not come.
+    IwarpTlsReceive => "iwarp_tls_receive",
     /// Shared memory: a message into a ring slot (sender side).
     ShmRingSend => "shm_ring_send",
     /// Shared memory: a message out of a ring slot (receiver side).

@@ -81,6 +81,13 @@ impl Pair {
     pub fn certificate_der(&self) -> CertificateDer<'static> {
         der(&self.certificate)
     }
+
+    /// A new key, and a certificate with no name that only it vouches for.
+    pub(crate) fn self_signed() -> Result<Self, PkiError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let certificate = CertificateParams::default().self_signed(&key)?.pem();
+        Ok(Self { certificate, key: Zeroizing::new(key.serialize_pem()) })
+    }
 }
 
 /// The DER of PEM text that this module has made or read.

@@ -7,41 +7,52 @@ use thiserror::Error;
 /// An application protocol, as ALPN names it (RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
+    /// The control connection of a cluster: `dafs-cluster/1`.
+    Cluster,
     /// DAFS 1.0 over iWARP: `dafs/1`.
     Dafs,
     /// ONC RPC over TCP: `sunrpc` (RFC 9289 4.1).
     Rpc,
     /// RPC-over-RDMA on iWARP: `sunrpc-rdma/1`.
     RpcRdma,
+    /// HTTP/1.1 (RFC 9112): `http/1.1`.
+    Http,
 }
 
 impl Protocol {
     /// The identification sequence on the wire (RFC 7301 3.1).
     pub const fn alpn(self) -> &'static [u8] {
         match self {
+            Self::Cluster => b"dafs-cluster/1",
             Self::Dafs => b"dafs/1",
             Self::Rpc => b"sunrpc",
             Self::RpcRdma => b"sunrpc-rdma/1",
+            Self::Http => b"http/1.1",
         }
     }
 
+    /// All of them.
+    const ALL: [Self; 5] = [Self::Cluster, Self::Dafs, Self::Rpc, Self::RpcRdma, Self::Http];
+
     /// True if a peer must name the protocol. Linux's client of RPC names none (RFC 9289 demands
-    /// it).
+    /// it), and clients of HTTP need not.
     pub const fn is_required(self) -> bool {
-        !matches!(self, Self::Rpc)
+        !matches!(self, Self::Rpc | Self::Http)
     }
 
     pub(crate) fn from_alpn(bytes: &[u8]) -> Option<Self> {
-        [Self::Dafs, Self::Rpc, Self::RpcRdma].into_iter().find(|known| known.alpn() == bytes)
+        Self::ALL.into_iter().find(|known| known.alpn() == bytes)
     }
 }
 
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Cluster => "dafs-cluster/1",
             Self::Dafs => "dafs/1",
             Self::Rpc => "sunrpc",
             Self::RpcRdma => "sunrpc-rdma/1",
+            Self::Http => "http/1.1",
         })
     }
 }
@@ -92,7 +103,7 @@ mod tests {
 
     #[test]
     fn protocols_are_found_by_their_names() {
-        for protocol in [Protocol::Dafs, Protocol::Rpc, Protocol::RpcRdma] {
+        for protocol in Protocol::ALL {
             assert_eq!(Protocol::from_alpn(protocol.alpn()), Some(protocol));
             assert_eq!(protocol.to_string().as_bytes(), protocol.alpn());
         }

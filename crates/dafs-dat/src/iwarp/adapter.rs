@@ -8,6 +8,7 @@ use super::limits;
 use super::opening::Opening;
 use super::plain_tcp::Complaints;
 use super::receive::PostedReceive;
+use super::secure::Serving;
 use super::setup::{Listener, Request};
 use super::slots::Slots;
 use super::teardown::End;
@@ -64,6 +65,8 @@ pub struct IwarpAdapter {
     /// The limits for connections that peers begin.
     pub(super) connections: Option<Arc<Connections>>,
     pub(super) complaints: Complaints,
+    /// TLS for the connections of peers.
+    pub(super) tls: Option<Serving>,
     pub(super) dirty_scratch: Vec<u64>,
     next_domain: u32,
 }
@@ -89,6 +92,7 @@ impl IwarpAdapter {
             turned_away_count: 0,
             connections: None,
             complaints: Complaints::default(),
+            tls: None,
             dirty_scratch: Vec::new(),
             next_domain: 0,
         })

@@ -1,6 +1,8 @@
 //! The settings of an iWARP adapter.
 
 use super::limits;
+use crate::tls::ClientTls;
+use dafs_tls::RECORDS_BEFORE_END;
 use std::io;
 use std::time::Duration;
 
@@ -34,6 +36,12 @@ pub struct IwarpConfig {
     /// Other code in this process may close file descriptors of the adapter, as a library must
     /// expect of its program: see [`Adapter::is_intact`](crate::Adapter::is_intact).
     pub guarded: bool,
+    /// The demand of TLS on the connections that this adapter begins. For those of peers see
+    /// [`IwarpAdapter::serve_tls`](super::IwarpAdapter::serve_tls).
+    pub tls: Option<ClientTls>,
+    /// Records of TLS in one direction after which the responder ends a connection, behind a reply:
+    /// at most 2^23. Either end does it at half as many again.
+    pub records_max: u64,
 }
 
 impl Default for IwarpConfig {
@@ -50,6 +58,8 @@ impl Default for IwarpConfig {
             connection_count_max: 65_536,
             handshake_count_max: 1024,
             guarded: false,
+            tls: None,
+            records_max: RECORDS_BEFORE_END,
         }
     }
 }
@@ -69,6 +79,9 @@ impl IwarpConfig {
         let reads = 1..=limits::READ_DEPTH_MAX;
         if !reads.contains(&self.inbound_reads_max) || self.outbound_reads_max > *reads.end() {
             return bad(format!("reads at a time must be within 1 and {}", reads.end()));
+        }
+        if !(1..=RECORDS_BEFORE_END).contains(&self.records_max) {
+            return bad(format!("records must be within 1 and {RECORDS_BEFORE_END}"));
         }
         Ok(())
     }

@@ -13,12 +13,15 @@ use super::handshake::Agreed;
 use super::limits;
 use super::opening::{Due, Opening};
 use super::receive::{Inbound, Receiver};
+use super::records::Records;
 use super::sys;
 use super::teardown::End;
 use super::transmit::{Progress, SendFailure, Transmitter};
 use crate::connections::Admitted;
+use crate::tls::Shaking;
 use crate::{Instant, Operation, PeerInfo, ProtectionDomain, WorkStatus};
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Site, VolatileSlice};
+use dafs_tls::PLAIN_BYTES_MAX;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -29,6 +32,8 @@ use std::time::Duration;
 pub(super) enum Stage {
     /// TCP connects; then this request is sent.
     Connecting { request: Vec<u8> },
+    /// The handshake of TLS; then this request is sent.
+    Securing { shaking: Box<Shaking>, request: Vec<u8> },
     /// This side sends its set-up frame.
     Sending { frame: Vec<u8>, sent: usize },
     /// The request was sent; this much of the reply has arrived.
@@ -50,6 +55,8 @@ pub(super) struct Connection {
     pub(super) stage: Stage,
     pub(super) rx: Receiver,
     pub(super) tx: Transmitter,
+    /// The records of TLS.
+    pub(super) tls: Option<Box<Records>>,
     /// `disconnect` was called; the connection ends when all work is sent.
     pub(super) closing: bool,
     /// The socket is full, and epoll will report when it is not.
@@ -90,6 +97,7 @@ impl Connection {
             stage,
             rx: Receiver::new(domain, false, 0),
             tx: Transmitter::new(domain, first_sink_stag),
+            tls: None,
             closing: false,
             blocked: false,
             dirty: false,
@@ -112,7 +120,11 @@ impl Connection {
         self.rx.agree(agreed.crc, agreed.inbound_reads_max);
         self.foreign = !agreed.large_fpdu;
         self.opening = Opening::new(self.initiator, self.foreign);
-        self.tx.agree(agreed.crc, self.foreign && agreed.crc, agreed.outbound_reads_max);
+        if self.tls.is_some() {
+            self.rx.site = Site::IwarpTlsReceive;
+        }
+        let one_per_call = self.tls.is_some() || self.foreign && agreed.crc;
+        self.tx.agree(agreed.crc, one_per_call, agreed.outbound_reads_max);
         self.limit_fpdu(core);
     }
 
@@ -124,7 +136,8 @@ impl Connection {
             // path.
             (true, None) => sys::send_segment_bytes(&*self.stream).unwrap_or(0),
         };
-        self.tx.limit_fpdu(bytes.min(limits::FPDU_BYTES_MAX));
+        let bytes_max = if self.tls.is_some() { PLAIN_BYTES_MAX } else { limits::FPDU_BYTES_MAX };
+        self.tx.limit_fpdu(bytes.min(bytes_max));
     }
 
     /// Adds the connection to the list of those with work to send.
@@ -154,13 +167,17 @@ impl Connection {
             }
         }
         self.check_stream()?;
-        let result = self.tx.pump(
-            &self.stream,
-            &core.regions,
-            &mut self.rx,
-            &mut core.finished,
-            limits::TURN_BYTES,
-        );
+        self.check_limit(core)?;
+        let result = match &mut self.tls {
+            None => self.tx.pump(
+                &self.stream,
+                &core.regions,
+                &mut self.rx,
+                &mut core.finished,
+                limits::TURN_BYTES,
+            ),
+            Some(_) => self.pump_records(core),
+        };
         let mut finished = std::mem::take(&mut core.finished);
         for done in finished.drain(..).filter(|done| done.is_reported()) {
             core.complete(self.id, done.work, done.operation, WorkStatus::Ok(done.bytes));
@@ -169,7 +186,10 @@ impl Connection {
         match result {
             Ok(Progress::Idle) => {
                 self.set_blocked(core, false)?;
-                if self.closing && self.tx.is_empty() { Err(End::Local) } else { Ok(()) }
+                if self.closing && self.tx.is_empty() {
+                    return Err(End::Local);
+                }
+                self.check_spent(core)
             }
             Ok(Progress::Blocked) => self.set_blocked(core, true),
             Ok(Progress::Budget) => {
@@ -235,6 +255,9 @@ impl Connection {
     pub(super) fn receive(&mut self, core: &mut Core) -> Result<bool, End> {
         let mut total = 0;
         self.check_stream()?;
+        if self.tls.is_some() {
+            return self.receive_records(core);
+        }
         while total < limits::TURN_BYTES {
             let (wanted, in_place, result) = self.read_socket(core)?;
             let bytes = match result {
@@ -263,7 +286,7 @@ impl Connection {
 
     /// Checks that other code has not closed the socket, so that its number now belongs to another
     /// one.
-    fn check_stream(&self) -> Result<(), End> {
+    pub(super) fn check_stream(&self) -> Result<(), End> {
         self.stream.check().map_err(|error| End::Lost(error.to_string()))
     }
 
@@ -297,7 +320,7 @@ impl Connection {
         self.rx.consume(&core.staging[..staged], &mut core.regions, &mut core.inbound)
     }
 
-    fn deliver(&mut self, core: &mut Core) -> Result<(), End> {
+    pub(super) fn deliver(&mut self, core: &mut Core) -> Result<(), End> {
         let mut inbound = std::mem::take(&mut core.inbound);
         let mut end = None;
         for item in inbound.drain(..) {
@@ -329,7 +352,7 @@ impl Connection {
         end.map_or(Ok(()), Err)
     }
 
-    fn end_of_stream(&self) -> End {
+    pub(super) fn end_of_stream(&self) -> End {
         match &self.send_error {
             Some(error) => End::Lost(error.clone()),
             None if self.closing => End::Local,

@@ -110,6 +110,15 @@ pub const COMPLAINT_INTERVAL_SECONDS: u64 = 60;
 /// Such clients remembered at a time; further ones are not logged.
 pub const COMPLAINT_COUNT_MAX: usize = 32;
 
+/// Certificates of clients that a turn judges again, each with two or three checks of signatures.
+pub const JUDGED_COUNT_PER_TURN: usize = 4;
+
+/// Milliseconds between two looks for certificates that must be judged again.
+pub const JUDGE_INTERVAL_MS: u64 = 1000;
+
+/// The same while more of them wait.
+pub const JUDGE_AGAIN_MS: u64 = 10;
+
 /// Milliseconds for which a listener pauses when the process has no file descriptors.
 pub const LISTENER_REST_MS: u64 = 100;
 

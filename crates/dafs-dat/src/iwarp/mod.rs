@@ -8,6 +8,7 @@
 //! | `plain_tcp` | log lines about clients that speak no iWARP |
 //! | `receive`, `validate`, `expect` | bytes in, placement and messages out. No sockets |
 //! | `transmit`, `plan` | posted work in, FPDUs out |
+//! | `secure`, `sealed`, `records` | TLS below MPA: the handshake, a connection inside, its records |
 //! | `connection` | one TCP connection with its receiver and its transmitter |
 //! | `adapter`, `poller`, `setup`, `teardown` | the trait, the poll loop, set-up and end |
 //!
@@ -16,7 +17,7 @@
 //!   arrivals pass one staging area that all connections of the adapter share, and are counted
 //!   there.
 //! * A connection keeps no received bytes beyond a partial header or trailer, so an idle one costs
-//!   a few hundred bytes and its posted work.
+//!   a few hundred bytes and its posted work. Inside TLS it keeps the part of a record, too.
 //! * A key is looked up for every piece that is placed or read, so it is refused from the moment of
 //!   its deregistration. An `Arc` in the posted work keeps the memory of a socket call alive.
 //! * When a CRC was agreed, the receiver checks it before it reports any part of the segment.
@@ -35,6 +36,9 @@ mod plain_tcp;
 mod plan;
 mod poller;
 mod receive;
+mod records;
+mod sealed;
+mod secure;
 mod setup;
 pub(crate) mod slots;
 mod sys;

@@ -33,7 +33,7 @@ pub(super) fn guess(bytes: &[u8]) -> &'static str {
         };
     }
     match bytes {
-        [0x16, 0x03, ..] => "a TLS client; there is no TLS on this port",
+        [0x16, 0x03, ..] => "a TLS client; this server has no certificate: write [tls]",
         [b'G', b'E', b'T', b' ', ..] | [b'P', b'O', b'S', b'T', ..] => "an HTTP client",
         _ => "what it sent is no MPA request (RFC 5044)",
     }

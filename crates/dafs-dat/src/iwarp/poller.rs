@@ -22,6 +22,12 @@ use std::time::Duration;
 /// Marks tokens and timers of listeners; identifiers of connections stay below it.
 const LISTENER_BIT: u64 = 1 << 63;
 
+/// The token of handshakes that other threads give back.
+pub(super) const RETURN_TOKEN: u64 = u64::MAX;
+
+/// The timer for certificates that are judged again.
+pub(super) const JUDGE_TOKEN: u64 = u64::MAX - 1;
+
 pub(super) fn listener_token(index: usize) -> u64 {
     LISTENER_BIT | index as u64
 }
@@ -110,7 +116,9 @@ impl IwarpAdapter {
         let many = count > limits::ACTIVE_COUNT_MAX;
         for index in 0..count {
             let Ready { token, events } = self.core.epoll.ready(index);
-            if token & LISTENER_BIT != 0 {
+            if token == RETURN_TOKEN {
+                self.take_returns();
+            } else if token & LISTENER_BIT != 0 {
                 self.accept_ready((token & !LISTENER_BIT) as usize);
             } else {
                 self.entry_ready(token, events, many);
@@ -119,7 +127,12 @@ impl IwarpAdapter {
     }
 
     fn entry_ready(&mut self, id: u64, events: u32, many: bool) {
-        if confined(|| self.look_after(id, events, many)).is_none() {
+        self.confine(id, |adapter| adapter.look_after(id, events, many));
+    }
+
+    /// Runs work for one socket; a panic ends that socket's connection.
+    pub(super) fn confine(&mut self, id: u64, work: impl FnOnce(&mut Self)) {
+        if confined(|| work(self)).is_none() {
             self.expel(id);
         }
     }
@@ -204,10 +217,12 @@ impl IwarpAdapter {
                 return;
             }
             self.timers.pop();
-            if id & LISTENER_BIT != 0 {
+            if id == JUDGE_TOKEN {
+                self.judge_some();
+            } else if id & LISTENER_BIT != 0 {
                 self.wake_listener((id & !LISTENER_BIT) as usize);
-            } else if confined(|| self.timer_ran_out(id, now)).is_none() {
-                self.expel(id);
+            } else {
+                self.confine(id, |adapter| adapter.timer_ran_out(id, now));
             }
         }
     }
@@ -256,5 +271,31 @@ mod tests {
         let mut server = adapter();
         server.listen(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
         crate::confine::fault::check(&mut server, [&mut adapter(), &mut adapter()]);
+    }
+
+    #[test]
+    fn a_fault_in_the_set_up_of_a_connection_ends_it_alone() {
+        use crate::{Event, ListenerId};
+        let adapter = || IwarpAdapter::new(IwarpConfig::default()).unwrap();
+        let (mut server, mut client) = (adapter(), adapter());
+        server.listen(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+        let address = server.listener_address(ListenerId(0)).unwrap();
+        let (domain, before) = (client.protection_domain(), crate::confine::faults());
+        let mut events = Vec::new();
+        crate::confine::fault::arm();
+        client.connect(domain, &address, b"").unwrap();
+        while events.is_empty() {
+            server.poll(Instant::now(), &mut events);
+            client.poll(Instant::now(), &mut events);
+        }
+        assert!(matches!(events[..], [Event::ConnectFailed { .. }]), "{events:?}");
+        assert_eq!((crate::confine::faults(), server.socket_count()), (before + 1, 0));
+        events.clear();
+        client.connect(domain, &address, b"").unwrap();
+        while events.is_empty() {
+            client.poll(Instant::now(), &mut events);
+            server.poll(Instant::now(), &mut events);
+        }
+        assert!(matches!(events[..], [Event::ConnectRequest { .. }]), "{events:?}");
     }
 }

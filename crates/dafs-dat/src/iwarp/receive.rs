@@ -144,6 +144,8 @@ pub struct Receiver {
     pub(super) reads: VecDeque<PostedRead>,
     pub(super) large: LargeData,
     segment_count: u64,
+    /// The copy site of payload that [`Receiver::consume`] places.
+    pub(super) site: Site,
     /// True if the peer cuts tagged messages into pieces that do not pay for a system call each.
     cuts_small: bool,
 }
@@ -179,6 +181,7 @@ impl Receiver {
             reads: VecDeque::new(),
             large: LargeData::default(),
             segment_count: 0,
+            site: Site::IwarpStaging,
             cuts_small: false,
         }
     }
@@ -471,7 +474,7 @@ impl Receiver {
         } else if !self.segment.lost {
             // SAFETY: it is only copied from.
             let source = unsafe { CheckedSlice::from_ref(bytes) }.view();
-            let copied = self.payload_view(table, take)?.copy_from(source, Site::IwarpStaging);
+            let copied = self.payload_view(table, take)?.copy_from(source, self.site);
             self.check_loss(copied.err())?;
         }
         self.advance(take);

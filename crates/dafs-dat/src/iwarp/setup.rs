@@ -9,13 +9,17 @@ use super::adapter::{Entry, IwarpAdapter, Stream};
 use super::connection::{Connection, Stage};
 use super::handshake::{self, Agreed, Offer};
 use super::limits;
+use super::records::Records;
+use super::secure::Guard;
 use super::sys;
 use super::teardown::End;
 use crate::connections::{Admitted, Origin, Refusal};
 use crate::descriptors::{Guarded, Watch, kept};
+use crate::tls::{ShakeError, Shaking};
 use crate::{
     Address, ConnectError, EndpointId, Event, ListenerId, PeerInfo, ProtectionDomain, RequestId,
 };
+use dafs_tls::Alert;
 use dafs_wire::iwarp::mpa::{Decoded, Frame, FrameKind};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -31,6 +35,7 @@ pub(super) struct Request {
     refusal: Option<Refusal>,
     pub(super) peer: PeerInfo,
     listener: ListenerId,
+    pub(super) guard: Guard,
     bytes: Vec<u8>,
     /// The request, once it has arrived and was reported to the consumer.
     offer: Option<Offer>,
@@ -59,20 +64,31 @@ enum FrameRead<T> {
 
 /// Reads the rest of a set-up frame and no byte more; validates a complete frame.
 fn read_frame<T, E: From<io::Error> + From<dafs_wire::iwarp::mpa::MpaError>>(
-    mut stream: &TcpStream,
+    (mut stream, mut records): (&TcpStream, Option<&mut Records>),
     bytes: &mut Vec<u8>,
     kind: FrameKind,
     validate: impl FnOnce(&Frame<'_>) -> Result<T, E>,
 ) -> Result<FrameRead<T>, E> {
     loop {
         let need = match Frame::decode(kind, bytes)? {
+            // A record ends with the frame, because FPDUs have records of their own.
+            Decoded::Frame(_, used) if used < bytes.len() => {
+                let text = "data follows the set-up frame in one record of TLS";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text).into());
+            }
             Decoded::Frame(frame, _) => return validate(&frame).map(FrameRead::Done),
             Decoded::Need(need) => need,
         };
-        let have = bytes.len();
-        bytes.resize(need, 0);
-        let result = stream.read(&mut bytes[have..]);
-        bytes.truncate(have + *result.as_ref().unwrap_or(&0));
+        let result = match records.as_deref_mut() {
+            Some(records) => records.read_setup(stream, bytes),
+            None => {
+                let have = bytes.len();
+                bytes.resize(need, 0);
+                let result = stream.read(&mut bytes[have..]);
+                bytes.truncate(have + *result.as_ref().unwrap_or(&0));
+                result
+            }
+        };
         match result {
             Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Ok(_) => {}
@@ -133,10 +149,11 @@ impl IwarpAdapter {
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }
-        let stage =
-            Stage::Connecting { request: handshake::request(&self.core.config, private_data) };
+        let config = self.core.config_of(self.core.config.tls.is_some());
+        let stage = Stage::Connecting { request: handshake::request(config, private_data) };
         let stream = Guarded::new(Arc::new(TcpStream::from(socket)), &self.core.watch);
-        let peer = PeerInfo { address: Some(*address), ..PeerInfo::default() };
+        let is_local = crate::is_local(*address);
+        let peer = PeerInfo { address: Some(*address), is_local, ..PeerInfo::default() };
         let id = self.insert_connection(stream, peer, domain, true, stage)?;
         let added = match self.slots.get(id) {
             Some(Entry::Connection(connection)) => {
@@ -275,8 +292,9 @@ impl IwarpAdapter {
         // A listening adapter does not share its process with a foreign program, so no watch is
         // needed.
         let stream = Guarded::new(stream, &Watch::default());
+        let guard = if self.tls.is_some() { Guard::Unknown } else { Guard::Clear };
         let (peer, bytes, offer) = (info, Vec::new(), None);
-        let request = Request { stream, admitted, refusal, peer, listener, bytes, offer };
+        let request = Request { stream, admitted, refusal, peer, listener, guard, bytes, offer };
         let Some(id) = self.slots.insert(|_| Entry::Request(Box::new(request))) else {
             return Ok(());
         };
@@ -293,7 +311,7 @@ impl IwarpAdapter {
         }
         self.start_timer(id, self.core.config.handshake_timeout);
         // The request has often arrived already.
-        self.request_ready(id);
+        self.confine(id, |adapter| adapter.request_ready(id));
         Ok(())
     }
 
@@ -315,10 +333,18 @@ impl IwarpAdapter {
             // Until the consumer decides, only the end of the connection is watched.
             return self.drop_request(id);
         }
-        let Request { stream, bytes, peer, .. } = &mut **request;
+        #[cfg(test)]
+        crate::confine::fault::strike();
+        match self.secure_request(id) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return self.refuse_handshake(id, &error),
+        }
+        let Some(Entry::Request(request)) = self.slots.get_mut(id) else { return };
+        let Request { stream, guard, bytes, peer, .. } = &mut **request;
         let validate =
             |frame: &Frame<'_>| handshake::validate_request(frame).map_err(handshake::protocol);
-        match read_frame(stream, bytes, FrameKind::Request, validate) {
+        match read_frame((stream, guard.records()), bytes, FrameKind::Request, validate) {
             Ok(FrameRead::Partial) => {}
             Ok(FrameRead::Done(offer)) => self.request_complete(id, offer),
             Err(error) => {
@@ -386,14 +412,20 @@ impl IwarpAdapter {
     ) -> Result<EndpointId, ConnectError> {
         handshake::check_private_data(private_data)?;
         let (request, offer) = self.take_request(request.0)?;
-        let Request { stream, admitted, peer, .. } = request;
-        let (frame, agreed) = handshake::reply(&self.core.config, &offer, private_data, false);
+        let Request { stream, admitted, peer, guard, .. } = request;
+        let mut records = guard.into_records();
+        let config = self.core.config_of(records.is_some());
+        let (mut frame, agreed) = handshake::reply(config, &offer, private_data, false);
+        if let Some(records) = &mut records {
+            frame = records.seal_short(&frame).map_err(io::Error::other)?;
+        }
         let stage = Stage::Sending { frame, sent: 0 };
         let id = self.insert_connection(stream, peer, domain, false, stage)?;
         let Some(Entry::Connection(connection)) = self.slots.get_mut(id) else {
             return Err(ConnectError::Gone);
         };
         connection.admitted = admitted;
+        connection.tls = records;
         connection.agree(&self.core, &agreed);
         let events = sys::READABLE | sys::WRITABLE;
         if let Err(error) = self.core.epoll.add(&*connection.stream, events, id) {
@@ -401,14 +433,22 @@ impl IwarpAdapter {
             return Err(error.into());
         }
         self.start_timer(id, self.core.config.handshake_timeout);
+        self.watch_client(id);
         self.setup_ready(id);
         Ok(EndpointId(id))
     }
 
     pub(super) fn start_reject(&mut self, request: RequestId, private_data: &[u8]) {
         let data = &private_data[..private_data.len().min(crate::PRIVATE_DATA_BYTES_MAX)];
-        let Ok((request, offer)) = self.take_request(request.0) else { return };
-        let (frame, _) = handshake::reply(&self.core.config, &offer, data, true);
+        let Ok((mut request, offer)) = self.take_request(request.0) else { return };
+        let mut records = request.guard.records();
+        let config = self.core.config_of(records.is_some());
+        let (mut frame, _) = handshake::reply(config, &offer, data, true);
+        if let Some(records) = &mut records {
+            let Ok(sealed) = records.seal_short(&frame) else { return };
+            frame = sealed;
+            frame.extend(records.close(Alert::CLOSE_NOTIFY).into_iter().flatten());
+        }
         // A new socket has room for a frame. The socket is closed at once, so that none stays
         // uncounted. A correct peer has sent no unread data, which would cause a reset.
         let _ = (&**request.stream).write_all(&frame);
@@ -440,10 +480,18 @@ impl IwarpAdapter {
                     Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(false),
                     Err(error) => return Err(error.into()),
                 }
-                let frame = std::mem::take(request);
-                connection.stage = Stage::Sending { frame, sent: 0 };
+                let request = std::mem::take(request);
+                connection.stage = match &self.core.config.tls {
+                    None => Stage::Sending { frame: request, sent: 0 },
+                    Some(tls) => {
+                        let handshake = tls.begin().map_err(ShakeError::from)?;
+                        let shaking = Box::new(Shaking::new(handshake, None, 0));
+                        Stage::Securing { shaking, request }
+                    }
+                };
                 Ok(true)
             }
+            Stage::Securing { .. } => self.secure_connection(id),
             Stage::Sending { frame, sent } => match (&**connection.stream).write(&frame[*sent..]) {
                 Ok(written) => {
                     *sent += written;
@@ -463,9 +511,11 @@ impl IwarpAdapter {
                 Err(error) => Err(error.into()),
             },
             Stage::AwaitingReply { reply } => {
-                let config = &self.core.config;
+                let records = connection.tls.as_deref_mut();
+                let config = self.core.config_of(records.is_some());
                 let validate = |frame: &Frame<'_>| handshake::validate_reply(config, frame);
-                match read_frame(&connection.stream, reply, FrameKind::Reply, validate)? {
+                let source = (&**connection.stream, records);
+                match read_frame(source, reply, FrameKind::Reply, validate)? {
                     FrameRead::Partial => Ok(false),
                     FrameRead::Done((agreed, private_data)) => {
                         self.open(id, Some(&agreed), private_data);

@@ -11,15 +11,18 @@ use super::adapter::{Entry, IwarpAdapter, Stream};
 use super::connection::{Connection, Stage};
 use super::core::Core;
 use super::receive::Inbound;
+use super::records::Records;
 use super::sys;
 use super::violation::Violation;
 use crate::confine::FAULT;
 use crate::connections::Admitted;
 use crate::{ConnectError, DisconnectReason, EndpointId, Event, Operation, WorkStatus};
+use dafs_tls::{Alert, Distrust, OpenError};
 use dafs_wire::iwarp::rdmap::Terminate;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
+use thiserror::Error;
 
 /// The reason why a connection ends.
 #[derive(Debug)]
@@ -36,10 +39,44 @@ pub(super) enum End {
     Violation(Violation),
     /// The peer sent a Terminate.
     Terminated(Terminate),
+    /// TLS ended it.
+    Tls(TlsEnd),
     /// The set-up failed.
     Setup(ConnectError),
     /// This program met a bug of its own.
     Fault,
+}
+
+/// The reason why TLS ends a connection.
+#[derive(Debug, Error)]
+pub(super) enum TlsEnd {
+    #[error("the peer ended it without close_notify, so data may be missing")]
+    Cut,
+    #[error("the peer ended it inside a record of TLS")]
+    CutInRecord,
+    #[error("the certificate of the client is not trusted any more: {0}")]
+    Distrusted(Distrust),
+    #[error("{0}")]
+    Open(OpenError),
+    #[error("its keys have protected as many records as they may; a new connection has new ones")]
+    Spent,
+}
+
+impl TlsEnd {
+    /// The alert for the peer.
+    fn alert(&self) -> Option<Alert> {
+        match self {
+            Self::Open(error) => error.alert(),
+            Self::Distrusted(_) | Self::Spent => Some(Alert::CLOSE_NOTIFY),
+            Self::Cut | Self::CutInRecord => None,
+        }
+    }
+}
+
+impl From<TlsEnd> for End {
+    fn from(end: TlsEnd) -> Self {
+        End::Tls(end)
+    }
 }
 
 impl End {
@@ -50,6 +87,8 @@ impl End {
             End::Lost(text) => DisconnectReason::Lost(text.clone()),
             End::Violation(violation) => DisconnectReason::Protocol(violation.to_string()),
             End::Terminated(codes) => DisconnectReason::Terminated(codes.to_string()),
+            End::Tls(TlsEnd::Open(error)) => DisconnectReason::Protocol(error.to_string()),
+            End::Tls(end) => DisconnectReason::Lost(end.to_string()),
             End::Setup(error) => DisconnectReason::Lost(error.to_string()),
             End::Fault => DisconnectReason::Lost(FAULT.to_owned()),
         }
@@ -60,6 +99,7 @@ impl End {
         match self {
             End::Setup(error) => error,
             End::Lost(text) => ConnectError::Io(io::Error::other(text)),
+            End::Tls(end) => ConnectError::Tls(end.to_string()),
             End::Fault => ConnectError::Io(io::Error::other(FAULT)),
             _ => ConnectError::Gone,
         }
@@ -85,8 +125,12 @@ impl IwarpAdapter {
         let event = if never_up && !matches!(end, End::Local | End::Aborted) {
             Event::ConnectFailed { endpoint, error: Box::new(end.connect_error()) }
         } else {
-            if let End::Violation(violation) = &end {
-                tracing::warn!(peer = %connection.peer, "protocol error: {violation}");
+            match &end {
+                End::Violation(violation) => {
+                    tracing::warn!(peer = %connection.peer, "protocol error: {violation}");
+                }
+                End::Tls(end) => tracing::info!(peer = %connection.peer, "connection ended: {end}"),
+                _ => {}
             }
             Event::Disconnected { endpoint, reason: Box::new(end.reason()) }
         };
@@ -138,16 +182,25 @@ fn close_wire(connection: &mut Connection, end: &End) -> bool {
         return false;
     }
     match end {
-        End::Local if open => stream.shutdown(Shutdown::Write).is_ok(),
-        End::Violation(violation) => match connection.tx.terminate(violation.terminate()) {
+        End::Local if open => {
+            say_goodbye(&mut connection.tls, stream, Alert::CLOSE_NOTIFY);
+            stream.shutdown(Shutdown::Write).is_ok()
+        }
+        End::Tls(end) => {
+            let Some(alert) = end.alert() else { return false };
+            say_goodbye(&mut connection.tls, stream, alert)
+                && stream.shutdown(Shutdown::Write).is_ok()
+        }
+        End::Violation(violation) => match last_words(connection, violation) {
             Some(bytes) => {
+                let stream = &connection.stream;
                 // Best effort: the peer gets the Terminate if the socket has room for it.
                 let is_sent =
                     (&***stream).write(&bytes).is_ok_and(|written| written == bytes.len());
                 is_sent && stream.shutdown(Shutdown::Write).is_ok()
             }
             None => {
-                sys::reset_on_close(stream);
+                sys::reset_on_close(&connection.stream);
                 false
             }
         },
@@ -157,6 +210,29 @@ fn close_wire(connection: &mut Connection, end: &End) -> bool {
         }
         End::Peer | End::Lost(_) | End::Terminated(_) | End::Setup(_) => false,
     }
+}
+
+/// The Terminate for a violation, sealed if the connection is inside TLS. `None` if the stream is in
+/// the middle of something else.
+fn last_words(connection: &mut Connection, violation: &Violation) -> Option<Vec<u8>> {
+    let Some(tls) = &mut connection.tls else {
+        return connection.tx.terminate(violation.terminate());
+    };
+    if tls.is_pending() {
+        return None;
+    }
+    let terminate = connection.tx.terminate(violation.terminate())?;
+    let mut sealed = tls.seal_short(&terminate).ok()?;
+    sealed.extend(tls.close(Alert::CLOSE_NOTIFY)?);
+    Some(sealed)
+}
+
+/// Sends the last record of TLS, as far as the socket takes it at once. Returns true if it does.
+fn say_goodbye(tls: &mut Option<Box<Records>>, stream: &Stream, alert: Alert) -> bool {
+    let record = tls.as_mut().and_then(|tls| tls.close(alert));
+    record.is_some_and(|record| {
+        (&***stream).write(&record).is_ok_and(|written| written == record.len())
+    })
 }
 
 /// Completes all unfinished posted work as flushed.

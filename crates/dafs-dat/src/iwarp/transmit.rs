@@ -109,6 +109,17 @@ pub(super) enum Chunk {
     Answered,
 }
 
+impl Chunk {
+    /// Bytes of output.
+    pub(super) fn len(&self) -> usize {
+        match *self {
+            Chunk::Header { start, end } => end - start,
+            Chunk::Piece { len, .. } | Chunk::Remote { len, .. } => len,
+            Chunk::Done { .. } | Chunk::Answered => 0,
+        }
+    }
+}
+
 /// The progress of sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -229,6 +240,11 @@ impl Transmitter {
         self.nudge = true;
     }
 
+    /// Records that bytes are on their way.
+    pub(super) fn note_said(&mut self) {
+        self.said = true;
+    }
+
     /// True if anything was sent.
     pub(super) fn has_said(&self) -> bool {
         self.said
@@ -302,7 +318,7 @@ impl Transmitter {
     }
 
     /// The memory of a chunk, unless it is a header or a mark.
-    fn payload<'a>(
+    pub(super) fn payload<'a>(
         &'a self,
         chunk: &Chunk,
         table: &'a RegionTable,
@@ -378,13 +394,14 @@ impl Transmitter {
     }
 
     /// Removes `bytes` from the front of the planned output.
-    fn consume(&mut self, mut bytes: usize, rx: &mut Receiver, finished: &mut Vec<Finished>) {
+    pub(super) fn consume(
+        &mut self,
+        mut bytes: usize,
+        rx: &mut Receiver,
+        finished: &mut Vec<Finished>,
+    ) {
         while let Some(chunk) = self.chunks.front_mut() {
-            let len = match chunk {
-                Chunk::Header { start, end } => *end - *start,
-                Chunk::Piece { len, .. } | Chunk::Remote { len, .. } => *len,
-                Chunk::Done { .. } | Chunk::Answered => 0,
-            };
+            let len = chunk.len();
             if bytes < len {
                 match chunk {
                     Chunk::Header { start, .. } => *start += bytes,
@@ -420,7 +437,7 @@ impl Transmitter {
     }
 
     /// Frees memory that a burst has allocated.
-    fn shrink(&mut self) {
+    pub(super) fn shrink(&mut self) {
         if self.works.capacity() > IDLE_QUEUE_CAPACITY && self.works.is_empty() {
             self.works.shrink_to(IDLE_QUEUE_CAPACITY);
             self.pieces.shrink_to(IDLE_QUEUE_CAPACITY);

@@ -11,6 +11,8 @@ mod iwarp_receiver_prop;
 mod iwarp_wire;
 #[path = "../shm/pair.rs"]
 mod pair;
+#[path = "../pki/mod.rs"]
+mod pki;
 #[path = "../raw/mod.rs"]
 mod raw;
 mod shm;
@@ -21,3 +23,4 @@ mod shm_raw;
 mod shm_sleep;
 mod sim;
 mod sim_contract;
+mod tls;

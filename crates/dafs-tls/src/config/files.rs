@@ -2,17 +2,18 @@
 //!
 //! Invariants
 //! * A key comes from a file that its owner alone can read. Any file belongs to this user or root.
-//! * No more than 1 MiB of a file is read. Key text leaves memory after it was read.
+//! * No more than 1 MiB of a file is read. The bytes of a key leave memory after they were read.
 
 use crate::certificate::Certificate;
+use crate::config::key::{NoKey, PrivateKey};
 use crate::config::{ClientSide, ConfigError, Identity, ServerSide};
 use crate::keys::Side;
 use crate::limits::{DAY_SECONDS, FILE_BYTES_MAX};
 use crate::protocol::TransportSecurity;
-use crate::provider::provider;
 use crate::trust::{Trust, TrustError};
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 use std::fs::{self, OpenOptions};
@@ -100,7 +101,7 @@ impl ClientFiles {
             _ => return Err(ConfigError::NamedAlone),
         };
         let trust = read_trust(Some(&self.authorities), self.revocations.as_deref())?;
-        Ok(ClientSide { identity, trust, generation })
+        Ok(ClientSide { identity, trust, verifies_servers: true, generation })
     }
 }
 
@@ -183,7 +184,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Config
     }
 }
 
-fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, ConfigError> {
+fn read_key(path: &Path) -> Result<PrivateKey, ConfigError> {
     let bytes = read(path, true)?;
     let is_encrypted = [&b"BEGIN ENCRYPTED PRIVATE KEY"[..], b"Proc-Type: 4,ENCRYPTED"]
         .iter()
@@ -191,11 +192,10 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, ConfigError> {
     if is_encrypted {
         return Err(ConfigError::EncryptedKey(path.to_owned()));
     }
-    match PrivateKeyDer::from_pem_slice(&bytes) {
-        Ok(key) => Ok(key),
-        Err(pem::Error::NoItemsFound) => Err(ConfigError::NoKey(path.to_owned())),
-        Err(error) => Err(ConfigError::Pem { path: path.to_owned(), reason: pem_words(&error) }),
-    }
+    PrivateKey::from_pem(&bytes).map_err(|no_key| match no_key {
+        NoKey::Missing => ConfigError::NoKey(path.to_owned()),
+        NoKey::Damaged(reason) => ConfigError::Pem { path: path.to_owned(), reason: reason.into() },
+    })
 }
 
 fn read_identity(
@@ -208,12 +208,15 @@ fn read_identity(
     let certificate =
         Certificate::read(&chain[0]).map_err(|_| ConfigError::Certificate(path.to_owned()))?;
     let key = read_key(key_path)?;
-    let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
+    let unusable = || ConfigError::KeyUnusable(key_path.to_owned());
+    let key = CertifiedKey::new(chain, any_supported_type(&key.der()).map_err(|_| unusable())?);
+    key.keys_match().or_else(|error| match error {
+        Error::InconsistentKeys(InconsistentKeys::Unknown) => Ok(()),
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-            ConfigError::Mismatch { certificate: path.to_owned(), key: key_path.to_owned() }
+            Err(ConfigError::Mismatch { certificate: path.to_owned(), key: key_path.to_owned() })
         }
-        Error::InvalidCertificate(_) => ConfigError::Certificate(path.to_owned()),
-        _ => ConfigError::KeyUnusable(key_path.to_owned()),
+        Error::InvalidCertificate(_) => Err(ConfigError::Certificate(path.to_owned())),
+        _ => Err(unusable()),
     })?;
     check_use(path, &certificate, side, loading)?;
     Ok(Identity { key: Arc::new(key), certificate })

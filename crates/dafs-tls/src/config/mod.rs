@@ -5,8 +5,10 @@
 //!   is valid now.
 //! * A configuration never changes. A new one takes its place, with a greater generation.
 
+mod anonymous;
 mod error;
 mod files;
+mod key;
 mod reload;
 
 pub use error::ConfigError;
@@ -111,6 +113,8 @@ impl ServerSide {
 pub struct ClientSide {
     identity: Option<Identity>,
     trust: Trust,
+    /// False where the owner of the connection authenticates the server.
+    verifies_servers: bool,
     generation: u64,
 }
 
@@ -140,6 +144,10 @@ impl ClientSide {
 
     pub(crate) fn trust(&self) -> &Trust {
         &self.trust
+    }
+
+    pub(crate) fn verifies_servers(&self) -> bool {
+        self.verifies_servers
     }
 
     fn has_same_files(&self, other: &Self) -> bool {

@@ -2,10 +2,11 @@
 
 use crate::world::{Flaw, NOW, Wires, World, channels, ends, establish, open_all, send, shake};
 use dafs_tls::{
-    Channel, End, Handshake, HandshakeError, Protocol, Side, Standing, Suite, TransportSecurity,
-    sealed_bytes,
+    Channel, ClientSide, Distrust, End, Handshake, HandshakeError, Protocol, ServerSide, Side,
+    Standing, Suite, TransportSecurity, sealed_bytes,
 };
 use proptest::prelude::*;
+use std::sync::Arc;
 
 #[test]
 fn it_works_byte_by_byte() {
@@ -138,6 +139,24 @@ fn each_connection_has_values_of_its_own() {
         binding
     };
     assert_ne!(binding(), binding());
+}
+
+#[test]
+fn anonymous_ends_share_a_channel_and_verify_nobody() {
+    let side = Arc::new(ServerSide::dangerous_anonymous().unwrap());
+    let server = || Handshake::server(&side, &[Protocol::Cluster], NOW).unwrap();
+    let anyone = Arc::new(ClientSide::dangerous_anonymous());
+    let client = Handshake::client(&anyone, "192.0.2.7", Protocol::Cluster, NOW).unwrap();
+    let (client, server_end) = establish(client, server());
+    assert_eq!(client.exporter.channel_binding(), server_end.exporter.channel_binding());
+    let standing = client.facts.peer.as_ref().map(dafs_tls::Peer::standing);
+    assert_eq!(standing, Some(&Standing::Unverified(Distrust::NoAuthorities)));
+    assert_eq!((server_end.facts.peer, server_end.facts.server_name), (None, None));
+    // A client with authorities takes no such server.
+    let careful = World::shared().client(None);
+    let mut client = Handshake::client(&careful, "192.0.2.7", Protocol::Cluster, NOW).unwrap();
+    let ends = shake(&mut client, &mut server(), &mut Wires::default(), || usize::MAX);
+    assert!(matches!(ends.0, Some(Err(HandshakeError::Certificate(_)))), "{:?}", ends.0);
 }
 
 #[test]

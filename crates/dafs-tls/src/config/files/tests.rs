@@ -92,19 +92,28 @@ fn a_key_that_others_can_read_is_refused() {
     assert!(home.files().load(NOW).is_ok());
 }
 
+/// Certificates, authorities and revocation lists are judged as the configuration is.
 #[test]
-fn a_certificate_that_others_can_write_is_refused() {
+fn trust_that_others_can_write_is_refused() {
     let home = Home::new();
-    let set = |mode| {
-        fs::set_permissions(&home.server.certificate, fs::Permissions::from_mode(mode)).unwrap();
+    // The modes are judged before the contents.
+    let list = home.put("list", 0o644, b"no list");
+    let files = ServerFiles { revocations: Some(list.clone()), ..home.files() };
+    let is_refused = |path: &Path| match refused(&files) {
+        ConfigError::Writable(of) => of == path,
+        _ => false,
     };
-    set(0o666);
-    assert!(matches!(refused(&home.files()), ConfigError::Writable(_)));
-    set(0o664);
-    // An ordinary user's own group is as good as the user.
-    match rustix::process::geteuid().is_root() {
-        true => assert!(matches!(refused(&home.files()), ConfigError::Writable(_))),
-        false => assert!(home.files().load(NOW).is_ok()),
+    for path in [&files.certificate, files.authorities.as_ref().unwrap(), &list] {
+        let set = |mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        for mode in [0o666, 0o646] {
+            set(mode);
+            assert!(is_refused(path), "{path:?} {mode:o}");
+        }
+        // An ordinary user's own group is as good as the user.
+        set(0o664);
+        assert_eq!(is_refused(path), rustix::process::geteuid().is_root());
+        set(0o644);
+        assert!(!is_refused(path));
     }
 }
 
