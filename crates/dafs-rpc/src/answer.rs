@@ -166,7 +166,10 @@ fn encrypted(reply: Reply, front: &Front, verified: &Verified) -> io::Result<Rep
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gss::contexts_tests::context;
     use crate::limits::GSS_MIC_BYTES_MAX;
+    use crate::reply::Part;
+    use dafs_mem::Site;
     use dafs_wire::rpc::AuthFlavor;
     use dafs_wire::xdr::Encode;
 
@@ -178,6 +181,30 @@ mod tests {
             let status = ReplyStatus::Accepted { verifier, status: AcceptStatus::Success };
             let want = ReplyHeader { xid: 0x0102_0304, status }.encoded();
             assert_eq!(Front::of_success(0x0102_0304, verifier).bytes(), want);
+        }
+    }
+
+    #[test]
+    fn results_stay_where_the_handler_wrote_them() {
+        for service in [Service::None, Service::Integrity] {
+            let mut reply = Reply::new();
+            let mut bulk = reply.bulk(2000).unwrap();
+            bulk.view().copy_from(&[7; 2000], Site::Inspect);
+            bulk.finish(2000);
+            let place = reply.results().unwrap()[0].as_ptr();
+            let verified = Verified::new(context(), 1, service);
+            let front_bytes = verified.success_header_bytes()
+                + if service == Service::None { 0 } else { Verified::INTEGRITY_PREFIX_BYTES };
+            let to = AnswerTo { xid: 77, protection: Protection::Gss(verified) };
+            let reply = to.complete(Ok(reply));
+            let mut first = None;
+            reply.message(false, |part| {
+                if let Part::Head(bytes) = part {
+                    first.get_or_insert(bytes);
+                }
+            });
+            let results = &first.unwrap()[front_bytes..];
+            assert_eq!((results.as_ptr(), &results[..4]), (place, &[7; 4][..]));
         }
     }
 

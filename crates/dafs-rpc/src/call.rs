@@ -12,7 +12,7 @@ use dafs_dat::{PeerInfo, PeerProcess};
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::AuthSys;
 use dafs_wire::rpc::gss::Service;
-use dafs_wire::xdr::{Decoder, MovedData};
+use dafs_wire::xdr::{Decoder, MovedData, padded};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
@@ -171,6 +171,8 @@ pub struct Call<'a> {
     /// False if arguments and results are protected as a whole, so that no data of theirs may have
     /// a chunk of its own.
     pub(crate) is_reducible: bool,
+    /// Bytes of the message.
+    pub(crate) message_bytes: usize,
     /// Bytes of a successful reply beside its results.
     pub(crate) reply_bytes_beside_results: usize,
     /// Memory that the record takes while the handler keeps it.
@@ -199,6 +201,14 @@ impl<'a> Call<'a> {
     /// there, and the protection of the results allows it.
     pub fn reply(&self) -> Reply {
         Reply::for_call_chunks(self.data_chunks())
+    }
+
+    /// Bytes of the call: the header with credential and verifier, and the arguments with their
+    /// protection (RFC 5531 section 9), wherever the transport has moved them. Record marks and the
+    /// headers of RPC-over-RDMA do not count.
+    pub fn call_bytes(&self) -> usize {
+        let moved = self.decoder().moved().iter();
+        moved.fold(self.message_bytes, |sum, item| sum.saturating_add(padded(item.len)))
     }
 
     /// Bytes of a successful reply beside its results: the header with its verifier (RFC 5531

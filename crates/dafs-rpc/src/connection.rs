@@ -35,6 +35,8 @@ pub(crate) enum Ending {
     Closed,
     #[error("it was closed on request")]
     Asked,
+    #[error("the server stops")]
+    Stopped,
     #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error("the peer sent {0}")]
@@ -67,11 +69,24 @@ impl Ending {
         matches!(self, Self::Tls(_))
     }
 
+    /// True if the peer may still send, and must get what was sent to it: replies, or an alert.
+    pub(crate) fn lingers(&self) -> bool {
+        match self {
+            Self::Tls(ending) => ending.lingers(),
+            other => matches!(
+                other,
+                Self::Asked | Self::NotRecords(_) | Self::NotRpc(_) | Self::Replayed
+            ),
+        }
+    }
+
     /// True for the usual ends of a connection.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
             Self::Tls(ending) => ending.is_quiet(),
-            other => matches!(other, Self::Closed | Self::Asked | Self::Counted(_)),
+            other => {
+                matches!(other, Self::Closed | Self::Asked | Self::Stopped | Self::Counted(_))
+            }
         }
     }
 }
@@ -228,6 +243,11 @@ impl Connection {
     pub(crate) fn holds_for(&self, host: Origin) -> Option<u64> {
         let holds_tls = self.inside_tls_bytes > 0 && self.host() == host;
         (holds_tls || self.reader.holds_for(host)).then_some(self.record_since_ns)
+    }
+
+    /// Memory of the budget that a partial record of RPC holds.
+    pub(crate) fn partial_record_bytes(&self) -> usize {
+        self.reader.partial_bytes()
     }
 
     pub(crate) fn reader(&mut self) -> &mut RecordReader {

@@ -260,6 +260,7 @@ fn hand_over<H: Handler>(
         block: opened.or(incoming.block),
         call_chunks: incoming.call_chunks,
         is_reducible,
+        message_bytes: incoming.record.len(),
         reply_bytes_beside_results,
         held_bytes,
         state: &state,

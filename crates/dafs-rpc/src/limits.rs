@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Bytes of a reply's head. The results of most calls fit, a read of one page among them.
 pub(crate) const HEAD_BYTES: usize = 8 << 10;
 
-/// The longest part of a record before its results: the header of a reply with the longest verifier,
-/// the length of protected results and the sequence number (RFC 2203 section 5.3.2.2).
+/// The longest part of a record before its results: the header of a reply with the longest
+/// verifier, the length of protected results and the sequence number (RFC 2203 section 5.3.2.2).
 pub(crate) const FRONT_BYTES_MAX: usize =
     dafs_wire::rpc::limits::SUCCESS_HEADER_BYTES + GSS_MIC_BYTES_MAX + 2 * 4;
 
@@ -188,8 +188,8 @@ pub(crate) const GSS_HALF_OPEN_MAX: usize = 1024;
 /// The same for one host.
 pub(crate) const GSS_HALF_OPEN_PER_HOST_MAX: usize = 64;
 
-/// Contexts that one host may begin in a second. Each costs about a tenth of a millisecond of a core
-/// and reads files.
+/// Contexts that one host may begin in a second. Each costs about a tenth of a millisecond of a
+/// core and reads files.
 pub(crate) const GSS_BEGINS_PER_SECOND: u32 = 256;
 
 /// The time for whose contexts a host that was quiet may begin at once.
@@ -204,14 +204,14 @@ pub(crate) const GSS_HALF_OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for which a context outlives its ticket, because the clocks of hosts differ.
 pub(crate) const GSS_GRACE: Duration = Duration::from_secs(60);
 
-/// Handshakes of TLS under way at a server. Each holds at most 128 KiB of a stranger.
-pub(crate) const TLS_HANDSHAKES_MAX: usize = 1024;
+/// Timeout for a peer to end its direction of a connection that the server has ended.
+pub(crate) const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connections of one reactor that wait for that.
+pub(crate) const LINGERING_MAX: usize = 1024;
 
 /// The same for one host.
-pub(crate) const TLS_HANDSHAKES_PER_HOST_MAX: usize = 64;
-
-/// Timeout for a handshake of TLS.
-pub(crate) const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const LINGERING_PER_HOST_MAX: usize = 64;
 
 /// Bytes of the certificates of a client that is not trusted, up to which they are kept for the case
 /// that it will be.

@@ -109,6 +109,8 @@ impl LocalReactor {
             block: None,
             call_chunks: None,
             is_reducible: protection.is_reducible(),
+            // It has no header.
+            message_bytes: request.args.len(),
             reply_bytes_beside_results: protection.reply_bytes_beside_results(),
             held_bytes: request.args.len(),
             state: &CallState::default(),

@@ -274,6 +274,11 @@ impl RecordReader {
         self.partial.is_some() && self.host == host
     }
 
+    /// Memory of the budget that the partial record holds.
+    pub(crate) fn partial_bytes(&self) -> usize {
+        self.partial.as_ref().map_or(0, |partial| partial.block.capacity())
+    }
+
     pub(crate) fn discard(&mut self, budget: &mut Budget) {
         self.take_partial(budget);
         self.mark_bytes = 0;

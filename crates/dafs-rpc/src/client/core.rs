@@ -156,7 +156,7 @@ impl Core {
 
     /// Begins a call and returns its XID: the wanted one, unless another call uses it.
     pub(crate) fn begin(&mut self, outgoing: &Outgoing<'_>) -> Result<u32, CallError> {
-        let Outgoing { request, head } = outgoing;
+        let Outgoing { request, head, .. } = outgoing;
         if self.calls.len() >= self.calls_max {
             return Err(CallError::TooMany);
         }

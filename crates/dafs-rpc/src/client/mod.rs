@@ -32,7 +32,7 @@ pub use request::{Locate, Located, Request, SendData};
 pub use tls::{ClientTls, TlsError};
 
 use self::core::ServerCall;
-use self::gss::{Initiator, Kept, Outgoing, Unsent};
+use self::gss::{Kept, Outgoing};
 use crate::answer::AnswerTo;
 use crate::reply::{Rejection, Reply};
 use dafs_dat::{Address, EndpointId};
@@ -130,7 +130,8 @@ impl RpcClient {
     /// demand it, within the timeout for connecting.
     ///
     /// # Errors
-    /// [`TlsError`] inside an `io::Error`. When the connection cannot be set up, or there is no memory or thread.
+    /// [`TlsError`] inside an `io::Error`. When the connection cannot be set up, or there is no
+    /// memory or thread.
     pub fn from_stream(
         stream: TcpStream,
         options: Options,
@@ -235,13 +236,13 @@ impl RpcClient {
                 self.transmit(kept, request.xid, is_hurried)
             }
             Identity::None | Identity::Sys(_) => {
-                Ok(self.dispatch(&Outgoing::plain(request), is_hurried)?)
+                self.dispatch(&Outgoing::plain(request), is_hurried)
             }
         }
     }
 
-    /// Sends a call in a security context. Makes a context if there is none, and waits while as
-    /// many calls are unanswered as the server takes out of order.
+    /// Sends a call in a security context. Makes a context if there is none, and waits while half
+    /// as many calls are unanswered as the server takes out of order.
     fn transmit(
         &self,
         mut kept: Box<Kept>,
@@ -250,43 +251,25 @@ impl RpcClient {
     ) -> Result<Pending, CallError> {
         let (procedure, refused) = (kept.procedure(), kept.refused());
         let deadline = Instant::now() + self.options().call_timeout;
-        // Queueing would copy the data, sealed or not.
-        let is_hurried = is_hurried || kept.has_data();
-        loop {
-            let initiator: &Arc<Initiator> = kept.initiator();
-            let protection = initiator.protection(self, procedure, refused, |window| {
-                // Several threads may find room at once.
-                let room = (window - window / 4).max(1) as usize;
-                match &self.link {
-                    Link::Tcp { shared, .. } => shared.await_room(room),
-                    Link::Rdma(link) => link.await_room(room),
-                }
+        let initiator = kept.initiator();
+        let protection =
+            initiator.protection(self, procedure, refused, deadline, |room| match &self.link {
+                Link::Tcp { shared, .. } => shared.await_room(room),
+                Link::Rdma(link) => link.await_room(room),
             })?;
-            let sent =
-                kept.transmit(xid, protection, |outgoing| self.dispatch(outgoing, is_hurried));
-            match sent {
-                Ok(mut pending) => {
-                    pending.kept = Some(kept);
-                    return Ok(pending);
-                }
-                // Others were faster; the call gets a new number.
-                Err(Unsent::Overtaken) if Instant::now() < deadline => {}
-                Err(unsent) => return Err(unsent.into()),
-            }
-        }
+        let send = |outgoing: &Outgoing<'_>| self.dispatch(outgoing, is_hurried);
+        let mut pending = kept.transmit(xid, protection, send)?;
+        pending.kept = Some(kept);
+        Ok(pending)
     }
 
     /// Passes a call to the transport.
-    fn dispatch(&self, outgoing: &Outgoing<'_>, is_hurried: bool) -> Result<Pending, Unsent> {
-        let Outgoing { request, .. } = outgoing;
+    fn dispatch(&self, outgoing: &Outgoing<'_>, is_hurried: bool) -> Result<Pending, CallError> {
         match &self.link {
             Link::Tcp { shared, .. } => {
-                let may_queue = match is_hurried {
-                    true => request.is_short() && shared.may_queue(),
-                    // Queueing would have to copy the data, so send at once.
-                    false => request.data.is_none(),
-                };
-                if may_queue {
+                // Queueing would have to copy the data, so it is sent at once.
+                let may_queue = !is_hurried || outgoing.request.is_short() && shared.may_queue();
+                if may_queue && !outgoing.has_data {
                     return self.queue_tcp(shared, outgoing);
                 }
                 self.begin_tcp(shared, outgoing, |xid| shared.send(xid, outgoing))
@@ -295,8 +278,8 @@ impl RpcClient {
         }
     }
 
-    fn queue_tcp(&self, shared: &Shared, outgoing: &Outgoing<'_>) -> Result<Pending, Unsent> {
-        let Outgoing { request, head } = outgoing;
+    fn queue_tcp(&self, shared: &Shared, outgoing: &Outgoing<'_>) -> Result<Pending, CallError> {
+        let Outgoing { request, head, .. } = outgoing;
         self.begin_tcp(shared, outgoing, |xid| {
             let mut header = Vec::with_capacity(256);
             head.encode(&shared.options, xid, request.procedure, &mut header);
@@ -315,8 +298,8 @@ impl RpcClient {
         &self,
         shared: &Shared,
         outgoing: &Outgoing<'_>,
-        send: impl FnOnce(u32) -> Result<(), Unsent>,
-    ) -> Result<Pending, Unsent> {
+        send: impl FnOnce(u32) -> Result<(), CallError>,
+    ) -> Result<Pending, CallError> {
         let xid = shared.core().begin(outgoing)?;
         // From here on a failed send frees the XID.
         let pending = self.pending(xid);

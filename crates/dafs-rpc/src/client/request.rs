@@ -52,7 +52,7 @@ impl<'a> Request<'a> {
 
     /// True when a copy of it costs little.
     pub(crate) fn is_short(&self) -> bool {
-        self.data.is_none() && self.args_bytes() <= BULK_IN_HEAD_BYTES_MAX
+        self.args_bytes() <= BULK_IN_HEAD_BYTES_MAX
     }
 
     /// Refuses requests that no transport can send.

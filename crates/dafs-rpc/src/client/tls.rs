@@ -1,7 +1,7 @@
 //! TLS of a client (RFC 9289): the demand, and the errors of connecting.
 
 use crate::tls::{TransportSecurity, now_seconds};
-use dafs_tls::{ClientSide, HandshakeError, ReloadingClient};
+use dafs_tls::{ClientSide, HandshakeError, Protocol, ReloadingClient};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -54,6 +54,12 @@ impl ClientTls {
         Self { program: (program, version), ..self.clone() }
     }
 
+    /// The same demand below iWARP.
+    pub fn below_iwarp(&self) -> dafs_dat::tls::ClientTls {
+        let files = self.files.clone();
+        dafs_dat::tls::ClientTls::new(files, &self.name, self.least, Protocol::RpcRdma)
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -96,7 +102,7 @@ pub enum TlsError {
          with mtls this client does not use it"
     )]
     NotAsked,
-    #[error("TLS protects TCP alone, and this connection is over RDMA")]
+    #[error("over RDMA the adapter has TLS or not, and this demand is one of TCP")]
     Rdma,
 }
 

@@ -1,6 +1,5 @@
 //! The table of contexts against a model.
 
-use super::toy::{SECOND, ToyKeys};
 use super::*;
 use dafs_dat::connections::Origin;
 use proptest::prelude::*;
@@ -18,12 +17,45 @@ const LIMITS: ContextLimits = ContextLimits {
 const UNPROVEN_MAX: usize = 2;
 const PROVEN_MAX: usize = 14;
 
+const SECOND: u64 = 1_000_000_000;
+
+/// Tokens that protect nothing.
+#[derive(Debug)]
+struct NoKeys;
+
+impl MessageKeys for NoKeys {
+    fn mic_bytes(&self) -> usize {
+        17
+    }
+
+    fn mic(&self, _: &[&[u8]], mic: &mut [u8]) {
+        mic.fill(7);
+    }
+
+    fn verify(&self, _: &[&[u8]], _: &[u8]) -> Result<(), BadToken> {
+        Ok(())
+    }
+
+    fn sealed_bytes(&self, plain_bytes: usize) -> usize {
+        plain_bytes
+    }
+
+    fn seal(&self, parts: &[&[u8]], token: &mut [u8]) {
+        token.copy_from_slice(&parts.concat());
+    }
+
+    fn open(&self, token: &[u8], plain: &mut [u8]) -> Result<usize, BadToken> {
+        plain[..token.len()].copy_from_slice(token);
+        Ok(token.len())
+    }
+}
+
 fn established(principal: u8, seconds: u64) -> Established {
     let (exported_name, display_name) = ([principal].into(), Box::default());
     Established {
         principal: Principal { exported_name, display_name },
         remaining: Duration::from_secs(seconds),
-        keys: Box::new(ToyKeys::acceptor(1)),
+        keys: Box::new(NoKeys),
     }
 }
 
@@ -54,6 +86,11 @@ fn enter_of(
         panic!("not established")
     };
     context
+}
+
+/// A context of a table of its own.
+pub(crate) fn context() -> Arc<Context> {
+    enter(&Contexts::new(LIMITS), Origin::Sim(1), 1000, 0)
 }
 
 #[derive(Debug, Clone)]

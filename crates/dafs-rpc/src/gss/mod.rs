@@ -11,26 +11,18 @@
 
 mod accept;
 mod acceptor;
-#[cfg(test)]
-mod attacks;
 mod context;
 mod contexts;
 #[cfg(test)]
-mod contexts_tests;
+pub(crate) mod contexts_tests;
 mod establish;
-#[cfg(test)]
-mod floods;
 mod keys;
 mod proven;
 mod queue;
 mod rate;
 mod shares;
-#[cfg(test)]
-mod toy;
 mod verified;
 mod window;
-#[cfg(test)]
-mod wired;
 
 pub use accept::{Accepted, GssCall, accept};
 pub use acceptor::{Acceptor, Job};

@@ -25,6 +25,7 @@
 
 mod config;
 mod group;
+mod lingering;
 mod peer;
 mod rdma;
 mod reactor;

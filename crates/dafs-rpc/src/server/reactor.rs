@@ -7,6 +7,7 @@
 //! * A panic in the work for one connection ends that connection and no other.
 
 use super::group::{Shared, add};
+use super::lingering::{Lingering, LingeringSet};
 use super::peer::{EVENTS, Peer};
 use super::worker::Worker;
 use crate::call::{CallerProcess, ConnectionId};
@@ -15,7 +16,7 @@ use crate::handler::{CallbackError, Handler};
 use crate::inbox::{Command, Injector};
 use crate::limits::{
     ACCEPT_REST, ACCEPTS_PER_TURN, EVENTS_PER_TURN, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL,
-    KEEPALIVE_PROBES, TICK_MILLISECONDS,
+    KEEPALIVE_PROBES, RECEIVE_BYTES, TICK_MILLISECONDS,
 };
 use crate::memory;
 use dafs_dat::Spin;
@@ -47,6 +48,7 @@ pub struct Reactor<H: Handler> {
     again: Vec<ConnectionId>,
     /// Connections that wait for memory, by host.
     starved: FxHashMap<Origin, VecDeque<ConnectionId>>,
+    lingering: LingeringSet,
     commands: Vec<Command>,
     /// Connections that commands addressed.
     touched: Vec<ConnectionId>,
@@ -72,6 +74,7 @@ impl<H: Handler> Reactor<H> {
             serial: 0,
             again: Vec::new(),
             starved: FxHashMap::default(),
+            lingering: LingeringSet::default(),
             commands: Vec::new(),
             touched: Vec::new(),
             messages: Vec::new(),
@@ -96,11 +99,10 @@ impl<H: Handler> Reactor<H> {
             self.wait(&mut events, &mut spin);
             let busy = self.turn(&events);
             if self.stop_by_ns.is_some() && self.may_end() {
-                break;
+                return;
             }
             spin.turned(busy, self.worker.now_ns);
         }
-        self.end_all();
     }
 
     /// Fills `events`; sleeps if there is no other work.
@@ -131,9 +133,12 @@ impl<H: Handler> Reactor<H> {
     fn turn(&mut self, events: &[Event]) -> bool {
         let mut busy = !events.is_empty() || !self.again.is_empty();
         for id in std::mem::take(&mut self.again) {
-            if let Some(peer) = self.peer(id) {
-                peer.listed = false;
-                self.serve(id);
+            match self.peer(id) {
+                Some(peer) => {
+                    peer.listed = false;
+                    self.serve(id);
+                }
+                None => self.discard(id),
             }
         }
         for event in events {
@@ -144,9 +149,12 @@ impl<H: Handler> Reactor<H> {
                 LISTENERS.. => self.accept((data - LISTENERS) as usize),
                 _ => {
                     let id = ConnectionId(data);
-                    if let Some(peer) = self.peer(id) {
-                        peer.note(flags);
-                        self.serve(id);
+                    match self.peer(id) {
+                        Some(peer) => {
+                            peer.note(flags);
+                            self.serve(id);
+                        }
+                        None => self.discard(id),
                     }
                 }
             }
@@ -206,18 +214,24 @@ impl<H: Handler> Reactor<H> {
         }
     }
 
-    /// True if all partial records wait for memory that others of them hold: a deadlock.
+    /// True if all partial records of RPC wait for memory that others of them hold: a deadlock. A
+    /// partial record of TLS hides none.
     fn is_stuck(&self) -> bool {
-        let mut peers = self.slots.iter().flatten();
-        !self.starved.is_empty()
-            && peers.all(|peer| {
-                peer.starved || peer.connection.holds_for(peer.connection.host()).is_none()
-            })
+        let peers = || self.slots.iter().flatten();
+        peers().any(|peer| peer.starved)
+            && peers().all(|peer| peer.starved || peer.connection.partial_record_bytes() == 0)
     }
 
     fn peer(&mut self, id: ConnectionId) -> Option<&mut Peer> {
         let peer = self.slots.get_mut(id.slot())?.as_deref_mut()?;
         (peer.connection.id == id).then_some(peer)
+    }
+
+    /// Discards input of a connection that has ended, if it lingers.
+    fn discard(&mut self, id: ConnectionId) {
+        if self.lingering.discard(id, self.worker.receive_space(RECEIVE_BYTES)) {
+            self.again.push(id);
+        }
     }
 
     fn serve(&mut self, id: ConnectionId) {
@@ -352,6 +366,7 @@ impl<H: Handler> Reactor<H> {
             }
         }
         broken.into_iter().for_each(|(id, ending)| self.end(id, &ending));
+        self.lingering.tick(now_ns);
         self.relieve_budget();
         shielded(|| self.worker.handler.tick(now_ns));
         memory::trim();
@@ -405,6 +420,7 @@ impl<H: Handler> Reactor<H> {
     /// Handles a lack of file descriptors: closes a connection that is not established, and stops
     /// accepting for a while. Without that the reactor would loop.
     fn make_room(&mut self, error: &io::Error) {
+        self.lingering.clear();
         let made_room = self.worker.shared.connections.make_room();
         tracing::warn!(%error, made_room, "cannot accept a connection; trying again soon");
         let _ = self.listen(false);
@@ -520,29 +536,51 @@ impl<H: Handler> Reactor<H> {
                 tracing::info!(peer = %address, ?id, %ending, "connection broken off");
             }
         }
-        if let Some(tls) = &mut peer.tls {
-            tls.close(&peer.socket, ending);
+        let Peer { socket, mut connection, mut tls, .. } = *peer;
+        if let Some(tls) = &mut tls {
+            tls.close(&socket, ending);
+        }
+        let lingers = match ending {
+            // Clients that are idle do not notice the end of the server's direction.
+            Ending::Stopped => rustix::io::ioctl_fionread(&socket).is_ok_and(|unread| unread > 0),
+            ending => ending.lingers(),
+        };
+        if lingers && closed.is_none() {
+            let (host, since_ns) = (connection.host(), self.worker.now_ns);
+            let _admitted = connection.admitted.take();
+            // Records in user space need no more than the alert, which was sent.
+            let tls = tls.filter(|tls| tls.is_kernel());
+            let lingering = Lingering { socket, tls, host, _admitted, since_ns };
+            if self.lingering.keep(id, lingering) {
+                // No event tells of input that has come already.
+                self.again.push(id);
+            }
         }
         // INVARIANT: slots are numbered below 2^20.
         self.free.push(id.slot() as u32);
-        peer.connection.end(&mut self.worker.turn());
+        connection.end(&mut self.worker.turn());
         self.worker.shared.leave();
         self.worker.shared.unload(self.worker.number);
     }
 
-    /// True when a stopping reactor has sent everything, or the timeout has expired.
+    /// Ends the connections of a stopping reactor when everything is sent. True when no socket is
+    /// left whose peer may not have received it, or the timeout has expired.
     fn may_end(&mut self) -> bool {
         let late = self.stop_by_ns.is_some_and(|by_ns| self.worker.now_ns >= by_ns);
         // A sleeping reactor must check again soon.
         let soon_ns = self.worker.now_ns.saturating_add(20_000_000);
         self.next_tick_ns = self.next_tick_ns.min(soon_ns);
-        late || self.slots.iter().flatten().all(|peer| peer.connection.is_answered())
+        if !late && !self.slots.iter().flatten().all(|peer| peer.connection.is_answered()) {
+            return false;
+        }
+        self.end_all();
+        late || self.lingering.is_empty()
     }
 
     fn end_all(&mut self) {
         self.worker.shared.ended(self.worker.number);
         let ids: Vec<_> = self.slots.iter().flatten().map(|peer| peer.connection.id).collect();
-        ids.into_iter().for_each(|id| self.end(id, &Ending::Asked));
+        ids.into_iter().for_each(|id| self.end(id, &Ending::Stopped));
         self.worker.publish();
     }
 }

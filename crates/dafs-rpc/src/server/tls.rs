@@ -5,7 +5,8 @@
 //!   all limits of output hold.
 //! * A turn opens a bounded number of records. Records that were read and must wait are kept, and
 //!   the connection is listed for the next turn.
-//! * A tick judges a bounded number of certificates again, those of verified clients first.
+//! * A verified client whose certificate is in doubt is judged before its next call is served. A
+//!   tick judges a bounded number of certificates of clients that make no calls, and of strangers.
 //! * A connection whose keys are spent takes no more calls, and ends when all are answered.
 //! * A connection in its handshake takes no call and sends no reply.
 
@@ -16,17 +17,16 @@ use crate::call::ConnectionId;
 use crate::connection::{Ending, Progress, shielded};
 use crate::handler::Handler;
 use crate::inbox::{Command, Inbox};
-use crate::limits::{
-    TLS_HANDSHAKE_TIMEOUT, TLS_KEPT_CHAIN_BYTES_MAX, TLS_RECEIVE_BYTES, TLS_SEND_BYTES,
-};
+use crate::limits::{TLS_KEPT_CHAIN_BYTES_MAX, TLS_RECEIVE_BYTES, TLS_SEND_BYTES};
 use crate::output::{Chunks, Output};
 use crate::tls::{
     Next, Offer, Receiving, Sending, Shaking, Stepped, TlsEnding, TransportSecurity, Wait,
     now_seconds, of_kernel,
 };
+use dafs_dat::tls::limits::HANDSHAKE_TIMEOUT;
 use dafs_mem::{VolatileSlice, readv, sendmsg};
 use dafs_tls::ktls::{self, InstallError, KernelTls, Received};
-use dafs_tls::{Channel, End, Facts, ServerSide, TrafficKeys};
+use dafs_tls::{Channel, End, Facts, Protocol, ServerSide, TrafficKeys};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -225,9 +225,10 @@ impl<H: Handler> Worker<H> {
         let begins = peer.connection.offer() == Offer::Begun && peer.tls.is_none();
         if begins && peer.connection.is_answered() {
             let Some(host) = &self.shared.tls else { return Err(Ending::Fault) };
-            let begun = host.begin(peer.connection.host()).ok_or(TlsEnding::Crowded)?;
+            let begun =
+                host.begin(peer.connection.host(), &[Protocol::Rpc]).ok_or(TlsEnding::Crowded)?;
             let (handshake, ticket) = begun.map_err(TlsEnding::from)?;
-            let shaking = Shaking::new(handshake, ticket, self.now_ns);
+            let shaking = Shaking::new(handshake, Some(ticket), self.now_ns);
             peer.tls = Some(PeerTls::of_handshake(shaking));
         }
         self.shake(peer)
@@ -291,7 +292,7 @@ impl<H: Handler> Worker<H> {
     pub(super) fn tick_tls(&self, peer: &mut Peer) -> Result<(), Ending> {
         let Some(tls) = peer.tls.as_deref() else { return Ok(()) };
         if let State::Handshake(shaking) = &tls.state {
-            let late_ns = TLS_HANDSHAKE_TIMEOUT.as_nanos() as u64;
+            let late_ns = HANDSHAKE_TIMEOUT.as_nanos() as u64;
             let is_late = self.now_ns >= shaking.began_ns().saturating_add(late_ns);
             return if is_late { Err(TlsEnding::Slow.into()) } else { Ok(()) };
         }
@@ -299,6 +300,17 @@ impl<H: Handler> Worker<H> {
             peer.connection.drain();
         }
         self.check_spent(peer)
+    }
+
+    /// Judges a verified client again if there is doubt.
+    pub(super) fn check_trust(&self, peer: &mut Peer) -> Result<(), Ending> {
+        let trusted = peer.tls.as_deref_mut().filter(|tls| tls.is_trusted);
+        let (Some(tls), Some(host)) = (trusted, &self.shared.tls) else { return Ok(()) };
+        let (side, now_seconds) = (host.side(), now_seconds());
+        if tls.is_in_doubt(&side, now_seconds) {
+            tls.judge(&side, now_seconds)?;
+        }
+        Ok(())
     }
 
     /// Judges some certificates again. Returns the connections that have lost their trust.
@@ -343,7 +355,7 @@ impl<H: Handler> Worker<H> {
     pub(super) fn shaken(&mut self, peer: &mut Peer, stepped: Stepped) -> Result<(), Ending> {
         match peer.tls.as_deref_mut() {
             Some(PeerTls { state: State::Handshake(shaking), .. }) => {
-                shaking.take(stepped, peer.socket.as_fd())
+                Ok(shaking.take(stepped, peer.socket.as_fd())?)
             }
             _ => Ok(()),
         }

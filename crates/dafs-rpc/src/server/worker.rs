@@ -33,7 +33,8 @@ pub(super) struct Worker<H: Handler> {
     /// The default target of reads.
     receive: Block,
     tally: Tally,
-    /// The slots behind those whose certificates were judged last: of strangers, of trusted clients.
+    /// The slots behind those whose certificates were judged last: of strangers, of trusted
+    /// clients.
     pub(super) judged_to: [usize; 2],
     /// The memory of an output queue, lent to the connection in service.
     spare: VecDeque<Reply>,
@@ -93,7 +94,8 @@ impl<H: Handler> Worker<H> {
         peer.connection.output.lend(&mut self.spare);
         let mut served = self.flush(peer);
         if served.is_ok() && !self.shared.is_stopping() {
-            served = self.advance_tls(peer).and_then(|()| self.take_in(peer));
+            served = self.check_trust(peer).and_then(|()| self.advance_tls(peer));
+            served = served.and_then(|()| self.take_in(peer));
             // Answers from before the connection broke may still arrive.
             let flushed = self.flush(peer);
             served = served.and(flushed).and_then(|()| self.advance_tls(peer));

@@ -1,5 +1,7 @@
 //! The reasons why TLS ends a connection.
 
+use crate::connection::Ending;
+use dafs_dat::tls::ShakeError;
 use dafs_tls::ktls::{InstallError, ReceiveError};
 use dafs_tls::{Alert, ControlError, Distrust, HandshakeError, OpenError};
 use thiserror::Error;
@@ -41,6 +43,18 @@ impl TlsEnding {
         matches!(self, Self::Closed | Self::Cut | Self::Spent)
     }
 
+    /// True if the peer may still send, and must get what was sent to it: replies, or an alert.
+    pub(crate) fn lingers(&self) -> bool {
+        matches!(
+            self,
+            Self::Handshake(_)
+                | Self::Open(_)
+                | Self::Control(_)
+                | Self::Distrusted(_)
+                | Self::Spent
+        )
+    }
+
     /// The alert for the peer.
     pub(crate) fn alert(&self) -> Option<Alert> {
         match self {
@@ -48,6 +62,17 @@ impl TlsEnding {
             Self::Control(error) => error.alert(),
             Self::Handshake(_) | Self::Kernel(_) => None,
             _ => Some(Alert::CLOSE_NOTIFY),
+        }
+    }
+}
+
+impl From<ShakeError> for Ending {
+    fn from(error: ShakeError) -> Self {
+        match error {
+            ShakeError::Crowded => TlsEnding::Crowded.into(),
+            ShakeError::Cut => TlsEnding::CutInHandshake.into(),
+            ShakeError::Handshake(error) => TlsEnding::from(error).into(),
+            ShakeError::Io(error) => error.into(),
         }
     }
 }

@@ -3,8 +3,7 @@
 //! | part | file |
 //! |---|---|
 //! | the probe AUTH_TLS and its answer | `probe.rs` |
-//! | certificates, and a bounded number of handshakes | `host.rs` |
-//! | a handshake as a state of a server's connection | `handshake.rs` |
+//! | certificates, and handshakes under way | `dafs_dat::tls` |
 //! | records in user space | `records.rs` |
 //!
 //! The reactors use them in `server/tls.rs`, the client in `client/tcp/tls.rs`.
@@ -15,16 +14,12 @@
 //!   last record in the clear, and bytes behind it end the connection.
 
 mod ending;
-mod handshake;
-mod host;
 pub(crate) mod probe;
 mod records;
 
-pub use crate::gss::Job;
+pub use dafs_dat::tls::{Job, RunJob, ServerTls};
+pub(crate) use dafs_dat::tls::{Shaking, Stepped, Wait, now_seconds};
 pub use dafs_tls::TransportSecurity;
 pub(crate) use ending::{TlsEnding, of_kernel};
-pub(crate) use handshake::{Shaking, Stepped, Wait};
-pub(crate) use host::now_seconds;
-pub use host::{RunJob, ServerTls};
 pub(crate) use probe::Offer;
 pub(crate) use records::{Next, Receiving, Sending};

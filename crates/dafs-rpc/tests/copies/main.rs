@@ -7,8 +7,6 @@
 mod client;
 #[path = "../rpc/rdma/common.rs"]
 mod common;
-#[path = "../rpc/peer.rs"]
-mod peer;
 #[path = "../../examples/values/protocol.rs"]
 mod protocol;
 mod rdma;
@@ -23,6 +21,7 @@ mod tls;
 mod values;
 
 use dafs_mem::Mutex;
+use dafs_testkit_rpc::peer;
 use std::sync::MutexGuard;
 
 /// Holds up the other tests until it is dropped.

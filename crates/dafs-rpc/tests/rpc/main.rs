@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod gss_client;
-mod peer;
+mod gss_server;
 mod rdma;
 mod rdma_client;
 mod rdma_sim;
 mod sockets;
+
+use dafs_testkit_rpc::peer;

@@ -6,12 +6,11 @@
 
 #[path = "../rpc/rdma/common.rs"]
 mod common;
-#[path = "../rpc/peer.rs"]
-mod peer;
 mod rdma;
 mod rdma_client;
 mod tcp;
 
+use dafs_testkit_rpc::peer;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 

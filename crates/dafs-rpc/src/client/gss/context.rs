@@ -2,19 +2,25 @@
 //!
 //! Invariants
 //! * No sequence number is used twice, and none above the maximum of RFC 2203.
-//! * A context is not used after the end of its ticket, as the client's clock tells it. A new one has
-//!   some time in any case: the server has just taken the ticket, so the client's clock is ahead.
+//! * A call leaves with a number that is less than half a window below the highest one: a caller
+//!   takes no number while the lowest one that has not left is half a window below it. So the
+//!   server finds the number of each call in its window, and a call is protected once. The other
+//!   half of the window is left for connections that overtake each other on the way.
+//! * A context is not used after the end of its ticket, as the client's clock tells it. A new one
+//!   has some time in any case: the server has just taken the ticket, so the client's clock is
+//!   ahead.
 
 use super::mechanism::{Established, InitiatorKeys};
+use crate::client::error::CallError;
 use crate::gss::MIC_BYTES_MAX;
 use crate::limits::{
     GSS_CONTEXT_TIME_MAX, GSS_CONTEXT_TIME_MIN, GSS_RENEWAL_DIVISOR, GSS_RENEWAL_PAUSE_MIN,
     GSS_RENEWAL_TIME_MAX,
 };
 use crate::memory::source;
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Condvar, Mutex, VolatileSlice};
 use dafs_wire::rpc::gss::SEQUENCE_MAX;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// An established context.
@@ -28,12 +34,21 @@ pub(super) struct Context {
     pub(super) window: u32,
     pub(super) keys: Box<dyn InitiatorKeys>,
     pub(super) principal: Box<str>,
-    /// The next sequence number.
-    sequence: AtomicU64,
+    numbers: Mutex<Numbers>,
+    /// Notifies the callers that wait for a number.
+    has_left: Condvar,
     /// The end of the ticket.
     end: Instant,
     /// The time from which a new context should be made.
     renewal: Instant,
+}
+
+/// The sequence numbers of a context.
+#[derive(Debug)]
+struct Numbers {
+    next: u32,
+    /// Those that were taken, and whose calls have not left.
+    held: BTreeSet<u32>,
 }
 
 impl Context {
@@ -53,35 +68,61 @@ impl Context {
             window,
             keys,
             principal: principal.into(),
-            sequence: AtomicU64::new(1),
+            numbers: Mutex::new(Numbers { next: 1, held: BTreeSet::new() }),
+            has_left: Condvar::new(),
             end: now + remaining.max(GSS_CONTEXT_TIME_MIN),
             renewal: now + remaining.saturating_sub(ahead).max(GSS_RENEWAL_PAUSE_MIN),
         }
     }
 
-    /// Takes a sequence number; `None` when all are used up.
-    pub(super) fn take_sequence(&self) -> Option<u32> {
-        // Relaxed: each number is taken once, and nothing else depends on the order.
-        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        u32::try_from(sequence).ok().filter(|&sequence| sequence <= SEQUENCE_MAX)
+    /// Takes a sequence number; `None` when all are used up. The caller tells when the call has
+    /// left, or will not. Waits until then for calls of other threads.
+    ///
+    /// # Errors
+    /// [`CallError::TimedOut`].
+    pub(super) fn take_sequence(&self, until: Instant) -> Result<Option<u32>, CallError> {
+        let mut numbers = self.numbers.lock();
+        while numbers.is_full(self.half_window()) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(CallError::TimedOut);
+            }
+            numbers = self.has_left.wait_timeout(numbers, left).0;
+        }
+        let sequence = numbers.next;
+        if sequence > SEQUENCE_MAX {
+            return Ok(None);
+        }
+        numbers.next += 1;
+        numbers.held.insert(sequence);
+        Ok(Some(sequence))
     }
 
-    /// True if so many numbers were taken after this one that the server may soon take it for a late
-    /// one.
-    pub(super) fn has_overtaken(&self, sequence: u32) -> bool {
-        let next = self.sequence.load(Ordering::Relaxed);
-        next.saturating_sub(u64::from(sequence) + 1) > u64::from(self.window / 2)
+    /// Notes that the call with this number has left, or will not.
+    pub(super) fn has_left(&self, sequence: u32) {
+        let mut numbers = self.numbers.lock();
+        let was_full = numbers.is_full(self.half_window());
+        numbers.held.remove(&sequence);
+        if was_full && !numbers.is_full(self.half_window()) {
+            drop(numbers);
+            self.has_left.notify_all();
+        }
+    }
+
+    /// Calls that may wait to leave, or for their replies, at a time.
+    pub(super) fn half_window(&self) -> u32 {
+        (self.window / 2).max(1)
     }
 
     /// True while calls can be made in the context.
     pub(super) fn is_usable(&self, now: Instant) -> bool {
-        now < self.end && self.sequence.load(Ordering::Relaxed) <= u64::from(SEQUENCE_MAX)
+        now < self.end && self.numbers.lock().next <= SEQUENCE_MAX
     }
 
     /// True when another context should take its place soon.
     pub(super) fn wants_renewal(&self, now: Instant) -> bool {
         // The numbers of one half last for years.
-        now >= self.renewal || self.sequence.load(Ordering::Relaxed) > u64::from(SEQUENCE_MAX / 2)
+        now >= self.renewal || self.numbers.lock().next > SEQUENCE_MAX / 2
     }
 
     /// Verifies the MIC of one word, which is the verifier of a reply.
@@ -100,6 +141,13 @@ impl Context {
         let len = self.keys.mic_bytes();
         debug_assert!(len <= MIC_BYTES_MAX, "a mechanism with longer MICs");
         len.min(MIC_BYTES_MAX)
+    }
+}
+
+impl Numbers {
+    /// True while another number would be too far above the lowest one that is held.
+    fn is_full(&self, half_window: u32) -> bool {
+        self.held.first().is_some_and(|lowest| self.next - lowest >= half_window)
     }
 }
 
@@ -177,27 +225,49 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_number_is_overtaken_by_half_the_window() {
-        let context = context(Duration::from_secs(60), Instant::now());
-        let first = context.take_sequence().unwrap();
-        for _ in 0..4 {
-            assert!(!context.has_overtaken(first));
-            context.take_sequence().unwrap();
+    fn no_number_is_overtaken_by_half_the_window() {
+        let now = Instant::now();
+        let context = context(Duration::from_secs(60), now);
+        let take = || context.take_sequence(now);
+        for number in 1..=4 {
+            assert_eq!(take(), Ok(Some(number)), "the window has 8 numbers");
         }
-        assert!(!context.has_overtaken(first), "the window has 8 numbers");
-        context.take_sequence().unwrap();
-        assert!(context.has_overtaken(first) && !context.has_overtaken(first + 1));
+        // The first one is still held, however many others have left.
+        (2..=4).for_each(|number| context.has_left(number));
+        assert_eq!(take(), Err(CallError::TimedOut));
+        context.has_left(1);
+        (5..=8).for_each(|number| assert_eq!(take(), Ok(Some(number))));
+        assert_eq!(take(), Err(CallError::TimedOut));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| context.take_sequence(now + Duration::from_secs(600)));
+            context.has_left(5);
+            assert_eq!(waits.join().unwrap(), Ok(Some(9)));
+        });
+    }
+
+    #[test]
+    fn the_smallest_window_has_room_for_a_call() {
+        let now = Instant::now();
+        let context = Context { window: 0, ..context(Duration::from_secs(60), now) };
+        assert_eq!(context.take_sequence(now), Ok(Some(1)));
+        assert_eq!(context.take_sequence(now), Err(CallError::TimedOut));
+        context.has_left(1);
+        assert_eq!(context.take_sequence(now), Ok(Some(2)));
     }
 
     #[test]
     fn numbers_are_used_once_and_end_with_the_maximum() {
         let now = Instant::now();
         let context = context(Duration::from_secs(60), now);
-        assert_eq!((context.take_sequence(), context.take_sequence()), (Some(1), Some(2)));
-        context.sequence.store(u64::from(SEQUENCE_MAX), Ordering::Relaxed);
+        let take = || {
+            let taken = context.take_sequence(now).unwrap();
+            taken.inspect(|number| context.has_left(*number))
+        };
+        assert_eq!((take(), take()), (Some(1), Some(2)));
+        context.numbers.lock().next = SEQUENCE_MAX;
         assert!(context.is_usable(now) && context.wants_renewal(now));
-        assert_eq!(context.take_sequence(), Some(SEQUENCE_MAX));
-        assert_eq!((context.take_sequence(), context.take_sequence()), (None, None));
+        assert_eq!(take(), Some(SEQUENCE_MAX));
+        assert_eq!((take(), take()), (None, None));
         assert!(!context.is_usable(now));
     }
 }

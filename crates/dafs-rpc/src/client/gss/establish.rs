@@ -127,7 +127,7 @@ fn control(
     let args = [args];
     let procedure = Procedure { procedure: NULL_PROCEDURE, ..procedure };
     let request = Request::new(procedure, &args, GSS_INIT_RESULTS_BYTES);
-    Ok(rpc.dispatch(&Outgoing { request: &request, head }, true)?)
+    rpc.dispatch(&Outgoing { request: &request, head, has_data: false }, true)
 }
 
 /// Ends a context at the server.

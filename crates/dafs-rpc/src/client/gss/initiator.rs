@@ -75,21 +75,22 @@ impl Initiator {
         self.state.lock().made
     }
 
-    /// The protection of one call. It blocks while there is no context, and in `make_room`, which
-    /// gets the window of the context. Contexts up to number `refused` are unknown to the server.
+    /// The protection of one call. It blocks while there is no context, in `make_room`, which gets
+    /// the number of calls that may be unanswered, and until `until` for a sequence number.
+    /// Contexts up to number `refused` are unknown to the server.
     pub(crate) fn protection(
         self: &Arc<Self>,
         rpc: &RpcClient,
         procedure: Procedure,
         refused: Option<u64>,
-        make_room: impl Fn(u32) -> Result<(), CallError>,
+        until: Instant,
+        make_room: impl Fn(usize) -> Result<(), CallError>,
     ) -> Result<Protection, CallError> {
         loop {
             let context = self.context(rpc, procedure, refused)?;
-            // The number is taken last: later ones must not overtake it by a whole window.
-            make_room(context.window)?;
+            make_room(context.half_window() as usize)?;
             // Other threads may have used up its last numbers.
-            if let Some(protection) = Protection::of_call(&context, self.service) {
+            if let Some(protection) = Protection::of_call(&context, self.service, until)? {
                 return Ok(protection);
             }
         }
@@ -173,8 +174,8 @@ impl Initiator {
         }
     }
 
-    /// Tells the server that the context is not needed any more. Best effort: otherwise it ends with
-    /// its ticket.
+    /// Tells the server that the context is not needed any more. Best effort: otherwise it ends
+    /// with its ticket.
     pub(crate) fn end(&self, rpc: &RpcClient, procedure: Procedure) {
         let context = self.state.lock().current.take();
         if let Some(context) = context

@@ -13,7 +13,7 @@
 //! Invariants
 //! * No results reach a caller before the server's verifier and the protection of the results were
 //!   found good.
-//! * A call leaves with a sequence number that few others have overtaken.
+//! * A call leaves with a sequence number in the upper half of the server's window.
 //! * Each transmission of a call has a sequence number of its own. A retransmission keeps the XID.
 //! * Only threads that may block wait for a mechanism: those that submit or wait for calls, and one
 //!   thread of its own for the renewal of a context.
@@ -30,4 +30,4 @@ pub use initiator::Initiator;
 pub use mechanism::{Established, InitiatorKeys, Mechanism, PartialContext, Step};
 pub use protection::Protection;
 
-pub(super) use outgoing::{Head, Kept, Outgoing, Unsent};
+pub(super) use outgoing::{Head, Kept, Outgoing};

@@ -24,31 +24,9 @@ use std::sync::Arc;
 pub(crate) struct Outgoing<'a> {
     pub(crate) request: &'a Request<'a>,
     pub(crate) head: Head<'a>,
-}
-
-/// The reason why a transport has not sent a call.
-#[derive(Debug)]
-pub(crate) enum Unsent {
-    /// So many calls in its context were sent before it that the server may take it for a late one.
-    /// Nothing was sent; a new number helps.
-    Overtaken,
-    /// The call has ended.
-    Failed(CallError),
-}
-
-impl From<CallError> for Unsent {
-    fn from(error: CallError) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl From<Unsent> for CallError {
-    fn from(unsent: Unsent) -> Self {
-        match unsent {
-            Unsent::Overtaken => Self::TimedOut,
-            Unsent::Failed(error) => error,
-        }
-    }
+    /// True if it carries data of the caller, perhaps sealed in the arguments. Only a call without
+    /// is queued, which copies it.
+    pub(crate) has_data: bool,
 }
 
 /// The source of a call's credential and verifier.
@@ -65,7 +43,7 @@ pub(crate) enum Head<'a> {
 impl<'a> Outgoing<'a> {
     /// A call with the identity of the options.
     pub(crate) fn plain(request: &'a Request<'a>) -> Self {
-        Self { request, head: Head::Plain }
+        Self { request, head: Head::Plain, has_data: request.data.is_some() }
     }
 }
 
@@ -88,14 +66,10 @@ impl Head<'_> {
         }
     }
 
-    /// To be asked directly before the call is sent, by the one thread that may send.
-    ///
-    /// # Errors
-    /// [`Unsent::Overtaken`].
-    pub(crate) fn check_order(&self) -> Result<(), Unsent> {
-        match self {
-            Self::Protected(protection) => protection.check_order(),
-            Self::Plain | Self::Control(_) => Ok(()),
+    /// To be called directly before the call is sent, by the one thread that may send.
+    pub(crate) fn leaves(&self) {
+        if let Self::Protected(protection) = self {
+            protection.leaves();
         }
     }
 
@@ -161,11 +135,6 @@ impl Kept {
         &self.initiator
     }
 
-    /// True if data lies outside of the arguments.
-    pub(crate) fn has_data(&self) -> bool {
-        self.data.is_some()
-    }
-
     pub(crate) fn procedure(&self) -> Procedure {
         self.procedure
     }
@@ -180,8 +149,8 @@ impl Kept {
         &mut self,
         xid: Option<u32>,
         protection: Protection,
-        send: impl FnOnce(&Outgoing<'_>) -> Result<T, Unsent>,
-    ) -> Result<T, Unsent> {
+        send: impl FnOnce(&Outgoing<'_>) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
         let args = [&self.args[..]];
         let request = Request {
             procedure: self.procedure,

@@ -4,15 +4,15 @@
 //! Invariants
 //! * Results are found only after the server's verifier, the protection of the results and the
 //!   sequence number inside were found good.
-//! * Only a successful reply has protected results. A verifier covers the sequence number alone (RFC
-//!   2203 section 5.3.3.2), so the status of any other accepted reply is a hint, as a denial is. Such
-//!   a call may have been carried out.
+//! * Only a successful reply has protected results. A verifier covers the sequence number alone
+//!   (RFC 2203 section 5.3.3.2), so the status of any other accepted reply is a hint, as a denial
+//!   is. Such a call may have been carried out.
 //! * Each byte of the arguments is read once under privacy. Under integrity it is read once more
 //!   when it is sent; a caller that changes it meanwhile spoils its own call.
 
 use super::context::Context;
 use super::mechanism::Established;
-use super::outgoing::{Head, Outgoing, Unsent, header};
+use super::outgoing::{Head, Outgoing, header};
 use super::placing::{Opened, Placing};
 use crate::client::Procedure;
 use crate::client::core::Results;
@@ -27,6 +27,7 @@ use dafs_wire::rpc::{AcceptStatus, AuthFlavor, OpaqueAuth, ReplyHeader, ReplySta
 use dafs_wire::xdr::{Decoder, Encode, Encoder, MovedItem, UNIT_BYTES, padded};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Bytes before the arguments or results under integrity: a length and a sequence number.
@@ -42,25 +43,45 @@ pub struct Protection {
     service: Service,
     /// True for the end of the context (RPCSEC_GSS_DESTROY).
     is_destroy: bool,
+    has_left: AtomicBool,
+}
+
+impl Drop for Protection {
+    fn drop(&mut self) {
+        self.leaves();
+    }
 }
 
 impl Protection {
-    /// Takes a sequence number; `None` when the context is used up.
-    pub(super) fn of_call(context: &Arc<Context>, service: Service) -> Option<Self> {
-        let sequence = context.take_sequence()?;
-        Some(Self { context: context.clone(), sequence, service, is_destroy: false })
+    /// Takes a sequence number, and waits for it; `None` when the context is used up.
+    ///
+    /// # Errors
+    /// [`CallError::TimedOut`].
+    pub(super) fn of_call(
+        context: &Arc<Context>,
+        service: Service,
+        until: Instant,
+    ) -> Result<Option<Self>, CallError> {
+        let sequence = context.take_sequence(until)?;
+        Ok(sequence.map(|sequence| Self::new(context.clone(), sequence, service)))
     }
 
-    /// The end of the context.
+    fn new(context: Arc<Context>, sequence: u32, service: Service) -> Self {
+        Self { context, sequence, service, is_destroy: false, has_left: AtomicBool::new(false) }
+    }
+
+    /// The end of the context, if it has a number at once.
     pub(super) fn of_destroy(context: &Arc<Context>) -> Option<Self> {
-        Some(Self { is_destroy: true, ..Self::of_call(context, Service::None)? })
+        let mut protection = Self::of_call(context, Service::None, Instant::now()).ok()??;
+        protection.is_destroy = true;
+        Some(protection)
     }
 
     /// The first call in a context without a server, for tests that make its replies: its sequence
     /// number is 1.
     pub fn alone(established: Established, service: Service) -> Self {
         let context = Arc::new(Context::new(1, &[], 1, established, Instant::now()));
-        Self { context, sequence: 1, service, is_destroy: false }
+        Self::new(context, 1, service)
     }
 
     /// The protection of the bodies.
@@ -72,17 +93,12 @@ impl Protection {
         self.context.number
     }
 
-    /// True if other calls have overtaken this one, so that it needs a new number.
-    fn is_overtaken(&self) -> bool {
-        !self.is_destroy && self.context.has_overtaken(self.sequence)
-    }
-
-    /// To be asked directly before the call is sent.
-    ///
-    /// # Errors
-    /// [`Unsent::Overtaken`].
-    pub(super) fn check_order(&self) -> Result<(), Unsent> {
-        if self.is_overtaken() { Err(Unsent::Overtaken) } else { Ok(()) }
+    /// Notes that no call with a later number can leave before this one on its connection, or that
+    /// it will not leave.
+    pub(super) fn leaves(&self) {
+        if !self.has_left.swap(true, Ordering::Relaxed) {
+            self.context.has_left(self.sequence);
+        }
     }
 }
 
@@ -114,13 +130,13 @@ impl Protection {
     pub(super) fn protect<T>(
         &self,
         request: &Request<'_>,
-        send: impl FnOnce(&Outgoing<'_>) -> Result<T, Unsent>,
-    ) -> Result<T, Unsent> {
-        let head = Head::Protected(self);
+        send: impl FnOnce(&Outgoing<'_>) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        let (head, has_data) = (Head::Protected(self), request.data.is_some());
         let results_bytes_max = self.reply_bytes_max(request);
         let request = Request { results_bytes_max, ..request.clone() };
         match self.service {
-            Service::None => send(&Outgoing { request: &request, head }),
+            Service::None => send(&Outgoing { request: &request, head, has_data }),
             Service::Integrity => {
                 let (prefix, suffix) = self.integrity(&request)?;
                 let mut args: SmallVec<[&[u8]; 8]> = SmallVec::new();
@@ -133,14 +149,14 @@ impl Protection {
                 };
                 let data = request.data.as_ref().map(moved);
                 let request = Request { args: &args, data, ..request };
-                send(&Outgoing { request: &request, head })
+                send(&Outgoing { request: &request, head, has_data })
             }
             Service::Privacy => {
                 let sealed = self.seal(&request)?;
                 let args = [sealed.bytes()];
                 let request =
                     Request { args: &args, data: None, sinks: &[], locate: None, ..request };
-                send(&Outgoing { request: &request, head })
+                send(&Outgoing { request: &request, head, has_data })
             }
         }
     }

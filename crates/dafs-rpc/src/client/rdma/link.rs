@@ -7,7 +7,7 @@ use super::{helper, waiter};
 use crate::client::BackHandler;
 use crate::client::core::Results;
 use crate::client::error::CallError;
-use crate::client::gss::{Outgoing, Unsent};
+use crate::client::gss::Outgoing;
 use crate::client::memory::Memory;
 use crate::client::options::Options;
 use crate::limits::GATHERING_CALLS_MIN;
@@ -94,13 +94,13 @@ impl Link {
         &self,
         outgoing: &Outgoing<'_>,
         is_hurried: bool,
-    ) -> Result<u32, Unsent> {
+    ) -> Result<u32, CallError> {
         let mut driver = self.shared().lock();
         let Some((connection, base)) = driver.on(self.endpoint) else {
             let reason = self.broken().unwrap_or_default().to_owned();
-            return Err(CallError::Disconnected(reason).into());
+            return Err(CallError::Disconnected(reason));
         };
-        outgoing.head.check_order()?;
+        outgoing.head.leaves();
         let xid = connection.submit(base, outgoing)?;
         let in_flight = connection.in_flight() as usize;
         driver.held_back += 1;

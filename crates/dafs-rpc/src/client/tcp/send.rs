@@ -7,7 +7,7 @@
 
 use super::{READER_WATCH, Shared, is_passing};
 use crate::client::error::CallError;
-use crate::client::gss::{Head, Outgoing, Unsent};
+use crate::client::gss::{Head, Outgoing};
 use crate::client::request::gather;
 use crate::limits::GATHERING_CALLS_MIN;
 use crate::memory::source;
@@ -24,8 +24,8 @@ impl Shared {
     pub(in crate::client) fn send(
         &self,
         xid: u32,
-        Outgoing { request, head: source_of_head }: &Outgoing<'_>,
-    ) -> Result<(), Unsent> {
+        Outgoing { request, head: source_of_head, .. }: &Outgoing<'_>,
+    ) -> Result<(), CallError> {
         self.check()?;
         let mut head = Vec::with_capacity(512);
         head.extend_from_slice(&[0; FRAGMENT_MARK_BYTES]);
@@ -41,9 +41,9 @@ impl Shared {
         self.flush(&mut outbound, deadline);
         self.check()?;
         if !outbound.is_empty() {
-            return Err(CallError::TimedOut.into());
+            return Err(CallError::TimedOut);
         }
-        source_of_head.check_order()?;
+        source_of_head.leaves();
         let mut begun = false;
         while !parts.is_empty() {
             match self.send_parts(&parts, deadline) {
@@ -55,7 +55,7 @@ impl Shared {
                     if begun || self.is_inside_record() {
                         self.break_off("the server did not take a record in time".to_owned());
                     }
-                    return Err(error.into());
+                    return Err(error);
                 }
             }
         }
@@ -63,10 +63,10 @@ impl Shared {
     }
 
     /// Queues a call to be sent later.
-    pub(in crate::client) fn queue(&self, record: Reply, head: &Head<'_>) -> Result<(), Unsent> {
+    pub(in crate::client) fn queue(&self, record: Reply, head: &Head<'_>) -> Result<(), CallError> {
         self.check()?;
         let mut outbound = self.outbound.lock();
-        head.check_order()?;
+        head.leaves();
         outbound.push(record);
         self.unsent.store(true, Ordering::Relaxed);
         Ok(())

@@ -195,14 +195,6 @@ impl Connection {
     }
 }
 
-/// The protection of a connection: shared memory is private to its two processes.
-pub(super) fn security(info: &PeerInfo) -> TransportSecurity {
-    match info.is_local && info.address.is_none() {
-        true => TransportSecurity::Mtls,
-        false => TransportSecurity::None,
-    }
-}
-
 /// The address that identifies a peer. A process that connects over shared memory has none. It gets
 /// a privileged port if it has the superuser's or this process's rights.
 pub(super) fn address(info: &PeerInfo) -> SocketAddr {

@@ -62,7 +62,7 @@ impl<H: Handler> RdmaReactor<H> {
         self.serial += 1;
         let id = ConnectionId::new(self.core.number as u8, slot, self.serial);
         let now_ns = self.core.now_ns;
-        let security = super::connection::security(info);
+        let security = info.transport_security();
         let mut connection = Connection::new(id, (port, endpoint), peer, info.into(), now_ns);
         connection.admitted = Some(admitted);
         connection.security = security;

@@ -7,8 +7,7 @@ mod hostile_back;
 mod hostile_chunks;
 mod hostile_client;
 mod hostile_server;
-mod net;
-mod program;
-mod raw;
 mod scene;
 mod worlds;
+
+use dafs_testkit_rpc::{net, program, raw};

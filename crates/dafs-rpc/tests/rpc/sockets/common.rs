@@ -2,6 +2,7 @@
 
 use dafs_dat::connections::{ConnectionLimits, Connections};
 use dafs_rpc::client::{BackHandler, Identity, Options, Procedure, RpcClient};
+use dafs_rpc::gss::Acceptor;
 use dafs_rpc::server::{Config, Group};
 use dafs_rpc::tls::ServerTls;
 use dafs_rpc::{
@@ -66,6 +67,7 @@ pub(crate) struct Tester {
     held: Arc<Mutex<Vec<Responder>>>,
     injector: Injector<u64>,
     told: VecDeque<u64>,
+    gss: Option<Arc<dyn Acceptor>>,
 }
 
 /// The length and the sum of bytes.
@@ -81,6 +83,10 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
 
 impl Handler for Tester {
     type Message = u64;
+
+    fn gss(&self) -> Option<&Arc<dyn Acceptor>> {
+        self.gss.as_ref()
+    }
 
     fn call(&mut self, call: Call<'_>) -> Handled {
         if call.program != PROGRAM {
@@ -174,6 +180,15 @@ impl Server {
         config: Config,
         tls: Option<Arc<ServerTls>>,
     ) -> Self {
+        Self::start_with_gss(reactors, config, tls, None)
+    }
+
+    pub(crate) fn start_with_gss(
+        reactors: usize,
+        config: Config,
+        tls: Option<Arc<ServerTls>>,
+        gss: Option<Arc<dyn Acceptor>>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Connections::new(ConnectionLimits {
@@ -192,6 +207,7 @@ impl Server {
                 held: held.clone(),
                 injector,
                 told: VecDeque::new(),
+                gss: gss.clone(),
             });
             let reactor = reactor.unwrap();
             threads.push(std::thread::spawn(move || reactor.run()));

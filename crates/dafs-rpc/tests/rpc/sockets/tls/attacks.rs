@@ -212,6 +212,45 @@ fn a_client_that_loses_its_trust_loses_its_connection() {
 }
 
 #[test]
+fn replies_arrive_although_the_keys_are_spent_and_the_client_sends_on() {
+    let world = World::with(Config { tls_records_max: 10, ..Config::default() });
+    let mut client = world.foreign_client(world.foreign(false, &["sunrpc"]));
+    // Most of the reply waits at the server while the client sends.
+    rustix::net::sockopt::set_socket_recv_buffer_size(&client.sock, 16 << 10).unwrap();
+    let bulk_bytes: u32 = 1 << 20;
+    let bulk = super::call(1, procedures::BULK, &bulk_bytes.to_be_bytes());
+    client.write_all(&[bulk, echo(2)].concat()).unwrap();
+    let mut front = [0; 32];
+    client.read_exact(&mut front).unwrap();
+    assert_eq!(front[4..8], u32::to_be_bytes(1));
+    for xid in 3..9 {
+        client.write_all(&echo(xid)).unwrap();
+    }
+    let mut data = vec![0; bulk_bytes as usize];
+    client.read_exact(&mut data).unwrap();
+    assert_eq!(data, super::super::common::pattern(data.len()));
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).expect("the end of TLS, and no reset");
+}
+
+#[test]
+fn a_client_that_has_lost_its_trust_makes_no_further_call() {
+    let world = World::new();
+    let trusted: Vec<_> = (0..70).map(|_| world.connect(Mtls)).collect();
+    for client in &trusted {
+        client.call(procedure(procedures::NULL), &[]).unwrap();
+    }
+    let other = World::new();
+    let authority = world.folder.authority_files().certificate;
+    std::fs::copy(other.folder.authority_files().certificate, authority).unwrap();
+    world.tls.files().follow(now_seconds()).unwrap();
+    // More than one tick judges, and none may have come.
+    for client in &trusted {
+        assert!(client.call(procedure(procedures::NULL), &[]).is_err());
+    }
+}
+
+#[test]
 fn a_client_that_becomes_trusted_needs_no_new_connection() {
     let world = World::new();
     let other = World::new();

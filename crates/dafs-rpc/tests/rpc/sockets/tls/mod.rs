@@ -2,9 +2,11 @@
 
 mod attacks;
 mod calls;
+mod gss;
 
 use super::common::{PROGRAM, Raw, Server, call, options, record};
 use dafs_rpc::client::{ClientTls, Options, RpcClient};
+use dafs_rpc::gss::Acceptor;
 use dafs_rpc::server::Config;
 use dafs_rpc::tls::{ServerTls, TransportSecurity};
 use dafs_tls::pki::{Folder, Made};
@@ -39,6 +41,10 @@ impl World {
     }
 
     fn with(config: Config) -> Self {
+        Self::with_gss(config, None)
+    }
+
+    fn with_gss(config: Config, gss: Option<Arc<dyn Acceptor>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let now = now_seconds();
         let folder = Folder::create(&directory.path().join("pki"), "CA", now).unwrap();
@@ -53,7 +59,7 @@ impl World {
         };
         let files = Arc::new(ReloadingServer::open(files, now).unwrap());
         let tls = ServerTls::new(files, Box::new(|_, job| drop(std::thread::spawn(job))));
-        let server = Server::start_with_tls(2, config, Some(tls.clone()));
+        let server = Server::start_with_gss(2, config, Some(tls.clone()), gss);
         Self { _directory: directory, folder, client, tls, server }
     }
 

@@ -1,18 +1,15 @@
 //! Calls of RPCSEC_GSS over a connection: bytes in, a handler, bytes out.
 
-use super::toy::{self, Client, SECOND, ToyKeys, init, init_results};
-use super::*;
-use crate::answer::{AnswerTo, Protection};
-use crate::call::Credential as Caller;
-use crate::reply::Part;
-use crate::server::Config;
-use crate::{
-    AcceptStatus, Call, Handled, Handler, LocalConnection, LocalReactor, Rejection, Reply,
-};
-use dafs_dat::connections::Origin;
+use super::toy::{self, Client, Inline, SECOND, ToyKeys, init, init_results};
 use dafs_mem::{Mutex, Site};
+use dafs_rpc::gss::*;
+use dafs_rpc::server::Config;
+use dafs_rpc::{
+    AcceptStatus, AuthStatus, Call, Credential as Caller, Handled, Handler, LocalConnection,
+    LocalEnding, LocalReactor, Rejection, Reply,
+};
 use dafs_wire::rpc::gss::{Credential, InitResults, Service};
-use dafs_wire::rpc::{CallHeader, FragmentMark, RejectStatus, ReplyHeader, ReplyStatus};
+use dafs_wire::rpc::{FragmentMark, RejectStatus, ReplyHeader, ReplyStatus};
 use dafs_wire::xdr::{Decoder, padded};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -22,23 +19,6 @@ const ECHO: u32 = 1;
 const ECHO_LATER: u32 = 2;
 const REFUSE: u32 = 3;
 const REFUSE_LATER: u32 = 4;
-
-/// Runs every step at once.
-struct Inline(Arc<Contexts>);
-
-impl Acceptor for Inline {
-    fn contexts(&self) -> &Arc<Contexts> {
-        &self.0
-    }
-
-    fn begin(&self) -> Box<dyn PartialContext> {
-        toy::begin()
-    }
-
-    fn run(&self, _: Origin, job: Job) {
-        job();
-    }
-}
 
 /// Answers with the arguments, as bulk data.
 struct Echo {
@@ -118,7 +98,7 @@ impl World {
         self.try_send(message).unwrap()
     }
 
-    fn try_send(&mut self, message: &[u8]) -> Result<Vec<u8>, crate::LocalEnding> {
+    fn try_send(&mut self, message: &[u8]) -> Result<Vec<u8>, LocalEnding> {
         let mark = FragmentMark::whole(message.len()).unwrap().to_bytes();
         let record = [&mark, message].concat();
         let Self { reactor, connection, handler, .. } = self;
@@ -247,7 +227,7 @@ fn a_destroyed_context_is_unknown() {
     let message = world.message(ECHO, Service::None, &[]);
     let reply = world.send(&message);
     let header: ReplyHeader<'_> = Decoder::new(&reply).value().unwrap();
-    let problem = crate::AuthStatus::GssCredentialProblem;
+    let problem = AuthStatus::GssCredentialProblem;
     assert_eq!(header.status, ReplyStatus::Denied(RejectStatus::Auth(problem)));
     assert_eq!(world.handler.calls, 0);
 }
@@ -293,32 +273,4 @@ fn a_connection_has_time_for_its_first_call_after_a_slow_context() {
     connection.tick(&reactor, &mut handler, 39 * SECOND).unwrap();
     let ending = connection.tick(&reactor, &mut handler, 40 * SECOND).unwrap_err();
     assert!(ending.to_string().contains("no call in time"), "{ending}");
-}
-
-#[test]
-fn results_stay_where_the_handler_wrote_them() {
-    let mut world = World::new();
-    for service in [Service::None, Service::Integrity] {
-        let message = world.message(ECHO, service, &[7; 2000]);
-        let mut decoder = Decoder::new(&message);
-        let header = CallHeader::decode(&mut decoder).unwrap();
-        let (body, origin) = (decoder.rest(), Origin::Sim(1));
-        let call = GssCall { message: &message, header: &header, body, origin, now_ns: 0 };
-        let contexts = world.handler.acceptor.contexts();
-        let Accepted::Serve(verified) = accept(contexts, &call, || true) else { panic!("refused") };
-        let reply = echo(&[7; 2000]);
-        let place = reply.results().unwrap()[0].as_ptr();
-        let front_bytes = verified.success_header_bytes()
-            + if service == Service::None { 0 } else { Verified::INTEGRITY_PREFIX_BYTES };
-        let to = AnswerTo { xid: 77, protection: Protection::Gss(verified) };
-        let reply = to.complete(Ok(reply));
-        let mut first = None;
-        reply.message(false, |part| {
-            if let Part::Head(bytes) = part {
-                first.get_or_insert(bytes);
-            }
-        });
-        let results = &first.unwrap()[front_bytes..];
-        assert_eq!((results.as_ptr(), &results[..4]), (place, &2000u32.to_be_bytes()[..]));
-    }
 }

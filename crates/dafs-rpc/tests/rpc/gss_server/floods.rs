@@ -3,8 +3,7 @@
 
 use super::attacks::{CREDENTIAL_PROBLEM, call, server};
 use super::toy::*;
-use super::*;
-use dafs_dat::connections::Origin;
+use dafs_rpc::gss::*;
 use dafs_wire::rpc::gss::{Credential, InitResults, Service, TOKEN_BYTES_MAX};
 use dafs_wire::rpc::{AuthFlavor, AuthStatus};
 use std::sync::atomic::Ordering;
@@ -41,7 +40,8 @@ fn a_flood_of_half_open_contexts_is_bounded_and_leaves_others_alone() {
 fn requests_wait_for_a_thread_in_bounded_number() {
     let limits = ContextLimits { begins_per_second: u32::MAX, ..ContextLimits::default() };
     let server = Server::new(limits);
-    let begin_from = |host| server.contexts.begin(Origin::Sim(host), TOKEN_BYTES_MAX, 0);
+    let long = init(Credential::Init, &[0; TOKEN_BYTES_MAX]);
+    let begin_from = |host| server.queue(&long, Origin::Sim(host));
     let mut under_way: Vec<_> = (0..64).map(|_| begin_from(1).unwrap()).collect();
     // A request that a thread has is not dropped, so the next one is refused.
     assert!(begin_from(1).is_none());
@@ -61,8 +61,10 @@ fn requests_wait_for_a_thread_in_bounded_number() {
 /// Tickets of many users of a host, while the mechanism is slow.
 #[test]
 fn a_thousand_small_requests_of_a_host_wait_for_a_thread() {
-    let server = server();
-    let begin = |_| server.contexts.begin(Origin::Sim(1), 2000, 0).unwrap();
+    let limits = ContextLimits { begins_per_second: u32::MAX, ..ContextLimits::default() };
+    let server = Server::new(limits);
+    let request = init(Credential::Init, &[0; 2000]);
+    let begin = |_| server.queue(&request, Origin::Sim(1)).unwrap();
     let under_way: Vec<_> = (0..1000).map(begin).collect();
     assert_eq!((server.contexts.counts().queued, server.contexts.counts().busy), (1000, 0));
     drop(under_way);

@@ -2,8 +2,7 @@
 //! cause a panic.
 
 use super::toy::*;
-use super::*;
-use dafs_dat::connections::Origin;
+use dafs_rpc::gss::*;
 use dafs_wire::rpc::gss::{Credential, InitResults, Protected, SEQUENCE_MAX, Service};
 use dafs_wire::rpc::{AuthFlavor, AuthStatus};
 use dafs_wire::xdr::Encode;
@@ -406,12 +405,16 @@ fn credentials_have_the_answers_of_the_table() {
         bytes[32 + 4 * at..36 + 4 * at].copy_from_slice(&value.to_be_bytes());
         server.receive(&bytes)
     };
-    for version in [0, 2, 3] {
+    for version in [0, 2, 3, 1024] {
         assert_eq!(with(0, version), refused(AuthStatus::BadCredential));
     }
-    assert_eq!(with(1, 4), refused(AuthStatus::RejectedCredential));
+    for procedure in [4, 5, 1024] {
+        assert_eq!(with(1, procedure), refused(AuthStatus::RejectedCredential));
+    }
     assert_eq!(with(1, 1), refused(AuthStatus::BadCredential), "INIT with a handle");
-    assert_eq!(with(3, 0), refused(AuthStatus::BadCredential));
+    for service in [0, 4, 5, 1024] {
+        assert_eq!(with(3, service), refused(AuthStatus::BadCredential));
+    }
     assert_eq!(with(4, 20), refused(AuthStatus::BadCredential));
     // Requests for a context: another procedure, a verifier, no token, an unknown handle.
     let none = |_: &[u8]| (AuthFlavor::NONE, Vec::new());
@@ -441,20 +444,22 @@ fn a_context_of_several_legs_is_taken_by_one_thread_at_a_time() {
     // It is no context yet, also for somebody who has the keys.
     let early = Client { keys: ToyKeys::initiator(5), handle: handle.to_vec() };
     assert_eq!(server.receive(&early.call(1, Service::None, b"args")), CREDENTIAL_PROBLEM);
-    let origin = Origin::Sim(1);
+    let go_on = |handle: &[u8]| {
+        server.queue(&init(Credential::ContinueInit { handle }, b""), Origin::Sim(1))
+    };
     for bit in 0..handle.len() * 8 {
         let mut guess = handle.to_vec();
         guess[bit / 8] ^= 1 << (bit % 8);
-        assert!(server.contexts.resume(&guess, (origin, 1), 0).is_none());
+        assert!(go_on(&guess).is_none());
     }
-    let taken = server.contexts.resume(handle, (origin, 1), 0).unwrap();
-    assert!(server.contexts.resume(handle, (origin, 1), 0).is_none());
+    let taken = go_on(handle).unwrap();
+    assert!(go_on(handle).is_none());
     let InitAnswer::Continue { .. } = taken.step(b"2", 0, begin) else { panic!() };
-    let taken = server.contexts.resume(handle, (origin, 1), 0).unwrap();
+    let taken = go_on(handle).unwrap();
     let InitAnswer::Complete { context, .. } = taken.step(b"3", 0, begin) else { panic!() };
     assert_eq!(context.handle().to_bytes(), handle);
     call(&server, &early, 1, Service::None, b"args");
-    assert!(server.contexts.resume(handle, (origin, 1), 0).is_none());
+    assert!(go_on(handle).is_none());
     let counts = server.contexts.counts();
     assert_eq!((counts.half_open, counts.queued, counts.established), (0, 0, 1));
 }
@@ -477,7 +482,7 @@ fn a_refusal_of_the_mechanism_has_its_statuses() {
             Step::Failed(Failure { major: 0, minor: 0, text: String::new() })
         }
     }
-    let establishing = server.contexts.begin(Origin::Sim(1), 0, 0).unwrap();
+    let establishing = server.queue(&init(Credential::Init, b""), Origin::Sim(1)).unwrap();
     let answer = establishing.step(b"", 0, || Box::new(Wrong));
     assert!(matches!(answer, InitAnswer::Failed(Failure { major: 0x000d_0000, .. })));
 }
