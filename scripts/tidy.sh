@@ -51,6 +51,7 @@ search '^(<{7}|={7}|>{7})( |$)' "${code[@]}" '*.md' | rule "left-over marks of a
 search '(^|[^A-Za-z0-9_.$-])/(home|root|work|Users)/[A-Za-z0-9_.]' "${code[@]}" '*.md' |
     grep -vE 'lab/(image.sh|guest/)' | rule "paths of somebody's machine"
 search '#\[ignore\]' '*.rs' | rule "ignored tests without a reason"
+search '(#\[path = |include(_str|_bytes)?!\()"[./]*/dafs-' '*.rs' | rule "sources of another crate"
 
 # `unsafe` code has its reasoning within the ten lines before it; `unsafe fn` and `unsafe trait`
 # declare and are documented under "# Safety" instead.

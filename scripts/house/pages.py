@@ -3,8 +3,8 @@
 
 At most 2 % of a page's sentences begin with a free relative, and no sentence has more than 50 words, or 40
 in ARCHITECTURE.md and the design notes. ARCHITECTURE.md has at most 3,500 words. Each link of any page leads
-to a file, and to a heading of it. Each test that a table of invariants names exists. Each figure of README's
-comparison stands in docs/benchmarks.md.
+to a file, and to a heading of it. Each test that a table of invariants, or of docs/security.md, names exists. Each
+figure of README's comparison stands in docs/benchmarks.md.
 """
 import pathlib
 import re
@@ -58,16 +58,21 @@ def unknown_figures():
 
 
 def missing_tests(pages):
-    """Names in the last column of tables of invariants that no function has. A link to a file of tests will do."""
+    """Names in the last column of tables of invariants and of tests that no function has. Each invariant has a
+    test; a link to a file of tests will do."""
     sources = [path.read_text() for path in pathlib.Path("crates").glob("**/*.rs")]
     functions = {name for text in sources for name in re.findall(r"\bfn (\w+)", text)}
     for page in pages:
-        table = re.search(r"^\| invariant \|.*\n((?:\|.*\n)+)", page.read_text(), re.MULTILINE)
-        for row in table[1].splitlines()[1:] if table else []:
-            tests = re.findall(r"`(\w+)`", row.split("|")[-2])
-            if not tests and not LINK.search(row.split("|")[-2]):
-                yield f"{page}: no test: {row}"
-            yield from (f"{page}: no test {name}" for name in tests if name not in functions)
+        for head, rows in re.findall(r"^(\|.*)\n((?:\|.*\n)+)", page.read_text(), re.MULTILINE):
+            of_invariants = head.startswith("| invariant |")
+            if not of_invariants and not head.endswith("| test |"):
+                continue
+            for row in rows.splitlines()[1:]:
+                last = row.split("|")[-2]
+                tests = re.findall(r"`(\w+_\w+)`", last)
+                if of_invariants and not tests and not LINK.search(last):
+                    yield f"{page}: no test: {row}"
+                yield from (f"{page}: no test {name}" for name in tests if name not in functions)
 
 
 def main():
@@ -83,7 +88,7 @@ def main():
     words = len(ARCHITECTURE.read_text().split())
     if words > ARCHITECTURE_WORDS_MAX:
         faults.append(f"{ARCHITECTURE}: {words} words")
-    faults += missing_tests(design)
+    faults += missing_tests([*design, pathlib.Path("docs/security.md")])
     faults += unknown_figures()
     for fault in faults:
         print(fault)

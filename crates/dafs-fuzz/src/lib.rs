@@ -25,9 +25,6 @@ pub mod iwarp_mpa;
 pub mod iwarp_rdmap;
 pub mod iwarp_receive;
 pub mod journal_scan;
-#[allow(dead_code, reason = "the worlds of RPC over RDMA use more of it")]
-#[path = "../../dafs-rpc/tests/rpc/rdma_sim/net.rs"]
-mod net;
 pub mod nfs3_args;
 pub mod nfs3_results;
 pub mod nfs4_attributes;
@@ -35,15 +32,6 @@ pub mod nfs4_callback;
 pub mod nfs4_compound;
 pub mod nfs4_layouts;
 pub mod nfs4_state;
-#[allow(dead_code, reason = "the tests of RPC over RDMA use more of it")]
-#[path = "../../dafs-rpc/tests/rpc/peer.rs"]
-mod peer;
-#[allow(dead_code, reason = "the worlds of RPC over RDMA use more of it")]
-#[path = "../../dafs-rpc/tests/rpc/rdma_sim/program.rs"]
-mod program;
-#[allow(dead_code, reason = "the worlds of RPC over RDMA use more of it")]
-#[path = "../../dafs-rpc/tests/rpc/rdma_sim/raw.rs"]
-mod raw;
 pub mod rpc_gss;
 pub mod rpc_gss_accept;
 pub mod rpc_gss_reply;

@@ -8,17 +8,14 @@
 
 mod model;
 mod ops;
-#[allow(dead_code, reason = "what it can do more is for the worlds")]
-#[path = "../../dafs-nfs/tests/worlds/server.rs"]
-mod server;
 
 use crate::input::Input;
 use dafs_rpc::{CallbackError, CallbackRequest};
+use dafs_testkit_rpc::nfs::{COURTESY_NS, LEASE_NS, Output, SECOND, Server, decode, encode};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use model::Model;
 use ops::Known;
-use server::{COURTESY_NS, LEASE_NS, Output, SECOND, Server, decode, encode};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 

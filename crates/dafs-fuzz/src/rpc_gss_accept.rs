@@ -9,21 +9,12 @@ use crate::input::Input;
 use crate::rpcrdma_steps::spoil;
 use dafs_dat::connections::Origin;
 use dafs_rpc::gss::*;
+use dafs_testkit_rpc::gss as toy;
 use dafs_wire::rpc::CallHeader;
 use dafs_wire::rpc::gss::{Credential, Service};
 use dafs_wire::xdr::{Decoder, Encoder};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-// The mechanism of the unit tests: keyed hashes, so that the input cannot hold a call of its own.
-#[allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "the unit tests use more of it, and may fail"
-)]
-#[path = "../../dafs-rpc/src/gss/toy.rs"]
-mod toy;
 
 const STEPS_MAX: usize = 200;
 const LIMITS: ContextLimits =

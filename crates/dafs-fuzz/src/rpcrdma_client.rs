@@ -5,13 +5,13 @@
 //! longer than what they were given; nothing is left when the client is gone.
 
 use crate::input::Input;
-use crate::net::{Net, SERVER_HOST};
-use crate::peer::{self, Message, success, words};
-use crate::program;
-use crate::raw::Raw;
 use crate::rpcrdma_steps::spoil;
 use dafs_dat::{Address, RemoteBuffer};
 use dafs_rpc::client::{Options, Pending, Port, Procedure, Request, RpcClient, SendData};
+use dafs_testkit_rpc::net::{Net, SERVER_HOST};
+use dafs_testkit_rpc::peer::{self, Message, success, words};
+use dafs_testkit_rpc::program;
+use dafs_testkit_rpc::raw::Raw;
 use dafs_wire::rpcrdma::{Body, Header, HeaderFault};
 use dafs_wire::xdr::Payload;
 

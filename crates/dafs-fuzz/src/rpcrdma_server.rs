@@ -6,10 +6,10 @@
 //! for them; no call is answered twice; nothing is left of the connection.
 
 use crate::input::Input;
-use crate::net::{Net, SERVER_HOST};
-use crate::peer::{Memory, chunk, message, words};
-use crate::raw::{self, Raw};
 use crate::rpcrdma_steps::spoil;
+use dafs_testkit_rpc::net::{Net, SERVER_HOST};
+use dafs_testkit_rpc::peer::{Memory, chunk, message, words};
+use dafs_testkit_rpc::raw::{self, Raw};
 use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault, PrivateData, ReadSegment};
 use std::collections::HashMap;
 use std::time::Duration;

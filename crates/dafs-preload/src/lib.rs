@@ -43,7 +43,6 @@ mod locks;
 mod maps;
 mod names;
 mod next;
-mod program;
 mod report;
 mod session;
 mod signals;

@@ -69,9 +69,6 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 pub(crate) const NAMED_KINDS_MAX: usize = 16;
 pub(crate) const NAMED_BYTES_MAX: usize = 256;
 
-/// Scripts that are interpreted by scripts, and so on, as in Linux.
-pub(crate) const INTERPRETERS_MAX: usize = 5;
-
 /// Time after which a holder checks again whether another holder of the same open file has the
 /// lock.
 pub(crate) const HOLDER_LOOK_MILLISECONDS: i32 = 5;

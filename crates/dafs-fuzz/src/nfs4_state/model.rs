@@ -4,7 +4,7 @@
 //! * Only what is certain is in here: anything that may end a right takes it out when it is sent, and
 //!   a right whose request was on its way meanwhile is not believed.
 
-use super::server::{LEASE_NS, decode};
+use dafs_testkit_rpc::nfs::{LEASE_NS, decode};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder};
 use std::collections::{HashMap, HashSet};

@@ -1,6 +1,5 @@
 //! Decides whether a program loads the library of `dafs run`. The command checks the program that
-//! it starts, and the library (`dafs-preload`, which has this file as well) the programs started
-//! later.
+//! it starts, and the library (`dafs-preload`) the programs started later.
 
 use crate::limits::INTERPRETERS_MAX;
 use std::ffi::OsStr;
@@ -12,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// The reason why a program is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unserved {
+pub enum Unserved {
     /// It does not load a C library that could be interposed.
     Static,
     /// It runs with other rights than its user's, so the loader takes no library from that user.
@@ -25,11 +24,13 @@ pub(crate) enum Unserved {
 
 /// A user, and a function that the standard library lacks.
 #[derive(Clone, Copy)]
-pub(crate) struct User {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
+pub struct User {
+    /// The number of the user.
+    pub uid: u32,
+    /// The number of its group.
+    pub gid: u32,
     /// Checks whether a file has capabilities.
-    pub(crate) has_capabilities: fn(&Path) -> bool,
+    pub has_capabilities: fn(&Path) -> bool,
 }
 
 /// Why a program is not served when this user starts it, and the file to blame: the program's own,
@@ -37,7 +38,7 @@ pub(crate) struct User {
 ///
 /// # Errors
 /// A file that cannot be examined, and the reason.
-pub(crate) fn unserved(
+pub fn unserved(
     program: &Path,
     user: User,
 ) -> Result<Option<(PathBuf, Unserved)>, (PathBuf, io::Error)> {
