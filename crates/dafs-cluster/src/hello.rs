@@ -2,13 +2,13 @@
 //! for the order of messages.
 //!
 //! Invariants
-//! * The MAC of each side covers its role, both random numbers and all messages before it. That of
-//!   the metadata server also covers the message with it. So neither can be made from the other,
-//!   nor from those of an earlier connection. The last message of the data server is sealed.
+//! * The MAC of each side covers its role, the channel binding of the TLS connection, both random
+//!   numbers and all messages before it. That of the metadata server also covers the message with
+//!   it. So neither can be made from the other, nor from those of another connection.
 
 use crate::mark::Mark;
-use crate::seal::{Opener, Sealer};
 use crate::secret::ClusterSecret;
+use crate::tls::Binding;
 use dafs_wire::cluster::{Challenge, Hello, Join, Joined, Membership, Refusal, VERSION};
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use std::net::SocketAddr;
@@ -19,7 +19,10 @@ use thiserror::Error;
 pub(crate) enum HelloError {
     #[error("what answers there is no data server of this version: {0}")]
     Xdr(#[from] XdrError),
-    #[error("the other side has another cluster secret: give both the same file")]
+    #[error(
+        "the other side has another cluster secret, or a third one is between the two: give both the same \
+         file, and let them connect directly"
+    )]
     Secret,
     #[error("the data server speaks another version of the control program")]
     Version,
@@ -68,15 +71,10 @@ pub(crate) struct Member {
     pub(crate) dafs_addresses: Vec<SocketAddr>,
 }
 
-/// The keys for the MACs of the records that follow.
-pub(crate) struct Keys {
-    pub(crate) sealer: Sealer,
-    pub(crate) opener: Opener,
-}
-
-/// The messages that a MAC covers.
+/// The things that a MAC covers.
 struct Transcript<'a> {
     secret: &'a ClusterSecret,
+    binding: Binding,
     hello: Vec<u8>,
     nonce: [u8; 32],
 }
@@ -85,23 +83,22 @@ const METADATA: &[u8] = b"metadata server";
 const DATA: &[u8] = b"data server";
 
 impl Transcript<'_> {
+    fn parts<'p>(&'p self, side: &'p [u8], with: &'p [u8]) -> [&'p [u8]; 5] {
+        [side, &self.binding, &self.hello, &self.nonce, with]
+    }
+
     /// Returns the MAC of a side over the messages so far, and its message with the MAC.
     fn mac(&self, side: &[u8], with: &[u8]) -> [u8; 32] {
-        self.secret.mac(b"hello", &[side, &self.hello, &self.nonce, with])
+        self.secret.mac(b"hello in TLS", &self.parts(side, with))
     }
 
     fn verify(&self, side: &[u8], with: &[u8], mac: &[u8; 32]) -> Result<(), HelloError> {
-        let right = self.secret.verify(b"hello", &[side, &self.hello, &self.nonce, with], mac);
+        let right = self.secret.verify(b"hello in TLS", &self.parts(side, with), mac);
         if right { Ok(()) } else { Err(HelloError::Secret) }
-    }
-
-    fn keys(&self, own: &[u8], other: &[u8]) -> Keys {
-        let key = |side| self.secret.derive(b"records", &[side, &self.hello, &self.nonce]);
-        Keys { sealer: Sealer::new(key(own)), opener: Opener::new(key(other)) }
     }
 }
 
-pub(crate) fn encoded(message: &impl Encode) -> Vec<u8> {
+fn encoded(message: &impl Encode) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.encode(&mut Encoder::new(&mut bytes));
     bytes
@@ -123,22 +120,23 @@ fn parsed(texts: Vec<&[u8]>) -> Result<Vec<SocketAddr>, XdrError> {
 /// The metadata server's side.
 pub(crate) struct Initiator<'a> {
     secret: &'a ClusterSecret,
+    binding: Binding,
     hello: Hello,
 }
 
 impl<'a> Initiator<'a> {
     pub(crate) fn new(
-        secret: &'a ClusterSecret,
+        (secret, binding): (&'a ClusterSecret, Binding),
         store: [u8; 16],
         number: u32,
         nonce: [u8; 32],
     ) -> Self {
-        Self { secret, hello: Hello { version: VERSION, store, number, nonce } }
+        Self { secret, binding, hello: Hello { version: VERSION, store, number, nonce } }
     }
 
     /// The first message.
-    pub(crate) fn hello(&self) -> Vec<u8> {
-        encoded(&self.hello)
+    pub(crate) fn hello(&self) -> Hello {
+        self.hello
     }
 
     /// Returns the next message, the answer to a challenge.
@@ -146,18 +144,18 @@ impl<'a> Initiator<'a> {
         &self,
         challenge: &[u8],
         membership: Membership,
-    ) -> Result<(Vec<u8>, Keys), HelloError> {
+    ) -> Result<Join, HelloError> {
         let Challenge { nonce, mac } = decoded(challenge)?;
-        let transcript = Transcript { secret: self.secret, hello: self.hello(), nonce };
+        let (secret, binding, hello) = (self.secret, self.binding, encoded(&self.hello));
+        let transcript = Transcript { secret, binding, hello, nonce };
         transcript.verify(DATA, b"", &mac)?;
-        let join = Join { mac: transcript.mac(METADATA, &encoded(&membership)), membership };
-        Ok((encoded(&join), transcript.keys(METADATA, DATA)))
+        Ok(Join { mac: transcript.mac(METADATA, &encoded(&membership)), membership })
     }
 
     /// Checks the data server's answer. If the metadata server knows the directory, it does not
     /// trust the data server's claim about it.
-    pub(crate) fn joined(record: &[u8], membership: Membership) -> Result<Member, HelloError> {
-        match decoded(record)? {
+    pub(crate) fn joined(answer: &[u8], membership: Membership) -> Result<Member, HelloError> {
+        match decoded(answer)? {
             Joined::Refused(refusal) => Err(refusal.into()),
             Joined::Welcome {
                 incarnation,
@@ -185,26 +183,25 @@ pub(crate) struct Responder<'a> {
 
 impl<'a> Responder<'a> {
     pub(crate) fn new(
-        secret: &'a ClusterSecret,
+        (secret, binding): (&'a ClusterSecret, Binding),
         hello: &[u8],
         nonce: [u8; 32],
     ) -> Result<Self, HelloError> {
-        let transcript = Transcript { secret, hello: hello.to_vec(), nonce };
+        let transcript = Transcript { secret, binding, hello: hello.to_vec(), nonce };
         Ok(Self { hello: decoded(hello)?, transcript })
     }
 
-    pub(crate) fn challenge(&self) -> Vec<u8> {
+    pub(crate) fn challenge(&self) -> Challenge {
         let Transcript { nonce, .. } = self.transcript;
-        encoded(&Challenge { nonce, mac: self.transcript.mac(DATA, b"") })
+        Challenge { nonce, mac: self.transcript.mac(DATA, b"") }
     }
 
     /// Returns the metadata server's request, after it has authenticated.
-    pub(crate) fn wanted(&self, join: &[u8]) -> Result<(Wanted, Keys), HelloError> {
+    pub(crate) fn wanted(&self, join: &[u8]) -> Result<Wanted, HelloError> {
         let Join { mac, membership } = decoded(join)?;
         self.transcript.verify(METADATA, &encoded(&membership), &mac)?;
         let Hello { version, store, number, .. } = self.hello;
-        let keys = self.transcript.keys(DATA, METADATA);
-        Ok((Wanted { version, store, number, membership }, keys))
+        Ok(Wanted { version, store, number, membership })
     }
 }
 
@@ -221,19 +218,43 @@ pub(crate) struct Wanted {
 mod tests {
     use super::*;
 
+    const BINDING: Binding = [8; 32];
+
     fn secret(byte: u8) -> ClusterSecret {
         ClusterSecret::from_bytes([byte; 32])
+    }
+
+    /// The metadata server's end for a node, on a connection.
+    fn initiator(secret: &ClusterSecret, binding: Binding, number: u32) -> Initiator<'_> {
+        Initiator::new((secret, binding), [2; 16], number, [4; 32])
+    }
+
+    /// The data server's end for that hello, on a connection.
+    fn responder<'s>(
+        secret: &'s ClusterSecret,
+        binding: Binding,
+        initiator: &Initiator<'_>,
+    ) -> Responder<'s> {
+        let hello = encoded(&initiator.hello());
+        Responder::new((secret, binding), &hello, [5; 32]).expect("a hello")
+    }
+
+    fn join(
+        initiator: &Initiator<'_>,
+        responder: &Responder<'_>,
+        membership: Membership,
+    ) -> Result<Join, HelloError> {
+        initiator.join(&encoded(&responder.challenge()), membership)
     }
 
     #[test]
     fn two_with_one_secret_work_together() {
         let secret = secret(1);
-        let initiator = Initiator::new(&secret, [2; 16], 3, [4; 32]);
-        let responder = Responder::new(&secret, &initiator.hello(), [5; 32]).expect("a hello");
-        let joined = initiator.join(&responder.challenge(), Membership::New);
-        let (join, mut own) = joined.expect("a data server");
-        let (wanted, mut other) = responder.wanted(&join).expect("a metadata server");
+        let initiator = initiator(&secret, BINDING, 3);
+        let responder = responder(&secret, BINDING, &initiator);
         let membership = Membership::New;
+        let join = join(&initiator, &responder, membership).expect("a data server");
+        let wanted = responder.wanted(&encoded(&join)).expect("a metadata server");
         assert_eq!(wanted, Wanted { version: VERSION, store: [2; 16], number: 3, membership });
         let addresses: Vec<&[u8]> = vec![b"192.0.2.1:2049"];
         let (mark, dafs_addresses) =
@@ -242,14 +263,13 @@ mod tests {
         let (run, rdma_addresses) = (7, vec![&b"192.0.2.1:20049"[..]]);
         let welcome =
             Joined::Welcome { incarnation, joins, run, addresses, rdma_addresses, dafs_addresses };
-        let record = other.sealer.seal(&welcome);
-        let record = own.opener.open(&record[4..]).expect("sealed for us");
+        let answer = encoded(&welcome);
         let other = Membership::Known { incarnation: [9; 16], joins };
-        let joined = Initiator::joined(record, other);
+        let joined = Initiator::joined(&answer, other);
         assert!(matches!(joined, Err(HelloError::OtherDirectory)));
         let later = Membership::Known { incarnation, joins: joins + 1 };
-        assert!(matches!(Initiator::joined(record, later), Err(HelloError::Older)));
-        let member = Initiator::joined(record, Membership::New).expect("welcome");
+        assert!(matches!(Initiator::joined(&answer, later), Err(HelloError::Older)));
+        let member = Initiator::joined(&answer, Membership::New).expect("welcome");
         assert_eq!(member.addresses, ["192.0.2.1:2049".parse().expect("an address")]);
         assert_eq!(member.rdma_addresses, ["192.0.2.1:20049".parse().expect("an address")]);
         assert_eq!(member.dafs_addresses, ["[::1]:7070".parse().expect("an address")]);
@@ -259,39 +279,47 @@ mod tests {
     #[test]
     fn a_peer_without_the_secret_learns_only_that() {
         let (one, two) = (secret(1), secret(2));
-        let initiator = Initiator::new(&one, [2; 16], 3, [4; 32]);
-        let stranger = Responder::new(&two, &initiator.hello(), [5; 32]).expect("a hello");
-        let joined = initiator.join(&stranger.challenge(), Membership::New);
+        let initiator = initiator(&one, BINDING, 3);
+        let stranger = responder(&two, BINDING, &initiator);
+        let joined = join(&initiator, &stranger, Membership::New);
         assert!(matches!(joined, Err(HelloError::Secret)));
-        let responder = Responder::new(&one, &initiator.hello(), [5; 32]).expect("a hello");
-        // A reflected MAC of the data server, and one of another connection.
-        let Challenge { mac, .. } = decoded(&responder.challenge()).expect("a challenge");
-        let (other, _) = initiator
-            .join(
-                &Responder::new(&one, &initiator.hello(), [9; 32]).expect("a hello").challenge(),
-                Membership::New,
-            )
-            .expect("a data server");
-        let echo = encoded(&Join { mac, membership: Membership::New });
-        for join in [echo, other] {
-            assert!(matches!(responder.wanted(&join), Err(HelloError::Secret)));
+        let responder = responder(&one, BINDING, &initiator);
+        // A reflected MAC of the data server, and one for another random number.
+        let Challenge { mac, .. } = responder.challenge();
+        let hello = encoded(&initiator.hello());
+        let other = Responder::new((&one, BINDING), &hello, [9; 32]).expect("a hello");
+        let other = join(&initiator, &other, Membership::New).expect("a data server");
+        for join in [Join { mac, membership: Membership::New }, other] {
+            let wanted = responder.wanted(&encoded(&join));
+            assert!(matches!(wanted, Err(HelloError::Secret)));
         }
+    }
+
+    /// A man in the middle passes all messages on unchanged, from one TLS connection to another.
+    #[test]
+    fn both_ends_refuse_what_was_said_on_another_connection() {
+        let secret = secret(1);
+        let left = initiator(&secret, BINDING, 3);
+        let right = responder(&secret, [9; 32], &left);
+        let joined = join(&left, &right, Membership::New);
+        assert!(matches!(joined, Err(HelloError::Secret)));
+        // Even if the metadata server did not verify the challenge.
+        let careless = responder(&secret, BINDING, &left);
+        let passed_on = join(&left, &careless, Membership::New).expect("a data server");
+        assert!(matches!(right.wanted(&encoded(&passed_on)), Err(HelloError::Secret)));
     }
 
     #[test]
     fn changes_on_the_way_are_noticed() {
         let secret = secret(1);
-        let initiator = Initiator::new(&secret, [2; 16], 3, [4; 32]);
-        let other = Initiator::new(&secret, [2; 16], 4, [4; 32]);
-        let responder = Responder::new(&secret, &other.hello(), [5; 32]).expect("a hello");
-        let joined = initiator.join(&responder.challenge(), Membership::New);
-        assert!(matches!(joined, Err(HelloError::Secret)));
-        let responder = Responder::new(&secret, &initiator.hello(), [5; 32]).expect("a hello");
+        let own = initiator(&secret, BINDING, 3);
+        let other = responder(&secret, BINDING, &initiator(&secret, BINDING, 4));
+        assert!(matches!(join(&own, &other, Membership::New), Err(HelloError::Secret)));
+        let responder = responder(&secret, BINDING, &own);
         let known = Membership::Known { incarnation: [6; 16], joins: 1 };
-        let (join, _) = initiator.join(&responder.challenge(), known).expect("a data server");
-        let Join { mac, .. } = decoded(&join).expect("a join");
-        let changed = encoded(&Join { mac, membership: Membership::New });
-        assert!(matches!(responder.wanted(&changed), Err(HelloError::Secret)));
-        responder.wanted(&join).expect("a metadata server");
+        let join = join(&own, &responder, known).expect("a data server");
+        let changed = Join { membership: Membership::New, ..join };
+        assert!(matches!(responder.wanted(&encoded(&changed)), Err(HelloError::Secret)));
+        responder.wanted(&encoded(&join)).expect("a metadata server");
     }
 }

@@ -4,8 +4,8 @@
 //! | module | what |
 //! |---|---|
 //! | `secret` | the secret of a cluster, and the MACs made with it |
-//! | `hello` | the handshake of the two (no I/O) |
-//! | `seal` | records and their MACs (no I/O) |
+//! | `tls` | TLS below all messages |
+//! | `hello` | the proof of both sides that they know the secret (no I/O) |
 //! | `grants` | a data server's cache of authorisations by state-id (no I/O) |
 //! | `mark` | the mark that identifies a directory of a node, and an older state of it |
 //! | `memory` | the metadata server's record of these marks |
@@ -14,8 +14,8 @@
 //! | `data` | a data server: its directory, its answers, its questions |
 //!
 //! Invariants
-//! * A peer gets no answer before it has authenticated by the secret. A record is used only if its
-//!   MAC is valid for this connection and position.
+//! * Nothing is sent or used outside TLS 1.3. A peer gets no answer before it has proved, for this
+//!   TLS connection, that it knows the secret.
 //! * A metadata server works only with the directory that it knows for the node, and with no state
 //!   of it from before its last join.
 //! * All requests of a metadata server on one connection end before the next connection begins, so
@@ -34,9 +34,9 @@ mod mark;
 mod memory;
 mod refusal;
 mod remote;
-mod seal;
 mod secret;
 mod time;
+mod tls;
 
 pub use data::{
     Announce, Answering, DataNode, DataNodeConfig, DataNodeError, Judge, NodeCounters, Opened,

@@ -55,6 +55,16 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// The time limit of the handshake.
 pub(crate) const HELLO_TIME: Duration = Duration::from_secs(5);
 
+/// Records of TLS that are sealed for one call of the socket, and for which there is a receive
+/// buffer.
+pub(crate) const SEND_RECORDS: usize = 4;
+/// See [`SEND_RECORDS`].
+pub(crate) const RECEIVE_RECORDS: usize = 4;
+
+/// How long calls are held up before a connection with spent keys is replaced, while earlier ones are
+/// under way.
+pub(crate) const RENEWAL_HOLD: Duration = Duration::from_secs(1);
+
 /// Peers that are in the handshake at once, in total and from one address. When one more comes, the
 /// oldest is closed, of the address with most of them.
 pub(crate) const HELLOS: ConnectionLimits = ConnectionLimits { total: 16, per_address: 8 };

@@ -9,17 +9,19 @@
 //!   calls must not overtake it.
 //! * Calls that wait for other peers never occupy all the threads that execute calls.
 //! * A peer sends a message every `ALIVE_INTERVAL`. One that is silent for `SILENCE_MAX` is gone.
+//! * A connection whose keys have protected enough records says so. It works on until its owner has
+//!   another one, up to the last record that a key may protect.
 
 use crate::limits::{ALIVE_INTERVAL, CALLS_MAX, SILENCE_MAX, SLOW_WORKERS, WORKERS};
-use crate::seal::{MAC_BYTES, Opener, SEALED_BYTES_MAX, Sealer};
+use crate::tls::{Message, Receiver, Sender, framed};
 use dafs_mem::{Condvar, Mutex};
-use dafs_wire::cluster::{Answer, Call, Frame};
-use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
+use dafs_wire::cluster::{Answer, Call, Frame, RECORD_BYTES_MAX};
+use dafs_wire::xdr::{Decode, Decoder};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{self, RecvTimeoutError, channel};
 use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -53,13 +55,15 @@ pub(crate) struct Lost;
 #[derive(Default)]
 struct State {
     closed: bool,
+    /// The keys of either direction have protected enough records.
+    spent: bool,
     next_id: u32,
     /// Own calls. `Some` after the answer has come.
-    waiting: FxHashMap<u32, Option<Vec<u8>>>,
+    waiting: FxHashMap<u32, Option<Message>>,
     /// The peer's calls that no worker has taken yet.
-    queue: VecDeque<(u32, Vec<u8>)>,
+    queue: VecDeque<(u32, Message)>,
     /// Those that wait for other peers, and the number of them that workers execute.
-    slow: VecDeque<(u32, Vec<u8>)>,
+    slow: VecDeque<(u32, Message)>,
     slow_working: usize,
     /// The number of the peer's unanswered calls.
     owed: usize,
@@ -73,9 +77,11 @@ struct Shared {
     /// Notifies the threads that wait for answers, for calls, or for the end.
     changed: Condvar,
     answers: Arc<dyn Answers>,
-    /// Messages to send, each with four free bytes in front for its length. An empty one makes the
-    /// writer check if the connection has ended.
-    outgoing: Sender<Vec<u8>>,
+    /// [Framed](framed) messages to send. An empty one makes the writer check if the connection has
+    /// ended.
+    outgoing: mpsc::Sender<Vec<u8>>,
+    /// Records of one direction after which the connection is spent.
+    records_max: u64,
 }
 
 /// A connection. It ends when this is dropped, and its threads end by themselves.
@@ -90,25 +96,29 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// Begins to work on an authenticated connection.
+    /// Begins to work on an authenticated connection, which is spent after `records_max` records of
+    /// one direction.
     pub(crate) fn start(
         name: &str,
         stream: TcpStream,
-        (sealer, opener): (Sealer, Opener),
+        (mut sender, mut receiver): (Sender, Receiver),
         answers: Arc<dyn Answers>,
+        records_max: u64,
     ) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE_MAX))?;
         stream.set_write_timeout(Some(SILENCE_MAX))?;
         let (outgoing, incoming) = channel();
         let state = Mutex::new(State::default());
-        let shared = Arc::new(Shared { stream, state, changed: Condvar::new(), answers, outgoing });
+        let changed = Condvar::new();
+        let shared = Shared { stream, state, changed, answers, outgoing, records_max };
+        let shared = Arc::new(shared);
         // Its drop after an error ends the threads that were started.
         let link = Self { shared: shared.clone() };
         let own = shared.clone();
-        link.spawn(name, move || own.read(opener))?;
+        link.spawn(name, move || own.read(&mut receiver))?;
         let own = shared.clone();
-        link.spawn(name, move || own.write(sealer, &incoming))?;
+        link.spawn(name, move || own.write(&mut sender, &incoming))?;
         for _ in 0..WORKERS {
             let own = shared.clone();
             link.spawn(name, move || own.work())?;
@@ -176,7 +186,7 @@ impl Link {
         drop(state);
         shared.changed.notify_all();
         // The answer was decoded once before, so it is valid.
-        match Frame::decode(&mut Decoder::new(&answer)) {
+        match Frame::decode(&mut Decoder::new(answer.body())) {
             Ok(Frame::Answer { answer, .. }) => Ok(take(answer)),
             _ => Err(Lost),
         }
@@ -191,10 +201,10 @@ impl Link {
         self.shared.close();
     }
 
-    /// Waits for the end of the connection.
-    pub(crate) fn wait_closed(&self) {
+    /// Waits until the connection has ended, or its keys have protected enough records.
+    pub(crate) fn wait_over(&self) {
         let mut state = self.shared.lock();
-        while !state.closed {
+        while !state.closed && !state.spent {
             state = self.shared.changed.wait(state);
         }
     }
@@ -221,16 +231,14 @@ impl Drop for Ended {
     }
 }
 
-/// Encodes a message, with four free bytes in front for its length.
+/// Encodes a frame as a [framed] message.
 fn frame(frame: &Frame<'_>) -> Vec<u8> {
-    let mut bytes = vec![0; 4];
-    if let Frame::Call { call: Call::Write { data, .. } | Call::WriteFile { data, .. }, .. }
-    | Frame::Answer { answer: Answer::Data(data), .. } = frame
-    {
-        bytes.reserve(data.len() + 64 + MAC_BYTES);
-    }
-    frame.encode(&mut Encoder::new(&mut bytes));
-    bytes
+    let data_bytes = match frame {
+        Frame::Call { call: Call::Write { data, .. } | Call::WriteFile { data, .. }, .. }
+        | Frame::Answer { answer: Answer::Data(data), .. } => data.len(),
+        _ => 0,
+    };
+    framed(frame, data_bytes)
 }
 
 impl Shared {
@@ -264,10 +272,18 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    fn read(&self, mut opener: Opener) {
+    /// Notes how many records one direction has had.
+    fn count(&self, records: u64) {
+        if records >= self.records_max && !std::mem::replace(&mut self.lock().spent, true) {
+            self.changed.notify_all();
+        }
+    }
+
+    fn read(&self, receiver: &mut Receiver) {
         loop {
-            let taken = read_record(&self.stream, SEALED_BYTES_MAX)
-                .and_then(|record| self.take(record, &mut opener));
+            let received = receiver.receive(RECORD_BYTES_MAX, &mut &self.stream);
+            self.count(receiver.records());
+            let taken = received.and_then(|message| self.take(message));
             if let Err(error) = taken {
                 if !self.lock().closed {
                     tracing::debug!(%error, "a connection of the cluster has ended");
@@ -277,18 +293,16 @@ impl Shared {
         }
     }
 
-    /// Handles a record.
-    fn take(&self, mut record: Vec<u8>, opener: &mut Opener) -> io::Result<()> {
-        let message = opener.open(&record).map_err(io::Error::other)?;
-        let mut d = Decoder::new(message);
+    /// Handles a message.
+    fn take(&self, message: Message) -> io::Result<()> {
+        let mut d = Decoder::new(message.body());
         let taken = Frame::decode(&mut d).and_then(|frame| d.finish().map(|()| frame));
         let (id, pace) = match taken.map_err(io::Error::other)? {
             Frame::Alive => return Ok(()),
             Frame::Answer { id, .. } => {
-                record.truncate(record.len() - MAC_BYTES);
                 let mut state = self.lock();
                 let waiting = state.waiting.get_mut(&id).filter(|answer| answer.is_none());
-                *waiting.ok_or_else(|| io::Error::other("an answer to no call"))? = Some(record);
+                *waiting.ok_or_else(|| io::Error::other("an answer to no call"))? = Some(message);
                 drop(state);
                 self.changed.notify_all();
                 return Ok(());
@@ -308,12 +322,11 @@ impl Shared {
                 (id, pace)
             }
         };
-        record.truncate(record.len() - MAC_BYTES);
         let mut state = self.lock();
         if !state.closed {
             let State { queue, slow, .. } = &mut *state;
             let queue = if pace == Pace::Others { slow } else { queue };
-            queue.push_back((id, record));
+            queue.push_back((id, message));
         }
         drop(state);
         self.changed.notify_all();
@@ -337,14 +350,14 @@ impl Shared {
                 slow = state.slow.pop_front();
             }
             let is_slow = slow.is_some();
-            let Some((id, record)) = slow.or_else(|| state.queue.pop_front()) else {
+            let Some((id, message)) = slow.or_else(|| state.queue.pop_front()) else {
                 state = self.changed.wait(state);
                 continue;
             };
             state.slow_working += usize::from(is_slow);
             drop(state);
             // The call was decoded once before, so it is valid.
-            if let Ok(Frame::Call { call, .. }) = Frame::decode(&mut Decoder::new(&record)) {
+            if let Ok(Frame::Call { call, .. }) = Frame::decode(&mut Decoder::new(message.body())) {
                 self.carry_out(id, &call);
             }
             state = self.lock();
@@ -353,66 +366,21 @@ impl Shared {
         }
     }
 
-    fn write(&self, mut sealer: Sealer, incoming: &Receiver<Vec<u8>>) {
+    fn write(&self, sender: &mut Sender, incoming: &mpsc::Receiver<Vec<u8>>) {
         while !self.lock().closed {
-            let record = match incoming.recv_timeout(ALIVE_INTERVAL) {
+            let message = match incoming.recv_timeout(ALIVE_INTERVAL) {
                 Ok(message) if message.is_empty() => continue,
-                Ok(message) => sealer.seal_room(message),
-                Err(RecvTimeoutError::Timeout) => sealer.seal(&Frame::Alive),
+                Ok(message) => message,
+                Err(RecvTimeoutError::Timeout) => frame(&Frame::Alive),
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            if let Err(error) = (&self.stream).write_all(&record) {
+            if let Err(error) = sender.send(message, &mut &self.stream) {
                 tracing::debug!(%error, "a peer of the cluster takes nothing");
                 return;
             }
+            self.count(sender.records());
         }
     }
-}
-
-/// Reads a record of at most `bytes_max` bytes.
-fn read_record(mut stream: &TcpStream, bytes_max: usize) -> io::Result<Vec<u8>> {
-    let mut len = [0; 4];
-    stream.read_exact(&mut len)?;
-    let len = u32::from_be_bytes(len) as usize;
-    if len > bytes_max {
-        return Err(io::Error::new(ErrorKind::InvalidData, "a record that is too long"));
-    }
-    let mut record = vec![0; len];
-    stream.read_exact(&mut record)?;
-    Ok(record)
-}
-
-/// Reads a record up to a time limit, from a peer that has not authenticated: it cannot extend the
-/// limit with a byte now and then.
-pub(crate) fn read_record_until(
-    stream: &TcpStream,
-    bytes_max: usize,
-    end: Instant,
-) -> io::Result<Vec<u8>> {
-    let mut record = vec![0; 4];
-    read_until(stream, &mut record, end)?;
-    let len = record.iter().fold(0, |len, &byte| len << 8 | usize::from(byte));
-    if len > bytes_max {
-        return Err(io::Error::new(ErrorKind::InvalidData, "a record that is too long"));
-    }
-    record.resize(len, 0);
-    read_until(stream, &mut record, end)?;
-    Ok(record)
-}
-
-fn read_until(mut stream: &TcpStream, mut bytes: &mut [u8], end: Instant) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(bytes)? {
-            0 => return Err(ErrorKind::UnexpectedEof.into()),
-            count => bytes = &mut bytes[count..],
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

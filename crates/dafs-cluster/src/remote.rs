@@ -1,43 +1,43 @@
 //! The metadata server's view of a data server on another machine.
 //!
 //! Invariants
-//! * Without a connection every call but `drop_grants` returns `Busy` at once, and the caller retries.
-//! * `drop_grants` succeeds when the data server says so, or when all its cached authorisations have
-//!   expired since its last question. Questions to an earlier run of this server count as asked
-//!   when this run began.
+//! * Without a connection every call but `drop_grants` returns `Busy` at once, and the caller
+//!   retries.
+//! * `drop_grants` succeeds when the data server says so, or when all its cached authorisations
+//!   have expired since its last question. Questions to an earlier run of this server count as
+//!   asked when this run began.
+
+mod answers;
+mod connection;
 
 use crate::data::NodeCounters;
 use crate::gate::Gate;
-use crate::hello::{HelloError, Initiator, Keys, Member};
-use crate::limits::{
-    CALL_TIME, GRANT_TTL_MAX, HELLO_TIME, NODE_CALLS_MAX, RECONNECT_MAX, RECONNECT_MIN, STUCK_TIME,
-    TURN_TIME,
-};
-use crate::link::{Answers, Link, Pace, read_record_until};
+use crate::hello::Member;
+use crate::limits::{CALL_TIME, GRANT_TTL_MAX, NODE_CALLS_MAX, STUCK_TIME, TURN_TIME};
+use crate::link::Link;
 use crate::memory;
-use crate::refusal::{of_service, of_store, taken};
+use crate::refusal::taken;
 use crate::secret::ClusterSecret;
 use crate::time;
 use dafs_mem::{Condvar, Mutex, Site, VolatileSlice};
-use dafs_service::{Flavour, ForeignStates, ForeignUse, Identity, ServiceError, StateId, StateRef};
+use dafs_service::ForeignStates;
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::vital;
 use dafs_store::{Result, Stability, StoreError};
-use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX, HELLO_BYTES_MAX, Membership, StateUse};
-use std::io::{self, ErrorKind, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX};
+use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use thiserror::Error;
+use std::time::Duration;
 
 /// The metadata server's interface for data servers of other processes: it judges state-ids without
 /// waiting, and reaches data that they lack. The provided methods serve a file system whose data
 /// servers reach every byte, and see sizes, by themselves. Calls end in bounded time.
 pub trait Metadata: ForeignStates {
-    /// Returns the size of the file of a component. Servers name components by their ids, and not by
-    /// the handles of clients as in [`ForeignStates::size`].
+    /// Returns the size of the file of a component. Servers name components by their ids, and not
+    /// by the handles of clients as in [`ForeignStates::size`].
     ///
     /// # Errors
     /// [`StoreError::Busy`] while it is not known.
@@ -110,13 +110,20 @@ struct Shared {
     config: RemoteConfig,
     metadata: OnceLock<Arc<dyn Metadata>>,
     state: Mutex<State>,
-    stopped: Condvar,
+    /// Notifies the end, the end of calls, and a renewed connection.
+    changed: Condvar,
+    /// Records of one direction after which a connection is replaced.
+    records_max: u64,
     /// Limits the calls that wait for its data.
     data: Gate,
 }
 
 struct State {
     link: Option<Arc<Link>>,
+    /// True while calls wait for a connection with new keys.
+    renewing: bool,
+    /// Calls under way.
+    calls: usize,
     /// The data server's description of itself, from the last connection.
     member: Option<Member>,
     trouble: String,
@@ -138,17 +145,6 @@ impl std::fmt::Debug for RemoteNode {
     }
 }
 
-/// Why there is no connection.
-#[derive(Debug, Error)]
-enum ConnectError {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("{0}")]
-    Hello(#[from] HelloError),
-    #[error("cannot remember which directory the node has: {0}")]
-    Memory(io::Error),
-}
-
 impl RemoteNode {
     /// Connects to a data server, and connects again after each loss of the connection, until this
     /// is dropped.
@@ -156,8 +152,14 @@ impl RemoteNode {
     /// # Errors
     /// No thread can be started for it.
     pub fn start(config: RemoteConfig) -> io::Result<Self> {
+        Self::start_with(config, dafs_tls::RECORDS_BEFORE_END)
+    }
+
+    fn start_with(config: RemoteConfig, records_max: u64) -> io::Result<Self> {
         let state = State {
             link: None,
+            renewing: false,
+            calls: 0,
             member: None,
             trouble: "not connected yet".to_owned(),
             space: None,
@@ -170,7 +172,8 @@ impl RemoteNode {
             config,
             metadata: OnceLock::new(),
             state: Mutex::new(state),
-            stopped: Condvar::new(),
+            changed: Condvar::new(),
+            records_max,
             data: Gate::new(NODE_CALLS_MAX, TURN_TIME, STUCK_TIME),
         });
         let own = shared.clone();
@@ -189,6 +192,7 @@ impl RemoteNode {
     pub fn status(&self) -> NodeStatus {
         let state = self.shared.lock();
         let connected = state.link.as_ref().is_some_and(|link| !link.is_closed());
+        let connected = connected || state.renewing;
         NodeStatus { connected, trouble: state.trouble.clone() }
     }
 
@@ -229,8 +233,8 @@ impl RemoteNode {
     }
 
     fn call<T>(&self, call: Call<'_>, take: impl FnOnce(Answer<'_>) -> Option<T>) -> Result<T> {
-        let link = self.shared.lock().link.clone().ok_or(StoreError::Busy)?;
-        link.call(call, CALL_TIME, |answer| taken(answer, take)).map_err(|_| StoreError::Busy)?
+        let call = |link: &Link| link.call(call, CALL_TIME, |answer| taken(answer, take));
+        self.shared.with_link(call).map_err(|_| StoreError::Busy)?
     }
 }
 
@@ -244,7 +248,7 @@ impl Drop for RemoteNode {
         if let Some(link) = link {
             link.close();
         }
-        self.shared.stopped.notify_all();
+        self.shared.changed.notify_all();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             let _ = thread.join();
@@ -396,12 +400,10 @@ impl Node for RemoteNode {
     }
 
     fn drop_grants(&self, component: &ComponentId) -> Result<()> {
-        let link = self.shared.lock().link.clone();
-        if let Some(link) = link {
-            let call = Call::RevokeAuthorisation { component: component.0 };
-            if let Ok(answer) = link.call(call, CALL_TIME, |answer| taken(answer, done)) {
-                return answer;
-            }
+        let call = Call::RevokeAuthorisation { component: component.0 };
+        let call = |link: &Link| link.call(call, CALL_TIME, |answer| taken(answer, done));
+        if let Ok(answer) = self.shared.with_link(call) {
+            return answer;
         }
         // Long enough after the last question that it may have asked.
         let over = self.shared.lock().asked + GRANT_TTL_MAX;
@@ -460,187 +462,7 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
-
-    fn run(self: Arc<Self>) {
-        let number = self.config.number;
-        let mut pause = RECONNECT_MIN;
-        while !self.lock().stop {
-            match self.connect() {
-                Ok(link) => {
-                    tracing::info!(number, control = self.config.control, "a node is there");
-                    pause = RECONNECT_MIN;
-                    link.wait_closed();
-                    let mut state = self.lock();
-                    state.link = None;
-                    "the connection was lost".clone_into(&mut state.trouble);
-                    let stop = state.stop;
-                    drop(state);
-                    if !stop {
-                        tracing::warn!(number, control = self.config.control, "a node was lost");
-                    }
-                }
-                Err(error) => {
-                    let text = error.to_string();
-                    let mut state = self.lock();
-                    if state.trouble != text {
-                        let control = &self.config.control;
-                        tracing::warn!(number, control, "a node cannot be used: {text}");
-                        state.trouble = text;
-                    }
-                }
-            }
-            let waited = self.stopped.wait_timeout_while(self.lock(), pause, |state| !state.stop);
-            drop(waited);
-            pause = (pause * 2).min(RECONNECT_MAX);
-        }
-    }
-
-    fn connect(self: &Arc<Self>) -> std::result::Result<Arc<Link>, ConnectError> {
-        let config = &self.config;
-        let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
-        let mut connected = None;
-        for address in config.control.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, HELLO_TIME) {
-                Ok(stream) => {
-                    connected = Some(stream);
-                    break;
-                }
-                Err(error) => last = error,
-            }
-        }
-        let stream = connected.ok_or(last)?;
-        let end = Instant::now() + HELLO_TIME;
-        stream.set_write_timeout(Some(HELLO_TIME))?;
-        let mut nonce = [0; 32];
-        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
-        let initiator = Initiator::new(&config.secret, config.store, config.number, nonce);
-        send(&stream, &initiator.hello())?;
-        let challenge = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
-        let membership = memory::recall(&config.memory).map_err(ConnectError::Memory)?;
-        let membership = match membership {
-            Membership::Known { incarnation, .. } if !config.holds_files => {
-                Membership::Known { incarnation, joins: 0 }
-            }
-            membership => membership,
-        };
-        let (join, Keys { sealer, mut opener }) = initiator.join(&challenge, membership)?;
-        send(&stream, &join)?;
-        let record = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
-        let joined = opener.open(&record).map_err(io::Error::other)?;
-        let member = Initiator::joined(joined, membership)?;
-        let answers = Arc::new(MetadataAnswers { node: self.clone() });
-        let name = format!("dafs-node-{}", config.number);
-        let link = Arc::new(Link::start(&name, stream, (sealer, opener), answers)?);
-        // Before any other work on this connection, because the record detects an older state of
-        // the directory. The disk may take longer than a data server waits for a message.
-        if let Err(error) = memory::remember(&config.memory, member.mark) {
-            link.close();
-            return Err(ConnectError::Memory(error));
-        }
-        let mut state = self.lock();
-        if state.stop {
-            link.close();
-        }
-        state.link = Some(link.clone());
-        state.member = Some(member);
-        // With the new connection its cache is empty.
-        state.old_grants_end = Duration::ZERO;
-        state.trouble.clear();
-        Ok(link)
-    }
 }
 
-/// Sends a message of the handshake.
-pub(crate) fn send(mut stream: &TcpStream, message: &[u8]) -> io::Result<()> {
-    let len = u32::try_from(message.len()).map_err(io::Error::other)?;
-    stream.write_all(&[&len.to_be_bytes(), message].concat())
-}
-
-/// The metadata server's answers to a data server.
-struct MetadataAnswers {
-    node: Arc<Shared>,
-}
-
-impl MetadataAnswers {
-    fn check(
-        &self,
-        metadata: &dyn Metadata,
-        wanted: &StateUse<'_>,
-    ) -> dafs_service::Result<Option<Duration>> {
-        // Before the check: a later `drop_grants` must know of this question.
-        let mut state = self.node.lock();
-        state.asked = state.asked.max(time::now());
-        drop(state);
-        let known = ["none", "sys", "text", "gss"];
-        let mechanism = known.into_iter().find(|known| known.as_bytes() == wanted.mechanism);
-        let mechanism = mechanism.ok_or(ServiceError::BadStateId)?;
-        let identity = Identity { mechanism, principal: wanted.principal.to_vec() };
-        let flavour = match wanted.flavour {
-            b"" => None,
-            name => {
-                let known = |flavour: &Flavour| flavour.name().as_bytes() == name;
-                let flavour = Flavour::ALL.into_iter().find(known);
-                Some(flavour.ok_or(StoreError::Access)?)
-            }
-        };
-        let security = std::str::from_utf8(wanted.security).ok();
-        let security = security.and_then(|name| name.parse().ok()).ok_or(StoreError::Access)?;
-        metadata.check(&ForeignUse {
-            owner: wanted.owner,
-            identity: &identity,
-            component: wanted.handle,
-            state: StateRef { id: StateId(wanted.state), seqid: wanted.seqid },
-            write: wanted.write,
-            flavour,
-            security,
-            now_ns: dafs_dat::Instant::now().0,
-        })
-    }
-}
-
-impl Answers for MetadataAnswers {
-    fn pace(&self, call: &Call<'_>) -> Pace {
-        match call {
-            Call::CheckState(_) => Pace::Quick,
-            Call::ReadFile { .. } | Call::WriteFile { .. } => Pace::Others,
-            _ => Pace::Device,
-        }
-    }
-
-    fn answer<'s>(&self, call: &Call<'_>, space: &'s mut Vec<u8>) -> Answer<'s> {
-        let Some(metadata) = self.node.metadata.get() else {
-            return Answer::Refused(of_service(ServiceError::Delay));
-        };
-        let refused = |error| Answer::Refused(of_store(error));
-        match call {
-            Call::CheckState(wanted) => match self.check(&**metadata, wanted) {
-                Ok(None) => Answer::Done,
-                Ok(Some(age)) => {
-                    Answer::DoneWithin { age_ns: age.as_nanos().try_into().unwrap_or(u64::MAX) }
-                }
-                Err(error) => Answer::Refused(of_service(error)),
-            },
-            Call::FileSize { component } => {
-                metadata.size_of(&ComponentId(*component)).map_or_else(refused, Answer::Size)
-            }
-            Call::ReadFile { component, offset, len } => {
-                space.resize(*len as usize, 0);
-                let view = VolatileSlice::from_mut(space);
-                match metadata.read(&ComponentId(*component), &[view], *offset) {
-                    Ok(count) => Answer::Data(&space[..count]),
-                    Err(error) => refused(error),
-                }
-            }
-            Call::WriteFile { component, offset, data } => {
-                space.extend_from_slice(data);
-                let view = VolatileSlice::from_mut(space);
-                let written = metadata.write(&ComponentId(*component), &[view], *offset);
-                written.map_or_else(refused, |count| Answer::Written {
-                    count: count as u32,
-                    verifier: 0,
-                })
-            }
-            _ => refused(StoreError::NotSupported),
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -28,8 +28,7 @@ pub enum SecretError {
     Io(PathBuf, io::Error),
 }
 
-/// A key, or the secret itself.
-#[derive(Clone)]
+/// The secret.
 pub struct ClusterSecret([u8; 32]);
 
 impl std::fmt::Debug for ClusterSecret {
@@ -106,11 +105,6 @@ impl ClusterSecret {
     /// True if a MAC, or the first bytes of one, are valid. Takes constant time.
     pub(crate) fn verify(&self, purpose: &[u8], parts: &[&[u8]], mac: &[u8]) -> bool {
         self.hasher(purpose, parts).verify_truncated_left(mac).is_ok()
-    }
-
-    /// Derives a key for one purpose.
-    pub(crate) fn derive(&self, purpose: &[u8], parts: &[&[u8]]) -> Self {
-        Self(self.mac(purpose, parts))
     }
 }
 

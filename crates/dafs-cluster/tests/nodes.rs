@@ -6,12 +6,12 @@ use common::{Answering, COUNTERS, Cluster, STORE, settled};
 use dafs_cluster::{DataNode, RemoteNode};
 use dafs_mem::VolatileSlice;
 use dafs_service::{
-    Flavour, ForeignUse, Identity, ServiceError, StateId, StateRef, TransportSecurity,
+    Flavour, ForeignUse, Identity, NfsCaller, ServiceError, StateId, StateRef, TransportSecurity,
 };
 use dafs_store::node::{ComponentHandle, ComponentId, Elsewhere, Node};
 use dafs_store::{FsId, Stability, StoreError};
 use std::cell::Cell;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -255,7 +255,13 @@ fn a_metadata_server_from_a_backup_or_of_an_earlier_version_keeps_no_node_out() 
 fn silent_unauthenticated_peers_keep_no_metadata_server_out() {
     let cluster = Cluster::new();
     let data = cluster.data();
-    let connect = |_| TcpStream::connect(data.address()).expect("a connection");
+    // Some stop in the first message of TLS.
+    let starts = [&[][..], &[0x16], &[0x16, 3, 1, 0x40, 0], &[0x16, 3, 1, 1, 0, 1, 0]];
+    let connect = |number: usize| {
+        let mut stream = TcpStream::connect(data.address()).expect("a connection");
+        stream.write_all(starts[number % starts.len()]).expect("sent");
+        stream
+    };
     let mut strangers: Vec<_> = (0..40).map(connect).collect();
     // The first have made room for the last.
     strangers[0].set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
@@ -325,34 +331,43 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     settled(|| data.is_connected() && node.status().connected);
     let identity = Identity { mechanism: "sys", principal: vec![0; 4] };
     let judge = data.judge();
-    let flavour = Cell::new(Flavour::Sys);
+    let address = |text: &str| text.parse().expect("an address");
+    let at_first =
+        NfsCaller { flavour: Flavour::Sys, address: address("192.0.2.1"), privileged: true };
+    let caller = Cell::new(at_first);
     let check = |owner: &[u8]| {
         let state = StateRef { id: StateId(7 << 32), seqid: 1 };
         let component = &handle().0;
-        let flavour = Some(flavour.get());
+        let caller = Some(caller.get());
         let (identity, now_ns) = (&identity, 0);
         let security = TransportSecurity::None;
         let write = true;
         let wanted =
-            ForeignUse { owner, identity, component, state, write, flavour, security, now_ns };
+            ForeignUse { owner, identity, component, state, write, caller, security, now_ns };
         judge.check(&ONE, &wanted)
     };
     assert_eq!((check(b"one"), check(b"one")), (Ok(None), Ok(None)));
     assert_eq!(metadata.questions(), 1);
     assert_eq!(check(b"two"), Ok(None));
     assert_eq!(metadata.questions(), 2);
-    assert_eq!(metadata.flavour(), Some(Flavour::Sys));
-    // A yes to a call of one flavour is none to one of another.
-    flavour.set(Flavour::Krb5p);
-    assert_eq!(check(b"two"), Ok(None));
-    assert_eq!((metadata.questions(), metadata.flavour()), (3, Some(Flavour::Krb5p)));
-    flavour.set(Flavour::Sys);
+    assert_eq!(metadata.caller(), Some(at_first));
+    // A yes to a call of one flavour, from one address or port is none to another.
+    for (asked, other) in [
+        (3, NfsCaller { flavour: Flavour::Krb5p, ..at_first }),
+        (4, NfsCaller { address: address("2001:db8::1"), ..at_first }),
+        (5, NfsCaller { privileged: false, ..at_first }),
+    ] {
+        caller.set(other);
+        assert_eq!((check(b"two"), check(b"two")), (Ok(None), Ok(None)));
+        assert_eq!((metadata.questions(), metadata.caller()), (asked, Some(other)));
+    }
+    caller.set(at_first);
     metadata.refuse(Some(ServiceError::BadLayout));
     assert_eq!(check(b"one"), Ok(None), "it is believed for a while");
     node.drop_grants(&ONE).expect("forgotten");
     assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
     assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
-    assert_eq!(metadata.questions(), 5, "a no is not kept");
+    assert_eq!(metadata.questions(), 7, "a no is not kept");
     metadata.refuse(None);
     assert_eq!(check(b"one"), Ok(None));
     // A session that is old enough for one question is old enough for the next.
@@ -361,7 +376,7 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     node.drop_grants(&ONE).expect("forgotten");
     let ages = [check(b"one"), check(b"one")].map(|age| age.expect("a yes").expect("an age"));
     assert!(Duration::from_secs(30) <= ages[0] && ages[0] <= ages[1], "{ages:?}");
-    assert_eq!(metadata.questions(), 7);
+    assert_eq!(metadata.questions(), 9);
     assert_eq!(judge.size(&ONE), Ok(77));
     // Bytes that are not here come from the metadata server.
     let mut bytes = vec![0; 8];
@@ -390,7 +405,7 @@ fn clients_wait_without_a_metadata_server_and_grants_end_with_the_next() {
                 component,
                 state,
                 write: false,
-                flavour: None,
+                caller: None,
                 security: TransportSecurity::None,
                 now_ns: 0,
             },

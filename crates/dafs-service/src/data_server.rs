@@ -2,6 +2,7 @@
 
 use crate::{Flavour, Identity, StateRef, TransportSecurity};
 use dafs_store::{DataFiles, FileId, StoreError};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,12 +19,23 @@ pub struct ForeignUse<'a> {
     pub state: StateRef,
     /// True for a write.
     pub write: bool,
-    /// The RPC security flavour of the client's call. A session of DAFS has none.
-    pub flavour: Option<Flavour>,
+    /// The caller of an NFS call. A session of DAFS has none.
+    pub caller: Option<NfsCaller>,
     /// The protection of the client's connection to the data server.
     pub security: TransportSecurity,
     /// The service's clock.
     pub now_ns: u64,
+}
+
+/// The caller of an NFS call to a data server, as the rules of an export see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NfsCaller {
+    /// The RPC security flavour.
+    pub flavour: Flavour,
+    /// The address that the client calls from.
+    pub address: IpAddr,
+    /// True if the port, or the kernel of the data server's host, vouches for the caller.
+    pub privileged: bool,
 }
 
 /// The metadata server, as far as a data server needs it. Calls may wait, and end in bounded time.

@@ -72,8 +72,8 @@ pub struct Export {
     fs: FsId,
     store: Arc<dyn Store>,
     options: ExportOptions,
-    usage: Usage,
-    direct_use: DirectUse,
+    usage: Arc<Usage>,
+    direct_use: Arc<DirectUse>,
     waits: Waits,
 }
 
@@ -92,8 +92,16 @@ impl Export {
     pub fn new(name: &str, store: Arc<dyn Store>, options: ExportOptions) -> Self {
         let fs = Self::fs_of(&store.fs_id(), name);
         let waits = store.capabilities().waits;
-        let (usage, direct_use) = (Usage::default(), DirectUse::default());
+        let (usage, direct_use) = (Arc::default(), Arc::default());
         Self { name: name.to_owned(), fs, store, options, usage, direct_use, waits }
+    }
+
+    /// The same export with other options. The counters go on.
+    #[must_use]
+    pub fn with_options(&self, options: ExportOptions) -> Self {
+        let (usage, direct_use) = (self.usage.clone(), self.direct_use.clone());
+        let (name, store) = (self.name.clone(), self.store.clone());
+        Self { name, fs: self.fs, store, options, usage, direct_use, waits: self.waits }
     }
 
     /// True if the store may wait for other machines in such an operation.
@@ -335,8 +343,8 @@ impl Namespace {
         self.exports().any(|export| export.options.admits.demands_proof())
     }
 
-    /// The export that a path from `dir` leads into at its first component. No other component leads
-    /// from one export to another.
+    /// The export that a path from `dir` leads into at its first component. No other component
+    /// leads from one export to another.
     pub fn entered(&self, dir: &Handle, name: &[u8]) -> Option<&Arc<Export>> {
         (Some(dir.fs) == self.pseudo).then(|| self.by_name.get(name)).flatten()
     }

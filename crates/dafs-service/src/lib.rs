@@ -60,7 +60,7 @@ pub use client::{
     Exchanged, Holding, Identity, Protection, Registered,
 };
 pub use dafs_tls::TransportSecurity;
-pub use data_server::{DataRole, ForeignStates, ForeignUse};
+pub use data_server::{DataRole, ForeignStates, ForeignUse, NfsCaller};
 pub use database::{StateFile, StateFileId, bears_seal};
 pub use delegation::{
     AttrAnswer, Delegation, DelegationKind, Delegations, NoDelegation, Want, WantKind,

@@ -8,7 +8,7 @@ use crate::refusal::{taken, to_service};
 use crate::remote::{gather, scatter};
 use crate::time;
 use dafs_mem::VolatileSlice;
-use dafs_service::{Flavour, ForeignUse, ServiceError};
+use dafs_service::{ForeignUse, ServiceError};
 use dafs_store::node::{ComponentHandle, ComponentId, Elsewhere};
 use dafs_store::{Result, Stability, StoreError};
 use dafs_wire::cluster::{
@@ -16,6 +16,7 @@ use dafs_wire::cluster::{
     PRINCIPAL_BYTES_MAX, StateUse,
 };
 use dafs_wire::xdr::{Encode, Encoder};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,8 +51,12 @@ impl Judge {
         component: &ComponentId,
         wanted: &ForeignUse<'_>,
     ) -> dafs_service::Result<Option<Duration>> {
-        let ForeignUse { owner, identity, component: handle, state, write, flavour, .. } = *wanted;
+        let ForeignUse { owner, identity, component: handle, state, write, caller, .. } = *wanted;
         let security = wanted.security.to_string();
+        let address = caller.map_or(Ipv6Addr::UNSPECIFIED, |caller| match caller.address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        });
         let wanted = StateUse {
             owner,
             mechanism: identity.mechanism.as_bytes(),
@@ -60,7 +65,9 @@ impl Judge {
             state: state.id.0,
             seqid: state.seqid,
             write,
-            flavour: flavour.map_or("", Flavour::name).as_bytes(),
+            flavour: caller.map_or("", |caller| caller.flavour.name()).as_bytes(),
+            address: address.octets(),
+            privileged: caller.is_some_and(|caller| caller.privileged),
             security: security.as_bytes(),
         };
         // The metadata server never issues a value that it could not read itself.

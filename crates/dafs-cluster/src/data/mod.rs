@@ -18,21 +18,21 @@ pub use judge::Judge;
 
 use crate::gate::Gate;
 use crate::grants::Grants;
-use crate::hello::{HelloError, Keys, Responder, Wanted};
+use crate::hello::{HelloError, Responder, Wanted};
 use crate::limits::{DRAIN_TIME, ELSEWHERE_MAX, HELLO_TIME, HELLOS, TURN_TIME};
-use crate::link::{Link, read_record_until};
+use crate::link::Link;
 use crate::mark::Mark;
-use crate::remote::send;
-use crate::seal::Sealer;
 use crate::secret::ClusterSecret;
+use crate::tls::{self, Line, Receiver, Secured, Sender, TlsError};
 use answers::DataAnswers;
 use dafs_dat::connections::{Admitted, Connections, Origin};
 use dafs_mem::Mutex;
 use dafs_store::node::{DirectoryError, DirectoryNode, Node};
 use dafs_store::vital;
+use dafs_tls::ServerSide;
 use dafs_wire::cluster::{HELLO_BYTES_MAX, Joined, Refusal, VERSION};
 use rustix::net::Shutdown;
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,6 +49,8 @@ pub enum DataNodeError {
     Directory(#[from] DirectoryError),
     #[error("cannot start a data server: {0}")]
     System(#[from] io::Error),
+    #[error("cannot start a data server: {0}")]
+    Key(String),
 }
 
 /// The configuration of a data server.
@@ -125,6 +127,8 @@ struct Serving {
 struct Shared {
     directory: PathBuf,
     secret: Arc<ClusterSecret>,
+    /// The key for TLS.
+    tls: Arc<ServerSide>,
     addresses: Vec<SocketAddr>,
     rdma_addresses: Vec<SocketAddr>,
     dafs_addresses: Vec<SocketAddr>,
@@ -169,6 +173,7 @@ impl DataNode {
         let shared = Arc::new(Shared {
             directory,
             secret,
+            tls: tls::server_side().map_err(|error| DataNodeError::Key(error.to_string()))?,
             addresses,
             rdma_addresses,
             dafs_addresses,
@@ -271,20 +276,21 @@ impl Shared {
         stranger: Arc<Admitted>,
     ) -> Result<(), GreetError> {
         let end = Instant::now() + HELLO_TIME;
-        stream.set_write_timeout(Some(HELLO_TIME))?;
-        let hello = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
+        let line = &mut Line { stream: &stream, end };
+        let Secured { mut sender, mut receiver, binding } = tls::accept(&self.tls, line)?;
+        let hello = receiver.receive(HELLO_BYTES_MAX, line)?;
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(io::Error::other)?;
-        let responder = Responder::new(&self.secret, &hello, nonce)?;
-        send(&stream, &responder.challenge())?;
-        let join = read_record_until(&stream, HELLO_BYTES_MAX, end)?;
-        let (wanted, keys) = responder.wanted(&join)?;
+        let responder = Responder::new((&self.secret, binding), hello.body(), nonce)?;
+        sender.greet(&responder.challenge(), line)?;
+        let join = receiver.receive(HELLO_BYTES_MAX, line)?;
+        let wanted = responder.wanted(join.body())?;
         // From here on it has authenticated, and is not closed to make room.
         drop(stranger);
         // A thread that shuts it down to make room holds it, too.
         let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
         let stream = Arc::into_inner(stream).ok_or_else(gone)?;
-        self.join(stream, &wanted, keys, end)
+        self.join(stream, &wanted, (sender, receiver), end)
     }
 
     /// Begins to work for a metadata server that has authenticated.
@@ -292,7 +298,7 @@ impl Shared {
         self: &Arc<Self>,
         stream: TcpStream,
         wanted: &Wanted,
-        Keys { mut sealer, opener }: Keys,
+        (mut sender, receiver): (Sender, Receiver),
         end: Instant,
     ) -> Result<(), GreetError> {
         let _joining = self.joining.lock();
@@ -303,38 +309,38 @@ impl Shared {
             false => Err(io::Error::from(io::ErrorKind::TimedOut)),
         };
         in_time()?;
-        let refused = |sealer: &mut Sealer, refusal: Refusal| {
-            (&stream).write_all(&sealer.seal(&Joined::Refused(refusal)))?;
+        let refused = |sender: &mut Sender, refusal: Refusal| {
+            sender.greet(&Joined::Refused(refusal), &mut &stream)?;
             Err(GreetError::Hello(refusal.into()))
         };
         if wanted.version != VERSION {
-            return refused(&mut sealer, Refusal::Version);
+            return refused(&mut sender, Refusal::Version);
         }
         // A metadata server that wants another node does not disturb the one of this node.
         let answering = match self.answering_for(wanted) {
             Ok(answering) => answering,
-            Err(refusal) => return refused(&mut sealer, refusal),
+            Err(refusal) => return refused(&mut sender, refusal),
         };
         let mark = match directory::marked(&self.directory, wanted.membership) {
             Ok(mark) => mark,
-            Err(refusal) => return refused(&mut sealer, refusal),
+            Err(refusal) => return refused(&mut sender, refusal),
         };
         // On a busy disk this may take long.
         let Mark { incarnation, joins } = match directory::join(&self.directory, mark) {
             Ok(mark) => mark,
-            Err(refusal) => return refused(&mut sealer, refusal),
+            Err(refusal) => return refused(&mut sender, refusal),
         };
         in_time()?;
         let last = self.link.lock().clone();
         if last.is_some_and(|last| !last.drain(DRAIN_TIME)) {
-            return refused(&mut sealer, Refusal::Busy);
+            return refused(&mut sender, Refusal::Busy);
         }
         *self.link.lock() = None;
         self.grants.lock().forget_all();
         // Uses that the earlier metadata server has authorised end before any work for the next
         // one.
         if answering.await_uses(DRAIN_TIME).is_err() {
-            return refused(&mut sealer, Refusal::Busy);
+            return refused(&mut sender, Refusal::Busy);
         }
         let told = [&self.addresses, &self.rdma_addresses, &self.dafs_addresses];
         let told = told.map(|all| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>());
@@ -343,11 +349,12 @@ impl Shared {
         let run = self.run;
         let welcome =
             Joined::Welcome { incarnation, joins, run, addresses, rdma_addresses, dafs_addresses };
-        let welcome = sealer.seal(&welcome);
-        (&stream).write_all(&welcome)?;
+        sender.greet(&welcome, &mut &stream)?;
         let node = answering.clone();
         let answers = Arc::new(DataAnswers { node, shared: Arc::downgrade(self) });
-        let link = Link::start("dafs-control", stream, (sealer, opener), answers)?;
+        // The metadata server replaces a connection whose keys are spent.
+        let ends = (sender, receiver);
+        let link = Link::start("dafs-control", stream, ends, answers, u64::MAX)?;
         *self.link.lock() = Some(Arc::new(link));
         // The drop may have checked the link before it was set.
         if self.stop.load(Ordering::SeqCst) {
@@ -416,6 +423,8 @@ fn known(stream: TcpStream) -> io::Result<Option<(TcpStream, SocketAddr, Origin)
 enum GreetError {
     #[error("{0}")]
     Io(#[from] io::Error),
+    #[error("{0}")]
+    Tls(#[from] TlsError),
     #[error("{0}")]
     Hello(#[from] HelloError),
 }

@@ -1,14 +1,14 @@
 use super::*;
-use crate::secret::ClusterSecret;
+use crate::tls::tests::{End, ends};
 use dafs_mem::Mutex;
-use std::net::TcpListener;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Answers sizes with the first byte of the component, and executes cuts when the gate opens.
 #[derive(Default)]
 struct Echo {
     cuts: AtomicU32,
-    gate: Option<Mutex<Receiver<()>>>,
+    gate: Option<Mutex<mpsc::Receiver<()>>>,
 }
 
 impl Answers for Echo {
@@ -41,19 +41,17 @@ impl Answers for Echo {
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn sockets() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
-    let one = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
-    (one, listener.accept().expect("accepted").0)
+fn start(end: End, answers: Arc<dyn Answers>) -> Link {
+    start_with(end, answers, u64::MAX)
 }
 
-fn key(byte: u8) -> ClusterSecret {
-    ClusterSecret::from_bytes([byte; 32])
+fn start_with(End { stream, sender, receiver }: End, answers: Arc<dyn Answers>, max: u64) -> Link {
+    Link::start("test", stream, (sender, receiver), answers, max).expect("a link")
 }
 
-fn start(stream: TcpStream, own: u8, other: u8, answers: Arc<dyn Answers>) -> Link {
-    let keys = (Sealer::new(key(own)), Opener::new(key(other)));
-    Link::start("test", stream, keys, answers).expect("a link")
+/// Sends a frame as a peer does that keeps no rules.
+fn send(end: &mut End, message: &Frame<'_>) {
+    end.sender.send(frame(message), &mut &end.stream).expect("sent");
 }
 
 fn size(link: &Link, byte: u8) -> Result<u64, Lost> {
@@ -65,9 +63,9 @@ fn size(link: &Link, byte: u8) -> Result<u64, Lost> {
 
 #[test]
 fn both_sides_ask_and_answer_at_once() {
-    let (one, two) = sockets();
-    let one = start(one, 1, 2, Arc::new(Echo::default()));
-    let two = start(two, 2, 1, Arc::new(Echo::default()));
+    let (one, two) = ends();
+    let one = start(one, Arc::new(Echo::default()));
+    let two = start(two, Arc::new(Echo::default()));
     let data: Vec<u8> = (0..dafs_wire::cluster::DATA_BYTES_MAX).map(|at| at as u8).collect();
     let ask = |link: &Link, byte: u8| {
         for _ in 0..20 {
@@ -97,14 +95,14 @@ fn both_sides_ask_and_answer_at_once() {
 fn an_answer_that_does_not_come_ends_the_connection_and_what_was_asked_ends_before_the_next() {
     let (open, gate) = channel();
     let echo = Arc::new(Echo { gate: Some(Mutex::new(gate)), ..Echo::default() });
-    let (one, two) = sockets();
-    let one = start(one, 1, 2, Arc::new(Echo::default()));
-    let two = start(two, 2, 1, echo.clone());
+    let (one, two) = ends();
+    let one = start(one, Arc::new(Echo::default()));
+    let two = start(two, echo.clone());
     let cut = Call::Cut { component: [0; 16], size: 0 };
     assert_eq!(one.call(cut, Duration::from_millis(50), |_| ()), Err(Lost));
     assert!(one.is_closed());
     assert_eq!(size(&one, 1), Err(Lost));
-    two.wait_closed();
+    two.wait_over();
     assert!(!two.drain(Duration::ZERO));
     open.send(()).expect("the gate");
     assert!(two.drain(LIMIT));
@@ -115,20 +113,18 @@ fn an_answer_that_does_not_come_ends_the_connection_and_what_was_asked_ends_befo
 fn calls_that_wait_for_others_delay_no_other_call() {
     let (open, gate) = channel();
     let echo = Arc::new(Echo { gate: Some(Mutex::new(gate)), ..Echo::default() });
-    let (mut one, two) = sockets();
-    let _two = start(two, 2, 1, echo.clone());
-    let (mut sealer, mut opener) = (Sealer::new(key(1)), Opener::new(key(2)));
+    let (mut one, two) = ends();
+    let _two = start(two, echo.clone());
     let cuts = WORKERS as u32 + 1;
     for id in 0..cuts {
         let call = Call::Cut { component: [0; 16], size: 0 };
-        one.write_all(&sealer.seal(&Frame::Call { id, call })).expect("sent");
+        send(&mut one, &Frame::Call { id, call });
     }
-    one.write_all(&sealer.seal(&Frame::Call { id: cuts, call: Call::Space })).expect("sent");
-    one.set_read_timeout(Some(LIMIT)).expect("a limit");
+    send(&mut one, &Frame::Call { id: cuts, call: Call::Space });
+    one.stream.set_read_timeout(Some(LIMIT)).expect("a limit");
     let mut next = || loop {
-        let record = read_record(&one, SEALED_BYTES_MAX).expect("an answer");
-        let message = opener.open(&record).expect("sealed");
-        match Frame::decode(&mut Decoder::new(message)).expect("a frame") {
+        let message = one.receiver.receive(RECORD_BYTES_MAX, &mut &one.stream).expect("an answer");
+        match Frame::decode(&mut Decoder::new(message.body())).expect("a frame") {
             Frame::Answer { id, .. } => break id,
             Frame::Alive => {}
             frame => panic!("{frame:?}"),
@@ -147,58 +143,46 @@ fn calls_that_wait_for_others_delay_no_other_call() {
 }
 
 #[test]
-fn a_peer_with_another_key_is_cut_off() {
-    let (one, two) = sockets();
-    let one = start(one, 1, 2, Arc::new(Echo::default()));
-    let two = start(two, 3, 1, Arc::new(Echo::default()));
-    assert_eq!(size(&one, 1), Err(Lost));
-    two.wait_closed();
-}
-
-#[test]
 fn a_peer_that_asks_too_much_is_cut_off() {
     let (_open, gate) = channel();
     let echo = Echo { gate: Some(Mutex::new(gate)), ..Echo::default() };
-    let (mut one, two) = sockets();
-    let two = start(two, 2, 1, Arc::new(echo));
-    let mut sealer = Sealer::new(key(1));
+    let (mut one, two) = ends();
+    let two = start(two, Arc::new(echo));
     for id in 0..=CALLS_MAX as u32 {
         let call = Call::Cut { component: [0; 16], size: 0 };
-        one.write_all(&sealer.seal(&Frame::Call { id, call })).expect("sent");
+        send(&mut one, &Frame::Call { id, call });
     }
-    two.wait_closed();
+    two.wait_over();
 }
 
 #[test]
 fn an_answer_to_no_call_ends_the_connection() {
-    let (mut one, two) = sockets();
-    let two = start(two, 2, 1, Arc::new(Echo::default()));
+    let (mut one, two) = ends();
+    let two = start(two, Arc::new(Echo::default()));
     let answer = Frame::Answer { id: 7, answer: Answer::Done };
-    one.write_all(&Sealer::new(key(1)).seal(&answer)).expect("sent");
-    two.wait_closed();
+    send(&mut one, &answer);
+    two.wait_over();
 }
 
 #[test]
-fn a_record_without_end_ends_the_connection() {
-    let (mut one, two) = sockets();
-    let two = start(two, 2, 1, Arc::new(Echo::default()));
-    one.write_all(&u32::MAX.to_be_bytes()).expect("sent");
-    two.wait_closed();
+fn clear_bytes_end_the_connection() {
+    let (one, two) = ends();
+    let two = start(two, Arc::new(Echo::default()));
+    let alive = frame(&Frame::Alive);
+    (&one.stream).write_all(&alive).expect("sent");
+    two.wait_over();
+    assert!(two.is_closed());
 }
 
 #[test]
-fn an_unauthenticated_peer_that_sends_slowly_is_not_waited_for() {
-    let (mut one, two) = sockets();
-    let end = Instant::now() + Duration::from_millis(50);
-    one.write_all(&[0, 0, 0, 9, 1]).expect("sent");
-    let read = read_record_until(&two, 64, end).expect_err("it has not sent all");
-    assert!(matches!(read.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{read}");
-    one.write_all(&[1]).expect("sent");
-    let read = read_record_until(&two, 64, end).expect_err("the time is over");
-    assert_eq!(read.kind(), ErrorKind::TimedOut);
-    let end = Instant::now() + LIMIT;
-    one.write_all(&[0, 0, 0, 2, 7]).expect("sent");
-    drop(one);
-    let read = read_record_until(&two, 0, end).expect_err("too long");
-    assert_eq!(read.kind(), ErrorKind::InvalidData);
+fn a_connection_says_when_its_keys_are_spent_and_works_on() {
+    let (one, two) = ends();
+    let one = start_with(one, Arc::new(Echo::default()), 8);
+    let two = start(two, Arc::new(Echo::default()));
+    for _ in 0..10 {
+        assert_eq!(size(&one, 1), Ok(1));
+    }
+    one.wait_over();
+    assert!(!one.is_closed());
+    assert_eq!((size(&one, 2), size(&two, 3)), (Ok(2), Ok(3)));
 }

@@ -5,7 +5,7 @@ use dafs_cluster::{
     RemoteConfig, RemoteNode,
 };
 use dafs_mem::{Mutex, Site, VolatileSlice};
-use dafs_service::{Flavour, ForeignStates, ForeignUse, ServiceError};
+use dafs_service::{ForeignStates, ForeignUse, NfsCaller, ServiceError};
 use dafs_store::node::ComponentId;
 use dafs_store::{FileId, StoreError};
 use std::io;
@@ -135,7 +135,7 @@ pub(crate) fn settled(holds: impl Fn() -> bool) {
 pub(crate) struct Answering {
     questions: AtomicU32,
     refusal: Mutex<Option<ServiceError>>,
-    flavour: Mutex<Option<Flavour>>,
+    caller: Mutex<Option<NfsCaller>>,
     age: Mutex<Option<Duration>>,
     written: Mutex<Vec<u8>>,
 }
@@ -143,8 +143,8 @@ pub(crate) struct Answering {
 impl Answering {
     pub(crate) fn new() -> Arc<Self> {
         let (questions, refusal) = (AtomicU32::new(0), Mutex::default());
-        let (age, flavour) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { questions, refusal, flavour, age, written: Mutex::default() })
+        let (age, caller) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { questions, refusal, caller, age, written: Mutex::default() })
     }
 
     pub(crate) fn questions(&self) -> u32 {
@@ -160,9 +160,9 @@ impl Answering {
         *self.age.lock() = Some(age);
     }
 
-    /// The flavour of the last question.
-    pub(crate) fn flavour(&self) -> Option<Flavour> {
-        *self.flavour.lock()
+    /// The caller of the last question.
+    pub(crate) fn caller(&self) -> Option<NfsCaller> {
+        *self.caller.lock()
     }
 
     pub(crate) fn written(&self) -> Vec<u8> {
@@ -174,7 +174,7 @@ impl ForeignStates for Answering {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         assert_eq!((wanted.state.id.0, wanted.state.seqid), (7 << 32, 1));
         self.questions.fetch_add(1, Ordering::SeqCst);
-        *self.flavour.lock() = wanted.flavour;
+        *self.caller.lock() = wanted.caller;
         let age = *self.age.lock();
         self.refusal.lock().map_or(Ok(age), Err)
     }

@@ -2,7 +2,7 @@
 
 use super::{LayoutState, Layouts};
 use crate::Result;
-use crate::data_server::ForeignUse;
+use crate::data_server::{ForeignUse, NfsCaller};
 use crate::error::ServiceError;
 use crate::index::Held;
 use crate::state::check_seqid;
@@ -15,16 +15,17 @@ impl Layouts {
     /// Decides if a client may use a component at a data server. The state-id of this server must
     /// be valid, and belong to an open, a lock, a delegation or a layout of that client. Its state
     /// must allow the use, and it must hold a layout of the file for such use. The export must
-    /// admit the flavour of the call and the protection of its connection, as at this server now. A
-    /// session of DAFS proves no user there, so an export that demands proof refuses it. For a
-    /// write, the result may bound the age of the session: a write by an older session may have been
-    /// sent before the client's last write through this server.
+    /// admit the caller and the protection of its connection, as at this server now: a change of
+    /// its rules holds for the next question. A session of DAFS proves no user there, so an export
+    /// that demands proof refuses it. For a write, the result may bound the age of the session: a
+    /// write by an older session may have been sent before the client's last write through this
+    /// server.
     ///
     /// # Errors
     /// `BadLayout` without such a layout, `OpenMode`, `Expired`, those of the state-id, `ReadOnly`.
-    /// [`StoreError::Access`] for another flavour or less protection.
+    /// [`StoreError::Access`] for a caller of another network, port or flavour, or less protection.
     pub fn vouch(&self, wanted: &ForeignUse<'_>) -> Result<Option<Duration>> {
-        let ForeignUse { owner, identity, component, state, write, flavour, security, now_ns } =
+        let ForeignUse { owner, identity, component, state, write, caller, security, now_ns } =
             *wanted;
         if state.is_special() {
             return Err(ServiceError::BadStateId);
@@ -61,8 +62,10 @@ impl Layouts {
         let namespace = self.exports.namespace();
         let export = namespace.export(held.handle())?;
         let admits = &export.options().admits;
-        let admitted = match flavour {
-            Some(flavour) => admits.flavours.contains(&flavour),
+        let admitted = match caller {
+            Some(NfsCaller { flavour, address, privileged }) => {
+                admits.admits(address, flavour, privileged)
+            }
             None => !admits.demands_proof(),
         };
         if !admitted || !admits.is_secure_enough(security) {

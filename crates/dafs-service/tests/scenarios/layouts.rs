@@ -5,8 +5,9 @@ use crate::spread::{Asked, FAILED, Spread, component};
 use dafs_service::TransportSecurity::{self, Mtls, None as Clear, Tls};
 use dafs_service::{
     Client, Export, ExportOptions, FenceObject, FenceRight, FenceUpdate, Flavour, ForeignUse,
-    Handle, Identity, LayoutGranted, LayoutMode, LayoutRequest, Namespace, OpenHow, OpenRequest,
-    Opened, RemoveMode, Result, ServiceError, Squash, StateKind, StateRef, Want, WantKind,
+    Handle, Identity, LayoutGranted, LayoutMode, LayoutRequest, Namespace, NfsCaller, OpenHow,
+    OpenRequest, Opened, RemoveMode, Result, ServiceError, Squash, StateKind, StateRef, Want,
+    WantKind,
 };
 use dafs_store::LayoutForm;
 use dafs_store::{CreateHow, SetAttr, StoreError};
@@ -114,12 +115,12 @@ impl Cluster {
         state: StateRef,
         write: bool,
     ) -> Result<Option<Duration>> {
-        self.vouch_by(Some(Flavour::Sys), Clear, owner, opened, state, write)
+        self.vouch_by(Some(by(Flavour::Sys)), Clear, owner, opened, state, write)
     }
 
     fn vouch_by(
         &self,
-        flavour: Option<Flavour>,
+        caller: Option<NfsCaller>,
         security: TransportSecurity,
         owner: &str,
         opened: &Opened,
@@ -132,11 +133,16 @@ impl Cluster {
             component: &component(&opened.state.handle().file),
             state,
             write,
-            flavour,
+            caller,
             security,
             now_ns: self.world.now_ns.get(),
         })
     }
+}
+
+/// A caller of this host.
+fn by(flavour: Flavour) -> NfsCaller {
+    NfsCaller { flavour, address: [127, 0, 0, 1].into(), privileged: true }
 }
 
 pub(crate) fn recall_of(client: &Arc<Client>, opened: &Opened, state: StateRef) -> Told {
@@ -386,7 +392,7 @@ fn a_flavour_that_the_export_does_not_admit_is_refused_at_data_servers() {
     let (cluster, _one, opened, _) = Cluster::with_writer();
     let state = opened.state.reference();
     for flavour in Flavour::ALL {
-        let vouched = cluster.vouch_by(Some(flavour), Clear, "a", &opened, state, false);
+        let vouched = cluster.vouch_by(Some(by(flavour)), Clear, "a", &opened, state, false);
         let admitted = cluster.service.namespace();
         let admitted = admitted.export(opened.state.handle()).unwrap().options();
         if admitted.admits.flavours.contains(&flavour) {
@@ -396,7 +402,7 @@ fn a_flavour_that_the_export_does_not_admit_is_refused_at_data_servers() {
         }
     }
     cluster.vouch("a", &opened, state, true).unwrap();
-    let refused = cluster.vouch_by(Some(Flavour::Krb5p), Clear, "a", &opened, state, true);
+    let refused = cluster.vouch_by(Some(by(Flavour::Krb5p)), Clear, "a", &opened, state, true);
     assert_eq!(refused, Err(StoreError::Access.into()));
 }
 
@@ -411,7 +417,9 @@ fn a_connection_that_the_export_does_not_admit_now_is_refused_at_data_servers() 
         let export = Export::new("", cluster.store.clone(), options);
         cluster.service.replace_namespace(Namespace::new(vec![export]).unwrap());
     };
-    let by = |flavour, security| cluster.vouch_by(flavour, security, "a", &opened, state, false);
+    let vouch = |flavour: Option<Flavour>, security| {
+        cluster.vouch_by(flavour.map(by), security, "a", &opened, state, false)
+    };
     for least in [Clear, Tls, Mtls] {
         demand(least, Flavour::Sys);
         for security in [Clear, Tls, Mtls] {
@@ -419,15 +427,42 @@ fn a_connection_that_the_export_does_not_admit_now_is_refused_at_data_servers() 
                 if security >= least { Ok(None) } else { Err(StoreError::Access.into()) };
             // A session of DAFS has no flavour.
             for flavour in [None, Some(Flavour::Sys)] {
-                assert_eq!(by(flavour, security), admitted, "{least} {security}");
+                assert_eq!(vouch(flavour, security), admitted, "{least} {security}");
             }
         }
     }
     demand(Clear, Flavour::Krb5p);
-    assert_eq!(by(Some(Flavour::Krb5p), Clear), Ok(None));
+    assert_eq!(vouch(Some(Flavour::Krb5p), Clear), Ok(None));
     for flavour in [None, Some(Flavour::Sys)] {
-        assert_eq!(by(flavour, Mtls), Err(StoreError::Access.into()), "it proves no user");
+        assert_eq!(vouch(flavour, Mtls), Err(StoreError::Access.into()), "it proves no user");
     }
+}
+
+/// The same of networks and ports. They are rules for NFS alone.
+#[test]
+fn an_address_that_the_export_does_not_admit_now_is_refused_at_data_servers() {
+    let (cluster, _one, opened, _) = Cluster::with_writer();
+    let state = opened.state.reference();
+    let admit = |network: &str, unprivileged_ports| {
+        let mut options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+        options.admits.networks = vec![network.parse().unwrap()];
+        options.admits.unprivileged_ports = unprivileged_ports;
+        let export = Export::new("", cluster.store.clone(), options);
+        cluster.service.replace_namespace(Namespace::new(vec![export]).unwrap());
+    };
+    let vouch = |address: &str, privileged| {
+        let address = address.parse().unwrap();
+        let caller = NfsCaller { flavour: Flavour::Sys, address, privileged };
+        let vouched = cluster.vouch_by(Some(caller), Clear, "a", &opened, state, true);
+        assert!(vouched.is_ok() || vouched == Err(StoreError::Access.into()), "{vouched:?}");
+        vouched.is_ok()
+    };
+    assert!(vouch("127.0.0.1", true) && !vouch("127.0.0.1", false) && !vouch("192.0.2.1", true));
+    admit("192.0.2.0/24", false);
+    assert!(vouch("192.0.2.1", true) && !vouch("192.0.2.1", false) && !vouch("127.0.0.1", true));
+    admit("2001:db8::/32", true);
+    assert!(vouch("2001:db8::9", false) && !vouch("192.0.2.1", true));
+    assert_eq!(cluster.vouch_by(None, Clear, "a", &opened, state, true), Ok(None));
 }
 
 #[test]
@@ -631,7 +666,7 @@ fn data_servers_are_told_the_truth() {
         component: &component,
         state,
         write: false,
-        flavour: Some(Flavour::Sys),
+        caller: Some(by(Flavour::Sys)),
         security: Clear,
         now_ns,
     });

@@ -7,13 +7,13 @@
 //! | metadata server | [`Join`]: the other MAC, and its record of the node's directory |
 //! | data server | [`Joined`]: acceptance, or the reason for a refusal |
 //!
-//! The last message ends with a MAC, as all later records do.
+//! The MACs also cover the channel binding of the TLS connection that carries all messages (RFC 9266).
 
 use super::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 /// The version of these messages.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// "dafs", to distinguish a data server from another program on the port.
 const MAGIC: u32 = 0x6461_6673;

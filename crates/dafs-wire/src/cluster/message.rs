@@ -25,6 +25,10 @@ pub struct StateUse<'a> {
     pub write: bool,
     /// The name of the RPC security flavour of the client's call; empty for one of DAFS.
     pub flavour: &'a [u8],
+    /// The IPv6 address that an NFS call came from, a mapped one for IPv4; zero for one of DAFS.
+    pub address: [u8; 16],
+    /// True if the port, or the kernel of the data server's host, vouches for the caller.
+    pub privileged: bool,
     /// The protection of the client's connection, as in the configuration: `none`, `tls` or `mtls`.
     pub security: &'a [u8],
 }
@@ -40,6 +44,8 @@ impl<'a> Decode<'a> for StateUse<'a> {
             seqid: d.u32()?,
             write: d.bool()?,
             flavour: d.opaque(FLAVOUR_BYTES_MAX)?,
+            address: *d.fixed()?,
+            privileged: d.bool()?,
             security: d.opaque(SECURITY_BYTES_MAX)?,
         })
     }
@@ -55,6 +61,8 @@ impl Encode for StateUse<'_> {
         e.u32(self.seqid);
         e.bool(self.write);
         e.opaque(self.flavour);
+        e.fixed(&self.address);
+        e.bool(self.privileged);
         e.opaque(self.security);
     }
 }
@@ -322,6 +330,8 @@ mod tests {
             seqid: 3,
             write: true,
             flavour: b"krb5p",
+            address: [9; 16],
+            privileged: true,
             security: b"mtls",
         };
         let calls = [

@@ -1,9 +1,9 @@
 //! The control protocol between a metadata server and its data servers.
 //!
-//! On the connection every message is a record: its length in four bytes, then XDR. The messages of
-//! [`hello`] come first; they prove that both sides know the secret of the cluster. Each later
-//! record ends with a MAC under keys of the two sides, which protects its content and order. The
-//! crate `dafs-cluster` computes the MACs.
+//! On the connection there is TLS 1.3 and nothing else. Every message inside is a record: its length in
+//! four bytes, then XDR. The messages of [`hello`] come first; they prove that both sides know the
+//! secret of the cluster, and that no third one is between them. The crate `dafs-cluster` computes
+//! the MACs.
 //!
 //! Invariants
 //! * Lengths are checked against the limits below before any data is stored.
@@ -17,7 +17,7 @@ pub use message::{Answer, Call, Frame, StateUse};
 /// The most bytes of file data in one message.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
 
-/// The most bytes of a record, without its MAC.
+/// The most bytes of a record.
 pub const RECORD_BYTES_MAX: usize = DATA_BYTES_MAX + 4096;
 
 /// The most bytes of a record before the handshake is complete.
@@ -54,7 +54,7 @@ const _: () = assert!(
         + FLAVOUR_BYTES_MAX
         + SECURITY_BYTES_MAX
         + HANDLE_BYTES_MAX
-        + 64
+        + 96
         <= RECORD_BYTES_MAX - DATA_BYTES_MAX
 );
 const _: () = assert!(3 * ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 4) + 128 <= HELLO_BYTES_MAX);
