@@ -15,7 +15,7 @@
 
 use dafs_rpc::{CallerProcess, Credential};
 use dafs_service::{
-    ClientAddress, Export, Flavour, Host, NO_USER, Namespace, Subject, TransportSecurity,
+    ClientAddress, Export, Flavour, Host, NO_USER, Namespace, NfsCaller, Subject, TransportSecurity,
 };
 use dafs_store::Cred;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -132,8 +132,17 @@ impl Origin {
     /// Returns the address that identifies a client. All addresses of this host count as one.
     pub fn client_address(&self) -> ClientAddress {
         let ip = if self.is_local { Ipv4Addr::LOCALHOST.into() } else { self.address };
-        let privileged = matches!(self.trust, Trust::Believed | Trust::Known(..));
-        ClientAddress { ip, privileged }
+        ClientAddress { ip, privileged: self.is_privileged() }
+    }
+
+    /// True if the port, or the kernel of this host, vouches for callers from here.
+    fn is_privileged(&self) -> bool {
+        matches!(self.trust, Trust::Believed | Trust::Known(..))
+    }
+
+    /// Returns a caller from here, for the metadata server that judges it.
+    pub(crate) fn nfs_caller(&self, flavour: Flavour) -> NfsCaller {
+        NfsCaller { flavour, address: self.address, privileged: self.is_privileged() }
     }
 
     /// Returns the subject that fences see for a client of this name that calls from here.

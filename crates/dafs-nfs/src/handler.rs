@@ -17,7 +17,7 @@ use crate::v4::compound::context::CallContext;
 use crate::v4::compound::end::Parked;
 use crate::v4::compound::engine::{self, Answer};
 use dafs_mem::Shrinking as _;
-use dafs_rpc::gss::{Acceptor, Handle, MIC_BYTES_MAX, Origin as GssOrigin};
+use dafs_rpc::gss::{Acceptor, Handle, Origin as GssOrigin};
 use dafs_rpc::{
     AcceptStatus, AuthStatus, Call, CallbackError, CallerProcess, ConnectionId, Credential, Groups,
     GssService, Handled, Handler, OwnedArgs, RejectStatus, Rejection, Reply, Responder,
@@ -25,7 +25,6 @@ use dafs_rpc::{
 };
 use dafs_service::{Owner, Place, TransportSecurity};
 use dafs_store::Wait;
-use dafs_wire::xdr::padded;
 use dafs_wire::{mount3, nfs3, nfs4};
 use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
@@ -230,7 +229,7 @@ impl NfsHandler {
             peer: call.peer,
             is_rdma: call.is_rdma,
             now_ns,
-            call_bytes: call_bytes(call),
+            call_bytes: call.call_bytes(),
             reply_rpc_bytes: call.reply_bytes_beside_results(),
         }
     }
@@ -346,19 +345,4 @@ impl PeerState {
         self.last = Some((sys.uid, sys.gid, sys.groups, who.clone()));
         who
     }
-}
-
-/// Length of the whole call (RFC 5531 9), which counts against a session's request size.
-fn call_bytes(call: &Call<'_>) -> usize {
-    // Six numbers, and flavour and length of credential and verifier.
-    let head = 6 * 4 + 2 * 8;
-    let credential = match call.credential {
-        Credential::Sys(sys) => 5 * 4 + padded(sys.machine.len()) + 4 * sys.groups.len(),
-        // Four numbers and the handle; the MIC of the header.
-        Credential::Gss { .. } => 5 * 4 + Handle::BYTES + MIC_BYTES_MAX,
-        _ => 0,
-    };
-    let moved = call.decoder().moved().iter();
-    let moved = moved.fold(0, |sum: usize, item| sum.saturating_add(padded(item.len)));
-    (head + credential + call.args.len()).saturating_add(moved)
 }

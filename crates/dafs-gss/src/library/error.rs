@@ -51,6 +51,16 @@ pub enum KeytabProblem {
     /// Other users can read or change the keys.
     #[error("can be read or changed by other users (mode {0:o}); run: chmod 600 KEYTAB")]
     Open(u32),
+    /// Another user owns the file, or the symlink to it.
+    #[error(
+        "belongs to user {owner}, who could put other keys into it; run: chown {to} KEYTAB, with -h for a symlink"
+    )]
+    Owner {
+        /// The owner.
+        owner: u32,
+        /// The user of this process.
+        to: u32,
+    },
     /// The file cannot be read.
     #[error("cannot be read ({0}); it must be readable for the user that this program runs as")]
     Unreadable(io::Error),
@@ -75,6 +85,8 @@ pub(super) fn check_keytab(path: &Path) -> Result<(), LibraryError> {
         }
         let mut file = File::open(path).map_err(missing)?;
         let about = file.metadata().map_err(KeytabProblem::Unreadable)?;
+        let named = std::fs::symlink_metadata(path).map_err(missing)?;
+        check_owners([named.uid(), about.uid()], rustix::process::geteuid().as_raw())?;
         if !about.is_file() {
             return Err(KeytabProblem::NoKeytab);
         }
@@ -94,11 +106,35 @@ pub(super) fn check_keytab(path: &Path) -> Result<(), LibraryError> {
     check().map_err(|problem| LibraryError::Keytab { path: path.to_owned(), problem })
 }
 
+/// Checks that the owners of a symlink and its file are trusted: the user of this process or root.
+fn check_owners(owners: [u32; 2], own: u32) -> Result<(), KeytabProblem> {
+    match owners.into_iter().find(|owner| *owner != 0 && *owner != own) {
+        Some(owner) => Err(KeytabProblem::Owner { owner, to: own }),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn keytabs_of_other_users_are_refused() {
+        for (owners, own, is_taken) in [
+            ([0, 0], 7, true),
+            ([7, 0], 7, true),
+            ([7, 7], 7, true),
+            ([0, 7], 0, false),
+            ([7, 0], 0, false),
+            ([7, 8], 7, false),
+        ] {
+            assert_eq!(check_owners(owners, own).is_ok(), is_taken, "{owners:?} {own}");
+        }
+        let error = check_owners([7, 8], 7).unwrap_err().to_string();
+        assert!(error.contains("belongs to user 8") && error.contains("chown 7 KEYTAB"), "{error}");
+    }
 
     #[test]
     fn bad_keytabs_are_told_apart() {

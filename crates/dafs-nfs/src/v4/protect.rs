@@ -18,7 +18,9 @@ use super::session::NfsClient;
 use crate::admission::CallerIdentity;
 use crate::principal::Principal;
 use dafs_service::{Client, Flavour};
-use dafs_wire::nfs4::{Bitmap, OpNum, ProtectedOps, Status};
+use dafs_wire::nfs4::{
+    Bitmap, LayoutReturn, LayoutreturnArgs, Op, OpNum, ProtectedOps, Stateid, Status,
+};
 
 /// The operations that only the machine may send, where the client demands it.
 pub(super) const ENFORCED: Bitmap = Bitmap::of(&[
@@ -42,16 +44,20 @@ const ALLOWED: Bitmap = Bitmap::of(&[
     OpNum::TestStateid as u32,
 ]);
 
-/// True for an operation by which a client gives up state of an object.
-pub(super) fn gives_up_state(number: OpNum) -> bool {
-    matches!(
-        number,
-        OpNum::Close
-            | OpNum::Delegreturn
-            | OpNum::Layoutreturn
-            | OpNum::Locku
-            | OpNum::OpenDowngrade
-    )
+/// Returns the state-id of an operation by which a client gives up state of an object.
+pub(super) fn state_given_up<'o>(op: &'o Op<'_>) -> Option<&'o Stateid> {
+    match op {
+        Op::Close(args) => Some(&args.stateid),
+        Op::Delegreturn(args) => Some(&args.stateid),
+        Op::Layoutreturn(LayoutreturnArgs {
+            reclaim: false,
+            returned: LayoutReturn::File(returned),
+            ..
+        }) => Some(&returned.stateid),
+        Op::Locku(args) => Some(&args.stateid),
+        Op::OpenDowngrade(args) => Some(&args.stateid),
+        _ => None,
+    }
 }
 
 /// Returns the protection for a client that asks for this one.

@@ -178,6 +178,10 @@ impl Client {
                 self.session_lost(run, now_ns);
                 return None;
             }
+            (What::Act(_), Status::Ok) if has_expired(&results) => {
+                self.session_lost(run, now_ns);
+                return None;
+            }
             (What::Act(action), Status::Ok) => {
                 self.contact_ns = self.contact_ns.max(outstanding.sent_ns);
                 self.slots[slot].outstanding = None;
@@ -249,6 +253,12 @@ impl Client {
         }
         true
     }
+}
+
+/// True if the client's lease ended after the SEQUENCE of the request.
+fn has_expired(results: &[OpResult<'_>]) -> bool {
+    let last = results.last().expect("a request has operations");
+    matches!(last.status, Status::Expired | Status::DeadSession)
 }
 
 impl Slot {

@@ -11,11 +11,10 @@ mod actions;
 mod client;
 mod play;
 mod rdma;
-#[allow(dead_code, reason = "the fuzz target uses more of it")]
-mod server;
 mod world;
 
 use dafs_dat::sim::seeds_of_the_day;
+use dafs_testkit_rpc::nfs as server;
 use world::{Seen, World};
 
 /// Number of worlds of a test. `DAFS_WORLDS` overrides it.

@@ -161,7 +161,7 @@ impl<'a> OpContext<'a> {
         let refuses = || self.shared.admits(&handle, origin, flavour).err();
         let refused = known.map_or_else(refuses, |current| current.refused);
         self.frame.current =
-            Some(CurrentHandle { handle, stateid: None, refused, by_machine: false });
+            Some(CurrentHandle { handle, stateid: None, refused, gave_up_state: false });
     }
 
     /// Clears the current file handle (SECINFO consumes it).
@@ -497,8 +497,8 @@ pub(super) struct CurrentHandle {
     stateid: Option<Stateid>,
     /// The reason why the export does not admit the caller.
     pub(super) refused: Option<Status>,
-    /// The client's machine gives up state of this object in this compound.
-    pub(super) by_machine: bool,
+    /// The client's machine has given up state of this object in this compound.
+    pub(super) gave_up_state: bool,
 }
 
 fn resolve(argument: &Stateid, current: Option<CurrentHandle>) -> Result<StateRef, OpError> {

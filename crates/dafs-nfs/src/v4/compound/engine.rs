@@ -170,7 +170,7 @@ impl Runner {
         if decoder.check_apart().is_err() {
             return (number, Err(Status::BadXdr.into()));
         }
-        cx.begin_operation(op_number);
+        cx.begin_operation(op_number, &op, decoder.rest());
         let change_bytes = Class::of(op_number).change_result_bytes();
         // Number and status of this operation are not written yet, and one more status has to fit.
         if change_bytes.is_some_and(|bytes| cx.room() < bytes + RESULT_HEAD_BYTES) {

@@ -88,16 +88,17 @@ struct Lookup<C: Fn() -> u64, D: FnOnce()> {
 
 impl<C: Fn() -> u64, D: FnOnce()> Lookup<C, D> {
     fn run(mut self) {
-        // The operation asks for the others when it runs again.
-        self.queries.truncate(OWNER_LOOKUPS_MAX);
         let end_ns = (self.clock_ns)().saturating_add(OWNER_LOOKUPS_NS);
-        while let Some(query) = self.queries.last() {
+        for _ in 0..OWNER_LOOKUPS_MAX {
+            let Some(query) = self.queries.last() else { return };
             let now_ns = (self.clock_ns)();
             if now_ns >= end_ns || !self.owners.resolve(query, now_ns) {
                 return;
             }
             self.queries.pop();
         }
+        // The operation asks for the others when it runs again.
+        self.queries.clear();
     }
 }
 
@@ -193,5 +194,17 @@ mod tests {
         assert_eq!(asked, OWNER_LOOKUPS_MAX as u64);
         let missing = known.iter().filter(|answer| **answer == OwnerAnswer::Missing);
         assert_eq!(missing.count(), 1);
+    }
+
+    /// Else each turn of the operation would cost the time of a job.
+    #[test]
+    fn a_job_that_fails_gives_up_more_names_than_it_may_ask_for() {
+        let many: Vec<u32> = (4..).take(2 * OWNER_LOOKUPS_MAX).collect();
+        for (first, each_ns) in [(2, 0), (3, 0), (4, OWNER_LOOKUPS_NS)] {
+            let (asked, known) = look_up(&[&[first], &many[1..]].concat(), each_ns);
+            assert_eq!(asked, 1);
+            let failed = known.iter().filter(|answer| **answer == OwnerAnswer::Failed);
+            assert_eq!(failed.count(), if first == 4 { many.len() - 1 } else { many.len() });
+        }
     }
 }

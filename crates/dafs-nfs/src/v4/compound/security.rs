@@ -3,8 +3,9 @@
 //! Invariants
 //! * No operation but SECINFO and SECINFO_NO_NAME uses a handle whose export refuses the caller,
 //!   and those tell flavours alone. The one exception are operations that the client's machine may
-//!   send for its users, and GETATTR of the same object beside one of them: Linux's client sends
-//!   DELEGRETURN and CLOSE with it.
+//!   send for its users, and GETATTR beside one that gives up state: Linux's client sends CLOSE and
+//!   DELEGRETURN behind it. That state must be one that the client has of the same object. Else
+//!   GETATTR answers ACCESS, upon which Linux sends its request again without it.
 //! * WRONGSEC comes only from operations that set a handle or resolve a name. An operation that
 //!   finds a refused handle behind an exempted one answers ACCESS.
 //! * An operation that sets a handle looks at the one that follows: SECINFO must be reached with
@@ -13,7 +14,7 @@
 use super::context::{CurrentHandle, OpContext};
 use crate::v4::protect;
 use crate::v4::status::{OpError, OpResult};
-use dafs_service::Handle;
+use dafs_service::{Handle, StateRef};
 use dafs_wire::nfs4::{Op, OpNum, OpenClaim, Status};
 use dafs_wire::xdr::Decoder;
 
@@ -78,15 +79,57 @@ impl Follower {
 }
 
 impl OpContext<'_> {
-    /// Notes the operation that runs next.
-    pub(super) fn begin_operation(&mut self, number: OpNum) {
+    /// Notes the operation that runs next. `rest` are the operations that follow.
+    pub(super) fn begin_operation(&mut self, number: OpNum, op: &Op<'_>, rest: &[u8]) {
         self.frame.running = Some(number);
-        let may = self.machine_may(number);
-        if let Some(current) = self.frame.current.as_mut() {
-            current.by_machine |= may && protect::gives_up_state(number);
+        if !self.is_wrong_flavour() {
+            self.frame.by_machine = self.machine_may(number);
+            return;
         }
-        let is_beside = self.frame.current.is_some_and(|current| current.by_machine);
-        self.frame.by_machine = may || (number == OpNum::Getattr && is_beside);
+        // If this operation fails, no other one follows.
+        let gives_up = self.gives_up_state(op);
+        if let Some(current) = self.frame.current.as_mut() {
+            current.gave_up_state |= gives_up;
+        }
+        let is_beside = || {
+            let gave_up = self.frame.current.is_some_and(|current| current.gave_up_state);
+            gave_up || self.behind_attributes(rest).is_some_and(|op| self.gives_up_state(&op))
+        };
+        self.frame.by_machine =
+            self.machine_may(number) || (number == OpNum::Getattr && is_beside());
+    }
+
+    /// True if the client's machine gives up state with this operation that the client has of the
+    /// current file.
+    fn gives_up_state(&self, op: &Op<'_>) -> bool {
+        let names = protect::state_given_up(op).filter(|_| self.machine_may_send(op));
+        let found = names.and_then(|stateid| self.state(stateid).ok());
+        let (Some(state), Some(current), Ok(caller)) = (found, self.frame.current, self.caller())
+        else {
+            return false;
+        };
+        // Another version of the state is still state of the client. The operation itself reports
+        // that.
+        let state = StateRef { seqid: 0, ..state };
+        self.service().state.check_state(caller, Some(&current.handle), state).is_ok()
+    }
+
+    /// Returns the first operation of `rest` behind those for attributes.
+    fn behind_attributes<'o>(&self, rest: &'o [u8]) -> Option<Op<'o>> {
+        let mut decoder = Decoder::new(rest);
+        (0..self.left()).find_map(|_| match Op::decode(&mut decoder, self.minor) {
+            Ok(Op::Getattr(_)) => None,
+            other => Some(other.ok()),
+        })?
+    }
+
+    /// The number of operations that follow.
+    fn left(&self) -> u32 {
+        self.frame.op_count.saturating_sub(self.frame.op_index + 1)
+    }
+
+    fn machine_may_send(&self, op: &Op<'_>) -> bool {
+        OpNum::from_u32(op.number()).is_some_and(|number| self.machine_may(number))
     }
 
     fn machine_may(&self, number: OpNum) -> bool {
@@ -99,22 +142,19 @@ impl OpContext<'_> {
     ///
     /// # Errors
     /// `WrongSec` if the next operation would use the handle.
-    pub(crate) fn check_put(&mut self, rest: &[u8]) -> OpResult {
+    pub(crate) fn check_put(&self, rest: &[u8]) -> OpResult {
         if !self.is_wrong_flavour() {
             return Ok(());
         }
-        let left = self.frame.op_count.saturating_sub(self.frame.op_index + 1);
-        match Follower::find(rest, left, self.minor) {
+        match Follower::find(rest, self.left(), self.minor) {
             Follower::Nothing | Follower::Judged => Ok(()),
             Follower::Other(number) if self.machine_may(number) && self.is_secure_here() => Ok(()),
+            // GETATTR looks the state up.
             Follower::Other(OpNum::Getattr)
-                if behind_attributes(rest, left, self.minor).is_some_and(|number| {
-                    protect::gives_up_state(number) && self.machine_may(number)
+                if self.behind_attributes(rest).is_some_and(|op| {
+                    protect::state_given_up(&op).is_some() && self.machine_may_send(&op)
                 }) && self.is_secure_here() =>
             {
-                if let Some(current) = self.frame.current.as_mut() {
-                    current.by_machine = true;
-                }
                 Ok(())
             }
             Follower::Other(_) | Follower::Unknown => Err(Status::WrongSec.into()),
@@ -172,19 +212,6 @@ impl OpContext<'_> {
             Some(_) => Err(Status::Access.into()),
         }
     }
-}
-
-/// Returns the first operation behind those for attributes.
-fn behind_attributes(rest: &[u8], left: u32, minor: u32) -> Option<OpNum> {
-    let mut decoder = Decoder::new(rest);
-    for _ in 0..left {
-        let number = OpNum::from_u32({ decoder }.u32().ok()?)?;
-        if number != OpNum::Getattr {
-            return Some(number);
-        }
-        Op::decode(&mut decoder, minor).ok()?;
-    }
-    None
 }
 
 /// True if an operation may answer WRONGSEC (RFC 8881 2.6.3.1.1.7, 2.6.3.1.2).

@@ -58,9 +58,9 @@ fn check(
     let now_ns = cx.now_ns();
     let (owner, identity) = (client.name(), client.identity());
     let component = &component[..];
-    let flavour = Some(cx.call().who.flavour);
+    let caller = Some(cx.call().origin.nfs_caller(cx.call().who.flavour));
     let security = cx.call().origin.security();
-    let wanted = ForeignUse { owner, identity, component, state, write, flavour, security, now_ns };
+    let wanted = ForeignUse { owner, identity, component, state, write, caller, security, now_ns };
     let age = role.states.check(&wanted).map_err(|error| match error {
         // With any other status a kernel client keeps the layout and retries.
         ServiceError::BadLayout => OpError::Status(Status::PnfsNoLayout),

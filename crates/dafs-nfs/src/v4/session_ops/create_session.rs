@@ -4,8 +4,8 @@
 //! * The sequence id of the client's one slot moves only with a success, whose result is cached for
 //!   retries. A failed request can be repeated with the same sequence id.
 //! * A protected record gets sessions only from its principal, with integrity.
-//! * Only the principal that made the client's record can confirm it. Among callers whose user is
-//!   certain, only that principal gets further sessions.
+//! * Only the principal that made the client's record can confirm it. Without state protection other
+//!   principals get further sessions (RFC 8881 18.36.4), but not other users whom the kernel names.
 //! * A caller that has shown no session of a client gets one only from the client's addresses.
 
 use super::channel;
@@ -31,9 +31,7 @@ pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_
     }
     protect::check(owner.record(), &cx.call().who)?;
     let confirmed = owner.record().is_confirmed();
-    // A caller whose user is only claimed could claim to be this one, unless this one is proven.
-    let is_proven = matches!(owner.principal(), Principal::Gss(_));
-    let matters = !confirmed || is_proven || cx.call().origin.is_certain();
+    let matters = !confirmed || cx.call().origin.is_certain();
     if matters && *owner.principal() != Principal::of(&cx.call().who) {
         return Err(Status::ClidInUse.into());
     }

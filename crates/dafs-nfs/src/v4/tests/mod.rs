@@ -186,9 +186,23 @@ impl World {
         self.send(who, &[&[Op::Sequence(sequence)], ops].concat())
     }
 
-    /// Makes a client with a session that has no state to reclaim.
+    /// Makes the one client with a session that has no state to reclaim.
     fn client(&self, who: &CallerIdentity, protect: StateProtectArgs<'static>) -> Session {
-        let answer = self.send(who, &[exchange_id(1, ExchangeFlags::empty(), protect)]);
+        self.client_of(b"client", who, protect)
+    }
+
+    /// Makes a client of this name.
+    fn client_of(
+        &self,
+        name: &'static [u8],
+        who: &CallerIdentity,
+        protect: StateProtectArgs<'static>,
+    ) -> Session {
+        let Op::ExchangeId(args) = exchange_id(1, ExchangeFlags::empty(), protect) else {
+            unreachable!()
+        };
+        let owner = ClientOwner { owner_id: name, ..args.owner };
+        let answer = self.send(who, &[Op::ExchangeId(ExchangeIdArgs { owner, ..args })]);
         let ResultBody::ExchangeId(exchanged) = answer.body(0) else { panic!() };
         let (client_id, sequence) = (exchanged.client_id, exchanged.sequence_id);
         let answer = self.send(who, &[create_session(client_id, sequence)]);

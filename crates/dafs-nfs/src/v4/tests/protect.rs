@@ -101,6 +101,47 @@ fn nobody_takes_the_client_id_or_lowers_its_protection() {
     assert_eq!(world.next(&who, &mut session, &[]).status(), Status::Ok);
 }
 
+/// pynfs: CSESS9, CSESS10.
+#[test]
+fn a_client_without_protection_is_confirmed_by_its_principal_alone() {
+    let world = private();
+    let who = proves("anna@R", 1000, Flavour::Krb5i);
+    let answer =
+        world.send(&who, &[exchange_id(1, ExchangeFlags::empty(), StateProtectArgs::None)]);
+    let ResultBody::ExchangeId(exchanged) = answer.body(0) else { panic!() };
+    let (client_id, sequence) = (exchanged.client_id, exchanged.sequence_id);
+    let create = |sequence| [create_session(client_id, sequence)];
+    assert_eq!(world.send(&claims(5), &create(sequence)).status(), Status::ClidInUse);
+    assert_eq!(world.send(&who, &create(sequence)).status(), Status::Ok);
+    assert_eq!(world.send(&claims(5), &create(sequence + 1)).status(), Status::Ok);
+}
+
+/// Without protection the name of a client still belongs to its principal while it has state.
+#[test]
+fn the_name_of_a_client_belongs_to_its_principal() {
+    let world = private();
+    let (anna, root) = (proves("anna@R", 1000, Flavour::Krb5p), world.root_of(""));
+    let mut session = world.client(&anna, StateProtectArgs::None);
+    world.file(&proves("root@R", 0, Flavour::Krb5p), &mut session, &root, b"f");
+    let update = ExchangeFlags::UPD_CONFIRMED_REC_A;
+    // One of them has the same user number.
+    for other in [proves("bert@R", 1000, Flavour::Krb5p), claims(1000), claims(0)] {
+        for (verifier, flags, status) in [
+            (1, ExchangeFlags::empty(), Status::ClidInUse),
+            (2, ExchangeFlags::empty(), Status::ClidInUse),
+            (1, update, Status::Perm),
+        ] {
+            let ask = [exchange_id(verifier, flags, StateProtectArgs::None)];
+            assert_eq!(world.send(&other, &ask).status(), status, "{other:?}");
+        }
+    }
+    // With another service it is the same principal.
+    let anna = proves("anna@R", 1000, Flavour::Krb5);
+    let answer = world.send(&anna, &[exchange_id(1, update, StateProtectArgs::None)]);
+    assert_eq!(answer.status(), Status::Ok);
+    assert_eq!(world.next(&anna, &mut session, &[]).status(), Status::Ok);
+}
+
 #[test]
 fn only_the_machine_makes_binds_and_ends_sessions() {
     let world = private();
@@ -176,10 +217,81 @@ fn each_operation_is_judged_alone() {
     let size = || getattr(&[Attr::Size]);
     let ops = [putfh(&file), size(), close(stateid), size(), read(stateid)];
     assert_eq!(world.next(&who, &mut session, &ops).end(), (6, Status::Access));
-    let ops = [putfh(&file), size(), close(stateid), putfh(&root), size()];
-    assert_eq!(world.next(&who, &mut session, &ops).end().0, 4, "it is closed already");
+    let ops = [putfh(&file), size(), close(stateid)];
+    assert_eq!(world.next(&who, &mut session, &ops).end(), (3, Status::Access), "it is closed");
     let ops = [putfh(&root), size()];
     assert_eq!(world.next(&who, &mut session, &ops).end(), (2, Status::WrongSec));
+}
+
+fn layoutreturn(returned: LayoutReturn<'_>) -> Op<'_> {
+    let (reclaim, layout_type, io_mode) = (false, LAYOUT_FILES, 3);
+    Op::Layoutreturn(LayoutreturnArgs { reclaim, layout_type, io_mode, returned })
+}
+
+/// The machine learns attributes of objects that its client has state of, and of no others.
+#[test]
+fn attributes_need_state_of_their_object() {
+    use OpNum::{Close, Delegreturn, Layoutreturn, Locku, OpenDowngrade};
+    let world = private();
+    let (who, owner) = (machine(Flavour::Krb5i), proves("root@R", 0, Flavour::Krb5p));
+    let all = [Close, Delegreturn, Layoutreturn, Locku, OpenDowngrade];
+    let mut session = world.client(&who, all_but(&all));
+    let root = world.root_of("");
+    let (file, stateid) = world.file(&owner, &mut session, &root, b"f");
+    let (_, of_another_file) = world.file(&owner, &mut session, &root, b"g");
+    let of_another_client = {
+        let mut other = world.client_of(b"other", &claims(0), StateProtectArgs::None);
+        world.file(&owner, &mut other, &root, b"f").1
+    };
+    let size = || getattr(&[Attr::Size]);
+    let no_state = [
+        of_another_file,
+        of_another_client,
+        Stateid { seqid: 1, other: [7; 12] },
+        Stateid::ANONYMOUS,
+        Stateid::READ_BYPASS,
+        Stateid::CURRENT,
+        Stateid::INVALID,
+    ];
+    let of_file =
+        |stateid| LayoutReturn::File(ReturnedLayout { offset: 0, length: 1, stateid, body: b"" });
+    let range =
+        |stateid| LockuArgs { kind: LockType::Write, seqid: 0, stateid, offset: 0, length: 1 };
+    let share = |stateid| OpenDowngradeArgs {
+        stateid,
+        seqid: 0,
+        share_access: ShareAccess(ShareAccess::READ),
+        share_deny: DENY_NONE,
+    };
+    let giving_up = |stateid| {
+        [
+            close(stateid),
+            Op::Delegreturn(DelegreturnArgs { stateid }),
+            layoutreturn(of_file(stateid)),
+            Op::Locku(range(stateid)),
+            Op::OpenDowngrade(share(stateid)),
+        ]
+    };
+    for op in no_state.into_iter().flat_map(giving_up) {
+        let ops = [putfh(&file), size(), op];
+        assert_eq!(world.next(&who, &mut session, &ops).end(), (3, Status::Access), "{ops:?}");
+    }
+    // All layouts of a file system, or of all, are state of no object.
+    for wider in [2, 3] {
+        let ops = [putfh(&file), size(), layoutreturn(LayoutReturn::Wider(wider))];
+        assert_eq!(world.next(&who, &mut session, &ops).end(), (2, Status::WrongSec));
+    }
+    // The operation that names the state may fail: its number may be an old one.
+    let ops = [putfh(&root), open(OpenClaim::Null(b"f"))];
+    let answer = world.next(&owner, &mut session, &ops);
+    let ResultBody::Open(opened) = answer.body(2) else { panic!() };
+    assert_eq!(opened.stateid.other, stateid.other);
+    let ops = [putfh(&file), size(), close(stateid)];
+    assert_eq!(world.next(&who, &mut session, &ops).end(), (4, Status::OldStateId));
+    for op in giving_up(opened.stateid).into_iter().rev() {
+        let ops = [putfh(&file), size(), size(), op];
+        assert!(world.next(&who, &mut session, &ops).end().0 > 4, "{ops:?}");
+    }
 }
 
 /// The machine is exempt from the flavours of an export, not from its demand of TLS.

@@ -13,7 +13,7 @@ mod guards;
 pub(crate) mod helper;
 mod lanes;
 mod layout_stats;
-mod layouts;
+pub(crate) mod layouts;
 mod layouts_again;
 mod locks;
 mod persistent;

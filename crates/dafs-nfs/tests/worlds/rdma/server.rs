@@ -52,7 +52,7 @@ impl Server {
 
     /// Returns the number of waiting jobs.
     pub(crate) fn jobs(&self) -> usize {
-        self.pool.len()
+        self.pool.waiting()
     }
 
     pub(crate) fn run_job(&mut self, at: usize) {

@@ -1,16 +1,10 @@
 //! The sizes of replies that carry a verifier and are wrapped.
 
-use super::toy;
+use super::{ALL, toy, world};
 use crate::common::*;
 use dafs_dat::connections::Origin;
-use dafs_nfs::NfsGss;
-use dafs_rpc::gss::{
-    Accepted, Acceptor, Context, ContextLimits, Contexts, GssCall, InitAnswer, Job, PartialContext,
-    accept,
-};
+use dafs_rpc::gss::{Accepted, Context, Contexts, GssCall, InitAnswer, accept};
 use dafs_rpc::{Credential, GssService, Handled, LocalCall};
-use dafs_service::{Flavour, Identities, LocalDirectory, Rule, Rules, UserOf};
-use dafs_store::{MemoryOptions, MemoryStore};
 use dafs_wire::nfs4::*;
 use dafs_wire::rpc::CallHeader;
 use dafs_wire::xdr::Decoder;
@@ -18,49 +12,21 @@ use std::sync::Arc;
 
 const GETFH: Op<'static> = Op::Getfh(GetfhArgs);
 
-struct Door(Arc<Contexts>);
-
-impl Acceptor for Door {
-    fn contexts(&self) -> &Arc<Contexts> {
-        &self.0
-    }
-
-    fn begin(&self) -> Box<dyn PartialContext> {
-        toy::begin()
-    }
-
-    fn run(&self, _: Origin, job: Job) {
-        job();
-    }
-}
-
-/// A server that takes every flavour, and a context of its superuser.
-fn world() -> (World, Arc<Context>) {
-    let mut options = unsquashed();
-    options.admits.flavours = vec![Flavour::Sys, Flavour::Krb5, Flavour::Krb5i, Flavour::Krb5p];
-    let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
-    let world = World::run_of(7, store, options, None);
-    let rule =
-        Rule { pattern: "root@R".parse().unwrap(), user: UserOf::Number(0, 0), trusted: false };
-    let rules = Rules { rules: vec![rule], default_realm: None };
-    let identities = Arc::new(Identities::new(rules, Box::new(LocalDirectory)));
-    identities.resolve("root@R", world.now_ns).unwrap();
-    let contexts = Contexts::new(ContextLimits::default());
+/// A context of the superuser.
+fn established(contexts: &Arc<Contexts>, now_ns: u64) -> Arc<Context> {
     let message =
         toy::init(dafs_wire::rpc::gss::Credential::Init, &toy::ticket(0, 5, 200, "root@R"));
     let mut decoder = Decoder::new(&message);
     let header = CallHeader::decode(&mut decoder).unwrap();
-    let (body, origin, now_ns) = (decoder.rest(), Origin::Sim(1), world.now_ns);
+    let (body, origin) = (decoder.rest(), Origin::Sim(1));
     let call = GssCall { message: &message, header: &header, body, origin, now_ns };
-    let Accepted::Establish { establishing, token } = accept(&contexts, &call, || true) else {
+    let Accepted::Establish { establishing, token } = accept(contexts, &call, || true) else {
         panic!("refused")
     };
     let InitAnswer::Complete { context, .. } = establishing.step(token, now_ns, toy::begin) else {
         panic!("not established")
     };
-    let acceptor = Arc::new(Door(contexts));
-    world.shared.accept_gss(Arc::new(NfsGss { acceptor, identities, owners: None }));
-    (world, context)
+    context
 }
 
 /// Sends the next compound of a session under a context.
@@ -93,7 +59,8 @@ fn next(
 #[test]
 fn verifier_and_wrapping_count_against_the_limit_of_a_reply() {
     const LIMIT: usize = 400;
-    let (mut world, context) = world();
+    let (mut world, contexts) = world(&ALL);
+    let context = established(&contexts, world.now_ns);
     let exchanged = world.exchange(0, b"client", 1);
     let fore = ChannelAttributes { response_bytes_max: LIMIT as u32, ..channel() };
     let args = create_session(exchanged.client_id, exchanged.sequence_id);
