@@ -182,7 +182,7 @@ unsafe impl Send for Callback {}
 unsafe impl Sync for Callback {}
 
 impl Authenticator for Callback {
-    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+    fn start(&self, _binding: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
         let (mut user, mut password) = ([0u8; DAP_PASSWORD_BYTES], [0u8; DAP_PASSWORD_BYTES]);
         let (user_at, password_at) = (user.as_mut_ptr(), password.as_mut_ptr());
         // SAFETY: the application gave the function for this, and the buffers are as large as the

@@ -11,6 +11,7 @@ use crate::lend::Registrations;
 use crate::options::{ConnectOptions, Transport};
 use crate::successor::ClientIdentity;
 use crate::url::DafsUrl;
+use dafs_dat::tls::TlsPeer;
 use dafs_wire::dafs::{Outcome, Reply, Request};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -90,6 +91,11 @@ impl Client {
     /// The end of the session.
     pub fn flush(&self) -> Result<()> {
         self.shared.flush()
+    }
+
+    /// The protection of the connection by TLS, if it has it now.
+    pub fn tls(&self) -> Option<Arc<TlsPeer>> {
+        self.shared.tls()
     }
 
     /// Credits, operations and bytes so far; nothing in a fork of the process that connected.

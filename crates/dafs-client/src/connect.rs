@@ -1,6 +1,6 @@
 //! From a URL to a session: addresses, the choice of the transport, identity, opening.
 
-use crate::core::{CredentialIds, Failure, SessionConfig, SessionCore, Stage, prepare};
+use crate::core::{CredentialIds, Failure, SessionConfig, SessionCore, Stage};
 use crate::driver::{Driver, Shared};
 use crate::error::{Error, Result};
 use crate::file::OPENS;
@@ -43,6 +43,10 @@ pub(crate) fn options_of(url: &DafsUrl, options: &ConnectOptions) -> ConnectOpti
         fence_id: url.fence_id().map(str::to_owned).or(options.fence_id.clone()),
         transport: url.transport().unwrap_or(options.transport),
         wait: url.wait().unwrap_or(options.wait),
+        tls: url.tls().or(options.tls.clone()),
+        danger_clear_passwords: url
+            .danger_clear_passwords()
+            .unwrap_or(options.danger_clear_passwords),
         checksums: url.checksums().unwrap_or(options.checksums),
         connect_timeout: url.connect_timeout().unwrap_or(options.connect_timeout),
         data_servers: url.data_servers().unwrap_or(options.data_servers),
@@ -50,13 +54,14 @@ pub(crate) fn options_of(url: &DafsUrl, options: &ConnectOptions) -> ConnectOpti
     }
 }
 
-/// Opens a session with a data server, which only moves data.
+/// Opens a session with a data server of the server `metadata`, which only moves data.
 pub(crate) fn open_data_server(
     address: SocketAddr,
     options: &ConnectOptions,
+    metadata: &Arc<str>,
 ) -> Result<Arc<Shared>> {
-    let (server, is_data_server) = (address.to_string().into(), true);
-    Target::new(server, options.clone(), is_data_server).open(&[address])
+    let (server, metadata) = (address.to_string().into(), Some(metadata.clone()));
+    Target::new(server, options.clone(), metadata).open(&[address])
 }
 
 /// Opens a session with the server that `url` names. The options of the URL are in `options`
@@ -86,7 +91,7 @@ pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared
     } else {
         format!("{host}:{}", url.port())
     };
-    let target = Target::new(server.into(), options.clone(), false);
+    let target = Target::new(server.into(), options.clone(), None);
     target.open(&target.resolve(url)?)
 }
 
@@ -109,21 +114,21 @@ impl Attempt {
 struct Target {
     options: ConnectOptions,
     server: Arc<str>,
-    /// The session only moves data.
-    is_data_server: bool,
+    /// The metadata server, for a session with a data server.
+    metadata: Option<Arc<str>>,
     until: Instant,
     /// The whole timeout, from the beginning.
     after: Duration,
 }
 
 impl Target {
-    fn new(server: Arc<str>, options: ConnectOptions, is_data_server: bool) -> Self {
+    fn new(server: Arc<str>, options: ConnectOptions, metadata: Option<Arc<str>>) -> Self {
         let (until, after) = (Instant::now() + options.connect_timeout, options.connect_timeout);
         let (until, after) = match Limit::current() {
             Some(limit) if limit.at < until && !limit::is_stopped() => (limit.at, limit.after),
             _ => (until, after),
         };
-        Self { options, server, is_data_server, until, after }
+        Self { options, server, metadata, until, after }
     }
 
     fn open(&self, addresses: &[SocketAddr]) -> Result<Arc<Shared>> {
@@ -160,6 +165,7 @@ impl Target {
 
     fn try_address(&self, address: SocketAddr) -> Result<Arc<Shared>, Attempt> {
         match self.options.transport {
+            _ if self.options.tls.is_some() => self.try_iwarp(address, "TLS is demanded".into()),
             TransportChoice::Iwarp => self.try_iwarp(address, "it was asked for".into()),
             TransportChoice::Shm => {
                 self.try_shm(address, "it was asked for").map_err(|attempt| match attempt {
@@ -189,7 +195,7 @@ impl Target {
         let mut reasons: Vec<String> = Vec::new();
         for name in shm_socket_candidates(address) {
             let usual = ShmConfig::default();
-            let shareable_buffers_max = match self.is_data_server {
+            let shareable_buffers_max = match self.is_data_server() {
                 // The client redoes a transfer that it gives up at a data server, in the same
                 // memory, so the data server must not reach it any more.
                 true => 0,
@@ -214,8 +220,10 @@ impl Target {
     }
 
     fn try_iwarp(&self, address: SocketAddr, why: String) -> Result<Arc<Shared>, Attempt> {
+        let tls = self.options.tls.as_ref().map(|tls| tls.demand(&self.name_of(address)));
         let adapter = IwarpAdapter::new(IwarpConfig {
             crc: self.options.crc,
+            tls: tls.transpose().map_err(Attempt::unreachable)?,
             handshake_timeout: self.options.connect_timeout,
             guarded: true,
             ..IwarpConfig::default()
@@ -230,6 +238,25 @@ impl Target {
                 other => other,
             }
         })
+    }
+
+    /// True if the session only moves data.
+    fn is_data_server(&self) -> bool {
+        self.metadata.is_some()
+    }
+
+    /// The name in the certificate of a server: that of the URL. A data server is known by its
+    /// address alone; on the metadata server's host it has that host's name.
+    fn name_of(&self, address: SocketAddr) -> String {
+        let is_at = |host: &str| {
+            let found = resolve::addresses(host, address.port(), self.until).unwrap_or_default();
+            found.iter().any(|found| found.ip() == address.ip())
+        };
+        match self.metadata.as_deref().map(host_of) {
+            Some(host) if is_at(host) => host.to_owned(),
+            Some(_) => address.ip().to_string(),
+            None => host_of(&self.server).to_owned(),
+        }
     }
 
     fn open_session(
@@ -257,8 +284,8 @@ impl Target {
                 (_, Some(failure)) => return Err(Attempt::unreachable(failure)),
                 _ => {}
             }
-            if let Some(authenticator) = driver.begin_proof(now) {
-                driver.give_proof(prepare(&*authenticator));
+            if let Some(order) = driver.begin_proof(now) {
+                driver.give_proof(order.prepare());
                 continue;
             }
             if now >= self.until {
@@ -310,7 +337,9 @@ impl Target {
         config.requests = options.requests.max(1);
         config.inline_bytes = options.inline_bytes;
         config.always_direct = kind == TransportKind::Shm;
-        config.is_data_server = self.is_data_server;
+        config.is_data_server = self.is_data_server();
+        // A data server's ticket is of use for one device, and has the form of a password.
+        config.clear_passwords = options.danger_clear_passwords || self.is_data_server();
         config
     }
 }
@@ -370,7 +399,7 @@ mod tests {
         };
         let both = |options: &str| {
             let url = DafsUrl::parse(&format!("dafs://host/{options}")).unwrap();
-            let target = Target::new("host".into(), options_of(&url, &given), false);
+            let target = Target::new("host".into(), options_of(&url, &given), None);
             let config = target.session_config(TransportKind::Iwarp);
             let fence_id = config.fence_id.clone().unwrap();
             (target.options.clone(), config.recovery, config.checksums, fence_id)

@@ -78,9 +78,10 @@ impl GssAuthenticator {
 }
 
 impl Authenticator for GssAuthenticator {
-    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+    fn start(&self, binding: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
         let (initiator, target) = (self.initiator()?, self.target.clone());
-        Ok(Box::new(Context { initiator, target, state: State::New }))
+        let binding = binding.map(Box::from);
+        Ok(Box::new(Context { initiator, target, binding, state: State::New }))
     }
 
     /// The library may ask a KDC.
@@ -93,6 +94,8 @@ impl Authenticator for GssAuthenticator {
 struct Context {
     initiator: Arc<dyn Initiate>,
     target: ServiceName,
+    /// The channel binding of the connection.
+    binding: Option<Box<[u8]>>,
     state: State,
 }
 
@@ -114,7 +117,8 @@ impl Context {
                 return Err("the server asks for more tokens than the mechanism has".into());
             }
         };
-        let wanted = Wanted { target: &self.target, mutual: true, bindings: None };
+        let wanted =
+            Wanted { target: &self.target, mutual: true, bindings: self.binding.as_deref() };
         match self.initiator.initiate(pending, &wanted, token) {
             Step::Continue { pending, token } => {
                 self.state = State::Pending(pending);
@@ -174,7 +178,7 @@ mod tests {
     /// An exchange up to the acceptor's last answer.
     fn run(rounds: u8, acceptor: &ToyAcceptor) -> (Box<dyn Exchange>, Challenge) {
         let initiator = Arc::new(toy(3).initiator("anna@TOY", rounds, u64::MAX >> 32));
-        let mut exchange = GssAuthenticator::by(initiator, service()).start().unwrap();
+        let mut exchange = GssAuthenticator::by(initiator, service()).start(None).unwrap();
         let (mut challenge, mut state) = (None, None);
         for round in 1.. {
             let proof = exchange.prove(challenge.as_ref()).unwrap();
@@ -231,7 +235,7 @@ mod tests {
     fn a_function_that_tells_credentials_may_fail() {
         let refused = |tell: Arc<Tell>| {
             let authenticator = GssAuthenticator::new("server", tell).unwrap();
-            authenticator.start().map(drop).unwrap_err()
+            authenticator.start(None).map(drop).unwrap_err()
         };
         assert_eq!(refused(Arc::new(|| Err("locked".into()))), "locked");
         assert!(refused(Arc::new(|| panic!("none"))).contains("has panicked"));

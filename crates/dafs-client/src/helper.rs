@@ -7,7 +7,7 @@
 //!   for those that do.
 //! * A panic does not end the thread: the lease is kept alive.
 
-use crate::core::{Authenticator, prepare};
+use crate::core::ProofOrder;
 use crate::driver::Shared;
 use crate::limits::{BACK_TICK_DRIVEN, HELPER_TICK};
 use dafs_dat::Instant;
@@ -109,18 +109,20 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
 
 /// Has a proof of identity made on a thread of its own: it may wait for other machines, and this one keeps the
 /// lease alive.
-fn make_proof(client: &Arc<Shared>, authenticator: Arc<dyn Authenticator>) {
-    let shared = Arc::downgrade(client);
+fn make_proof(client: &Arc<Shared>, order: ProofOrder) {
+    let (shared, order) = (Arc::downgrade(client), Arc::new(order));
+    let ordered = order.clone();
     let work = move || {
-        let prepared = confined(|| prepare(&*authenticator));
-        let prepared = prepared.unwrap_or_else(|| Err("a panic of the authenticator".into()));
+        let prepared = confined(|| order.prepare());
+        let prepared =
+            prepared.unwrap_or_else(|| order.refuse("a panic of the authenticator".into()));
         if let Some(client) = shared.upgrade() {
             client.give_proof(prepared);
         }
     };
     let started = std::thread::Builder::new().name("dafs-proof".into()).spawn(work);
     if let Err(error) = started {
-        client.give_proof(Err(error.to_string()));
+        client.give_proof(ordered.refuse(error.to_string()));
     }
 }
 
@@ -160,8 +162,8 @@ fn look(bell: &Bell, client: &Arc<Shared>, seen: &mut u64, idle_ticks: &mut u32)
         time.min(listens_every.unwrap_or(SLEEP_MAX)).clamp(HELPER_TICK, SLEEP_MAX)
     };
     drop(driver);
-    if let Some(authenticator) = proof {
-        make_proof(client, authenticator);
+    if let Some(order) = proof {
+        make_proof(client, order);
     }
     client.answer_questions();
     time

@@ -90,6 +90,7 @@ mod outcome;
 mod path;
 mod pending;
 pub mod posix;
+pub mod program;
 mod resolve;
 mod seek;
 mod span;
@@ -134,8 +135,8 @@ pub use crate::limit::{interruptible, within};
 pub use crate::lock::{LockError, LockHolder, LockRange};
 pub use crate::open::{Create, OpenOptions, ShareAccess, ShareDeny};
 pub use crate::options::{
-    Authentication, ByteOrder, ConnectOptions, Credential, GssSource, Transport, TransportChoice,
-    TransportKind, WaitPolicy,
+    Authentication, ByteOrder, ConnectOptions, Credential, GssSource, TlsOptions, Transport,
+    TransportChoice, TransportKind, TransportSecurity, WaitPolicy,
 };
 pub use crate::path::{Follow, Found, Place};
 pub use crate::pending::Pending;
@@ -145,6 +146,7 @@ pub use crate::url::{DafsUrl, UrlError};
 pub use crate::write_state::WriteState;
 pub use crate::xattrs::SetXattr;
 pub use dafs_dat::descriptors;
+pub use dafs_dat::tls::TlsPeer;
 pub use dafs_mem::{Site, VolatileSlice};
 pub use dafs_wire::dafs::{Procedure, Status, Verifier};
 pub use dafs_wire::path::SplitPath;

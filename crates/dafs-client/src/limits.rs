@@ -285,3 +285,6 @@ pub(crate) const LAYOUT_CHANNEL_PAUSE: Duration = Duration::from_millis(2);
 /// through the server may make it too old each time, so in the end this write goes through the
 /// server, too.
 pub(crate) const OUTGROWN_TRIES: u32 = 2;
+
+/// Most levels of scripts interpreted by scripts, as Linux counts them.
+pub(crate) const INTERPRETERS_MAX: usize = 5;

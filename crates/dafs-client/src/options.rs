@@ -10,9 +10,13 @@ use crate::limits::{
 use crate::successor::ClientIdentity;
 use crate::url::DafsUrl;
 pub use dafs_dat::WaitPolicy;
+use dafs_dat::tls::ClientTls;
+pub use dafs_tls::TransportSecurity;
+use dafs_tls::{ClientFiles, Protocol, ReloadingClient};
 pub use dafs_wire::dafs::ByteOrder;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +85,38 @@ impl fmt::Display for Transport {
     }
 }
 
+/// The demand of TLS below the transport. Every connection of the session has it, or is not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// `Tls`, or `Mtls` to use only servers that verify their clients, too.
+    pub least: TransportSecurity,
+    /// The file with the authorities that vouch for the server; `None` for those of the system.
+    pub authorities: Option<PathBuf>,
+    /// The files with the certificate of this client and its key.
+    pub own: Option<(PathBuf, PathBuf)>,
+}
+
+impl Default for TlsOptions {
+    fn default() -> Self {
+        Self { least: TransportSecurity::Tls, authorities: None, own: None }
+    }
+}
+
+impl TlsOptions {
+    /// Reads the files, for a server whose certificate has `name`.
+    pub(crate) fn demand(&self, name: &str) -> Result<ClientTls, String> {
+        let (certificate, key) = self.own.clone().unzip();
+        let authorities = self.authorities.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
+        let files = ClientFiles { authorities, revocations: None, certificate, key };
+        let files = ReloadingClient::open(files, dafs_dat::tls::now_seconds());
+        let files = Arc::new(files.map_err(|error| error.to_string())?);
+        Ok(ClientTls::new(files, name, self.least, Protocol::Dafs))
+    }
+}
+
+/// The authorities that the system trusts, as Debian installs them.
+const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
 /// The identity on whose behalf requests are made, if the server trusts this client to name it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Credential {
@@ -106,7 +142,8 @@ pub enum Authentication {
     /// Not at all; the server accepts it only from addresses that it trusts.
     #[default]
     None,
-    /// A name and a password, in clear text on the wire.
+    /// A name and a password, in clear text inside the connection: see
+    /// [`danger_clear_passwords`](ConnectOptions::danger_clear_passwords).
     Text {
         /// The name.
         id: String,
@@ -186,7 +223,7 @@ impl Authentication {
 struct Nothing(String);
 
 impl Authenticator for Nothing {
-    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+    fn start(&self, _binding: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
         Err(self.0.clone())
     }
 }
@@ -198,7 +235,7 @@ impl<F> Authenticator for Callback<F>
 where
     F: Fn() -> Result<(String, String), String> + Send + Sync,
 {
-    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+    fn start(&self, _binding: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
         // A panic would leave the session half connected.
         let told = std::panic::catch_unwind(AssertUnwindSafe(&self.0));
         let (id, password) = told.unwrap_or_else(|_| {
@@ -236,8 +273,13 @@ pub struct ConnectOptions {
     pub authentication: Authentication,
     /// DAFS checksums over messages and data.
     pub checksums: bool,
-    /// CRC32C on iWARP.
+    /// CRC32C on iWARP. TLS has checks of its own.
     pub crc: bool,
+    /// TLS below iWARP; shared memory is not used then. A `dafss://` URL overrides this.
+    pub tls: Option<TlsOptions>,
+    /// A password may leave this host in clear text. Otherwise it is sent inside TLS and to servers
+    /// on this host only. A URL with `danger-clear-passwords=` overrides this.
+    pub danger_clear_passwords: bool,
     /// The byte order of the session; the server follows the client (DAFS 2).
     pub byte_order: ByteOrder,
     /// Time for connecting and opening the session.
@@ -286,6 +328,8 @@ impl Default for ConnectOptions {
             authentication: Authentication::default(),
             checksums: false,
             crc: false,
+            tls: None,
+            danger_clear_passwords: false,
             byte_order: ByteOrder::NATIVE,
             connect_timeout: CONNECT_TIMEOUT,
             deadline: Some(OPERATION_DEADLINE),

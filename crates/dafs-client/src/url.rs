@@ -1,4 +1,4 @@
-//! `dafs://[user@]host[:port]/path[?option=value&...]`.
+//! `dafs://[user@]host[:port]/path[?option=value&...]`, and `dafss://` for the same inside TLS.
 //!
 //! Invariants
 //! * A parsed URL has a host, a port and an absolute path of raw bytes without a zero byte.
@@ -8,7 +8,7 @@ mod options;
 
 use crate::gss::GssCredentials;
 use crate::limits::DEFAULT_PORT;
-use crate::options::{TransportChoice, WaitPolicy};
+use crate::options::{TlsOptions, TransportChoice, WaitPolicy};
 use dafs_wire::host::{address_of, in_url};
 use dafs_wire::path::{absolute, below};
 use options::Options;
@@ -27,6 +27,9 @@ const USER: &AsciiSet = &PATH.add(b'/').add(b':').add(b'@').add(b'[').add(b']');
 
 const SCHEME: &str = "dafs://";
 
+/// The scheme that demands TLS.
+const SECURE_SCHEME: &str = "dafss://";
+
 /// The address of a file: server and path.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct DafsUrl {
@@ -34,6 +37,8 @@ pub struct DafsUrl {
     host: String,
     port: u16,
     path: Vec<u8>,
+    /// The scheme is `dafss`.
+    is_secure: bool,
     options: Options,
 }
 
@@ -66,8 +71,9 @@ pub enum UrlError {
     #[error(
         "\"{0}\" is no option of a URL; there are fence-id=NAME, recovery=SECONDS, \
          deadline=SECONDS, connect-timeout=SECONDS, transport=auto|iwarp|shm, \
-         wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no and sec=gss, with & between them. Write %3F if \
-         the '?' is part of a name"
+         wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no, sec=gss and danger-clear-passwords=yes|no, for \
+         dafss:// also xprtsec=tls|mtls, ca=FILE, cert=FILE and key=FILE, with & between them. Write %3F if the '?' \
+         is part of a name"
     )]
     Option(String),
     /// A fragment.
@@ -87,8 +93,16 @@ pub enum UrlError {
          sec=gss&keytab=FILE with principal=NAME or without"
     )]
     Gss(&'static str),
+    /// Options of TLS that do not fit together, or the URL.
+    #[error(
+        "the URL gives {0}; write dafss://HOST/PATH?ca=FILE to trust other authorities than the system's, and \
+         cert=FILE&key=FILE to show a certificate"
+    )]
+    Tls(&'static str),
     /// Another scheme or none.
-    #[error("\"{0}\" does not start with dafs://; write dafs://HOST[:PORT]/PATH")]
+    #[error(
+        "\"{0}\" does not start with dafs:// or dafss://; write dafs://HOST[:PORT]/PATH, or dafss:// for TLS"
+    )]
     Scheme(String),
     /// The same option again.
     #[error("the URL gives {0} twice; leave one of them out")]
@@ -117,6 +131,7 @@ impl DafsUrl {
             host: host.into(),
             port,
             path: absolute(path),
+            is_secure: false,
             options: Options::default(),
         })
     }
@@ -126,11 +141,15 @@ impl DafsUrl {
     /// # Errors
     /// The error in the text, with the correct notation.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
-        let scheme = text.get(..SCHEME.len()).unwrap_or(text);
-        if !scheme.eq_ignore_ascii_case(SCHEME) {
-            return Err(UrlError::Scheme(text.into()));
-        }
-        let rest = &text[SCHEME.len()..];
+        let after = |scheme: &str| {
+            let (start, rest) = text.split_at_checked(scheme.len())?;
+            start.eq_ignore_ascii_case(scheme).then_some(rest)
+        };
+        let (is_secure, rest) = match (after(SCHEME), after(SECURE_SCHEME)) {
+            (Some(rest), _) => (false, rest),
+            (None, Some(rest)) => (true, rest),
+            (None, None) => return Err(UrlError::Scheme(text.into())),
+        };
         if let Some(mark) = rest.find('#').map(|at| rest.as_bytes()[at]) {
             return Err(UrlError::Query(char::from(mark), mark));
         }
@@ -138,6 +157,7 @@ impl DafsUrl {
             Some((rest, options)) => (rest, Options::parse(options)?),
             None => (rest, Options::default()),
         };
+        options.check_tls(is_secure)?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (user, host_port) = match authority.rsplit_once('@') {
             Some((user, host_port)) => (Some(parse_user(user)?), host_port),
@@ -148,7 +168,7 @@ impl DafsUrl {
         if path.contains(&0) {
             return Err(UrlError::NulInPath);
         }
-        Ok(Self { user, host, port, path: absolute(&path), options })
+        Ok(Self { user, host, port, path: absolute(&path), is_secure, options })
     }
 
     /// The user named before the host.
@@ -216,9 +236,19 @@ impl DafsUrl {
         self.options.gss()
     }
 
+    /// The demand of TLS.
+    pub fn tls(&self) -> Option<TlsOptions> {
+        self.is_secure.then(|| self.options.tls())
+    }
+
+    /// True when a password may leave this host in clear text.
+    pub fn danger_clear_passwords(&self) -> Option<bool> {
+        self.options.danger_clear_passwords
+    }
+
     /// True when both ask for sessions of the same kind.
     pub fn has_options_of(&self, other: &Self) -> bool {
-        self.options == other.options
+        (self.is_secure, &self.options) == (other.is_secure, &other.options)
     }
 
     /// The same server with another path.
@@ -304,7 +334,7 @@ impl FromStr for DafsUrl {
 
 impl fmt::Display for DafsUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(SCHEME)?;
+        f.write_str(if self.is_secure { SECURE_SCHEME } else { SCHEME })?;
         if let Some(user) = &self.user {
             write!(f, "{}@", percent_encode(user.as_bytes(), USER))?;
         }
@@ -326,6 +356,7 @@ impl fmt::Debug for DafsUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_tls::TransportSecurity;
     use proptest::prelude::*;
 
     fn parts(text: &str) -> (Option<String>, String, u16, Vec<u8>) {
@@ -353,6 +384,12 @@ mod tests {
     fn a_wrong_url_names_the_remedy() {
         let cases = [
             ("http://host/", "does not start with dafs://"),
+            ("dafs://h/a?ca=/c", "a file of TLS without dafss://"),
+            ("dafs://h/a?xprtsec=tls", "xprtsec=tls or mtls without dafss://"),
+            ("dafss://h/a?xprtsec=none", "is no option"),
+            ("dafss://h/a?cert=/c", "a certificate or a key alone"),
+            ("dafss://h/a?xprtsec=mtls", "mtls without a certificate"),
+            ("dafss://h/a?transport=shm", "transport=shm with TLS"),
             ("host:/path", "does not start with dafs://"),
             ("dafs:///path", "names no host"),
             ("dafs://:1/", "names no host"),
@@ -420,6 +457,21 @@ mod tests {
         assert_eq!(url.data_servers(), Some(false));
         let other = DafsUrl::parse("dafs://h/a").unwrap();
         assert!(!url.has_options_of(&other) && url.has_options_of(&url.join(b"b").unwrap()));
+    }
+
+    #[test]
+    fn another_scheme_demands_tls() {
+        let text = "dafss://h/a?xprtsec=mtls&ca=/x%20y&cert=c&key=k&danger-clear-passwords=no";
+        let url = DafsUrl::parse(text).unwrap();
+        let tls = url.tls().unwrap();
+        assert_eq!((tls.least, tls.authorities), (TransportSecurity::Mtls, Some("/x y".into())));
+        assert_eq!(tls.own, Some(("c".into(), "k".into())));
+        assert_eq!(url.to_string().replace("%2F", "/"), text);
+        let (plain, short) = (DafsUrl::parse("dafs://h/"), DafsUrl::parse("DAFSS://h/"));
+        let (plain, short) = (plain.unwrap(), short.unwrap());
+        assert_eq!((plain.tls(), short.tls()), (None, Some(TlsOptions::default())));
+        assert_eq!(short.to_string(), "dafss://h/");
+        assert!(!plain.has_options_of(&short));
     }
 
     #[test]

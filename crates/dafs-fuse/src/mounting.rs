@@ -31,8 +31,8 @@ const FILE_SYSTEM_TYPES: [&[u8]; 2] = [b"fuse.dafs", b"fuse"];
 /// The kernel's list of all mounts.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// The start of their sources.
-const SOURCE_START: &[u8] = b"dafs://";
+/// The starts of their sources.
+const SOURCE_STARTS: [&[u8]; 2] = [b"dafs://", b"dafss://"];
 
 /// Options of a mount.
 #[derive(Debug, Clone)]
@@ -375,7 +375,9 @@ fn top<'a>(list: &'a [u8], point: &[u8]) -> Option<Listed<'a>> {
         }
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let is_ours = rest.next().is_some_and(|kind| FILE_SYSTEM_TYPES.contains(&kind))
-            && rest.next().is_some_and(|source| source.starts_with(SOURCE_START));
+            && rest
+                .next()
+                .is_some_and(|source| SOURCE_STARTS.iter().any(|start| source.starts_with(start)));
         Some(Listed { device, is_ours })
     })
 }

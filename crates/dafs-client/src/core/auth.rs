@@ -84,11 +84,12 @@ impl fmt::Display for ProofMethod {
 
 /// A source of proofs; one client asks it afresh for every session, and for each other channel of a session.
 pub trait Authenticator: Send + Sync {
-    /// Begins a run of the mechanism.
+    /// Begins a run of the mechanism, for a connection with this channel binding (RFC 5056), if it has
+    /// one. A mechanism that can bind its proofs to it must do so.
     ///
     /// # Errors
     /// The reason why there is no proof, for the user.
-    fn start(&self) -> Result<Box<dyn Exchange>, String>;
+    fn start(&self, binding: Option<&[u8]>) -> Result<Box<dyn Exchange>, String>;
 
     /// True if the first proof of an exchange may wait for other machines. Then it is made without the session's
     /// lock: by the thread that opens the session, and later by one of the library.
@@ -129,7 +130,7 @@ impl Fixed {
 }
 
 impl Authenticator for Fixed {
-    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+    fn start(&self, _binding: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
         Ok(Self::exchange(self.0.clone()))
     }
 }

@@ -65,6 +65,8 @@ pub struct SessionConfig {
     /// The other end is a data server, which only moves data: it has no root, and ignores
     /// credentials.
     pub is_data_server: bool,
+    /// Passwords, and tickets of data servers, may travel in clear text over the network.
+    pub clear_passwords: bool,
 }
 
 impl fmt::Debug for SessionConfig {
@@ -100,6 +102,7 @@ impl SessionConfig {
             recovery: None,
             always_direct: false,
             is_data_server: false,
+            clear_passwords: false,
         }
     }
 }

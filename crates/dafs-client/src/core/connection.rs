@@ -2,6 +2,7 @@
 
 use super::call::Flight;
 use super::messages::MessagePool;
+use super::proofs::ProofChannel;
 use super::streams::Streams;
 use dafs_dat::{Adapter, EndpointId, Instant, ProtectionDomain};
 
@@ -14,6 +15,8 @@ pub(crate) struct Connection {
     pub(crate) endpoint: Option<EndpointId>,
     /// The peer has answered, and can reach the memory.
     pub(crate) established: bool,
+    /// The protection of proofs on it, once it is established.
+    pub(crate) channel: ProofChannel,
     pub(crate) streams: Streams,
     /// Requests outstanding, by stream.
     pub(crate) flights: Vec<Option<Flight>>,
@@ -43,6 +46,7 @@ impl Connection {
             domain,
             endpoint: None,
             established: false,
+            channel: ProofChannel::default(),
             streams: Streams::new(requests_max),
             flights: (0..requests_max).map(|_| None).collect(),
             sends: MessagePool::new(domain, request_bytes, slots),

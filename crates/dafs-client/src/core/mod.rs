@@ -81,5 +81,5 @@ pub use config::{CredentialIds, SessionConfig, SessionInfo};
 pub use failure::Failure;
 pub(crate) use memory::Pieces;
 pub use memory::{Piece, RegisteredMemory};
-pub use proofs::{Prepared, prepare};
+pub use proofs::{Prepared, ProofChannel, ProofOrder};
 pub use session::{SessionCore, SessionStats, Stage};

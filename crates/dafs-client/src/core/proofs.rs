@@ -3,17 +3,20 @@
 //! Invariants
 //! * One exchange is under way at a time, besides that of the back-control channel.
 //! * A server that does not prove its own identity, where the mechanism has that, gets no request.
+//! * A proof that is bound to a connection is sent on that one alone.
+//! * No password leaves this host in clear text, unless the configuration allows it.
 //! * No proof whose making may wait for other machines is made here, where the session is locked.
 //! * A renewal that fails is repeated until one succeeds. The session goes on meanwhile, for as long as the server
 //!   accepts the last proof.
 
 use super::auth::{Authenticator, Challenge, Exchange, Proof, Proven};
 use super::call::{Purpose, ReplyMessage};
+use super::config::SessionConfig;
 use super::failure::Failure;
 use super::opening::auth_request;
 use super::session::{SessionCore, Stage};
 use crate::limits::{AUTH_STEPS_MAX, RENEWAL_MARGIN_MAX, RENEWAL_PAUSE};
-use dafs_dat::{Adapter, Instant};
+use dafs_dat::{Adapter, EndpointId, Instant};
 use dafs_wire::dafs::{AuthResult, ClientAuth, ErrorBody, Outcome, Reply, Request, Status};
 use std::fmt;
 use std::sync::Arc;
@@ -54,14 +57,81 @@ pub(super) enum Awaited {
     UnderWay,
 }
 
-/// The first proof of an exchange that was begun elsewhere, or the reason why there is none.
-pub type Prepared = Result<(Box<dyn Exchange>, Proof), String>;
+/// The protection of a connection, as far as proofs depend on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProofChannel {
+    /// The channel binding (RFC 9266): a proof with it is of no use on another connection.
+    binding: Option<Box<[u8]>>,
+    /// No other host reads what the connection carries.
+    is_protected: bool,
+}
 
-/// Begins an exchange and makes its first proof. That may wait for other machines.
-pub fn prepare(authenticator: &dyn Authenticator) -> Prepared {
-    let mut exchange = authenticator.start()?;
-    let proof = exchange.prove(None)?;
-    Ok((exchange, proof))
+impl ProofChannel {
+    /// The protection of a connection of `adapter`.
+    pub(crate) fn of(adapter: &dyn Adapter, endpoint: Option<EndpointId>) -> Self {
+        let peer = endpoint.and_then(|endpoint| adapter.peer(endpoint)).unwrap_or_default();
+        Self { binding: peer.binding().map(Box::from), is_protected: peer.is_protected() }
+    }
+
+    /// Refuses a password that other hosts could read.
+    pub(super) fn check(&self, proof: &Proof, config: &SessionConfig) -> Result<(), String> {
+        let is_allowed = self.is_protected || config.clear_passwords;
+        match proof {
+            Proof::Text { .. } if !is_allowed => {
+                Err("this client sends no password in clear text \
+                 over the network; use dafss:// or sec=gss, or allow it by \
+                 danger-clear-passwords=yes in the URL"
+                    .to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A proof that is due, on a connection.
+pub struct ProofOrder {
+    authenticator: Arc<dyn Authenticator>,
+    channel: ProofChannel,
+}
+
+/// The first proof of an exchange that was begun elsewhere, or the reason why there is none.
+pub struct Prepared {
+    made: Result<(Box<dyn Exchange>, Proof), String>,
+    channel: ProofChannel,
+}
+
+impl ProofOrder {
+    pub(super) fn new(authenticator: &Arc<dyn Authenticator>, channel: &ProofChannel) -> Self {
+        Self { authenticator: authenticator.clone(), channel: channel.clone() }
+    }
+
+    /// Begins an exchange and makes its first proof. That may wait for other machines.
+    pub fn prepare(&self) -> Prepared {
+        let made = self.authenticator.start(self.channel.binding.as_deref());
+        let made = made.and_then(|mut exchange| {
+            let proof = exchange.prove(None)?;
+            Ok((exchange, proof))
+        });
+        Prepared { made, channel: self.channel.clone() }
+    }
+
+    /// There is no proof, for this reason.
+    pub fn refuse(&self, reason: String) -> Prepared {
+        Prepared { made: Err(reason), channel: self.channel.clone() }
+    }
+}
+
+impl Prepared {
+    /// The proof, if it may be sent on this connection.
+    pub(super) fn checked(
+        self,
+        channel: &ProofChannel,
+        config: &SessionConfig,
+    ) -> Result<(Box<dyn Exchange>, Proof), String> {
+        let (exchange, proof) = self.made?;
+        channel.check(&proof, config)?;
+        Ok((exchange, proof))
+    }
 }
 
 /// The server's answer, for the mechanism.
@@ -84,17 +154,22 @@ impl SessionCore {
     /// Opens the session on a connection, at once or when the driver has had a proof made.
     pub(super) fn open(&mut self, adapter: &mut dyn Adapter) {
         self.proofs = Proofs::default();
-        let authenticator = self.link.config.authenticator.clone();
-        if authenticator.may_wait() {
+        self.link.conn.channel = ProofChannel::of(adapter, self.link.conn.endpoint);
+        if self.link.config.authenticator.may_wait() {
             self.proofs.opening = Awaited::Wanted;
         } else {
-            self.open_with(adapter, prepare(&*authenticator));
+            self.open_with(adapter, self.order().prepare());
         }
+    }
+
+    /// A proof for the operation channel.
+    fn order(&self) -> ProofOrder {
+        ProofOrder::new(&self.link.config.authenticator, &self.link.conn.channel)
     }
 
     fn open_with(&mut self, adapter: &mut dyn Adapter, prepared: Prepared) {
         self.proofs.opening = Awaited::Over;
-        match prepared {
+        match prepared.checked(&self.link.conn.channel, &self.link.config) {
             Ok((exchange, proof)) => {
                 self.proofs.run = Some(Run(exchange));
                 self.send_connect(adapter, proof);
@@ -113,7 +188,9 @@ impl SessionCore {
         }
         let run = self.proofs.run.as_mut();
         let run = run.ok_or_else(|| Failure::protocol("the server asks for more than nothing"))?;
-        run.0.prove(Some(&challenge_of(answer))).map_err(Failure::refused)
+        let proof = run.0.prove(Some(&challenge_of(answer))).map_err(Failure::refused)?;
+        let checked = self.link.conn.channel.check(&proof, &self.link.config);
+        checked.map(|()| proof).map_err(Failure::refused)
     }
 
     /// The server has accepted the proof.
@@ -140,32 +217,49 @@ impl SessionCore {
         }
     }
 
-    /// Begins a proof that is due. The caller has [`prepare`] make it, where that may wait, and hands it to
+    /// Begins a proof that is due. The caller makes it where that may wait, and hands it to
     /// [`give_proof`](Self::give_proof).
-    pub fn begin_proof(&mut self, now: Instant) -> Option<Arc<dyn Authenticator>> {
+    pub fn begin_proof(&mut self, now: Instant) -> Option<ProofOrder> {
         self.proof_due_at().filter(|at| *at <= now)?;
         match (self.proofs.opening, self.back.proof) {
             (Awaited::Wanted, _) => self.proofs.opening = Awaited::UnderWay,
-            (_, Awaited::Wanted) => self.back.proof = Awaited::UnderWay,
+            (_, Awaited::Wanted) => {
+                self.back.proof = Awaited::UnderWay;
+                let channel = self.back.proof_channel();
+                return Some(ProofOrder::new(&self.link.config.authenticator, &channel));
+            }
             _ => self.proofs.renewing = true,
         }
-        Some(self.link.config.authenticator.clone())
+        Some(self.order())
     }
 
     /// Sends a prepared proof, for whatever it is due now.
     pub fn give_proof(&mut self, adapter: &mut dyn Adapter, prepared: Prepared, now: Instant) {
         self.link.now = now;
+        // The connection may be another one than that for which it was made, and then a proof that
+        // is bound to that one is made again.
+        let is_for = |channel: &ProofChannel| prepared.channel == *channel;
+        let (is_for_own, is_for_back) =
+            (is_for(&self.link.conn.channel), is_for(&self.back.proof_channel()));
         match self.stage {
-            // The connection may be another one than that for which it was made.
             Stage::Opening | Stage::Recovering
                 if self.proofs.opening != Awaited::Over && self.link.conn.established =>
             {
-                self.open_with(adapter, prepared);
+                match is_for_own {
+                    true => self.open_with(adapter, prepared),
+                    false => self.proofs.opening = Awaited::Wanted,
+                }
             }
             Stage::Ready | Stage::Closing if self.back.proof != Awaited::Over => {
-                self.bind_back(adapter, prepared);
+                match is_for_back {
+                    true => self.bind_back(adapter, prepared),
+                    false => self.back.proof = Awaited::Wanted,
+                }
             }
-            Stage::Ready if self.proofs.renewing => self.renew(adapter, prepared),
+            Stage::Ready if self.proofs.renewing => match is_for_own {
+                true => self.renew(adapter, prepared),
+                false => self.proofs.renewing = false,
+            },
             _ => {}
         }
     }
@@ -187,7 +281,7 @@ impl SessionCore {
     }
 
     fn renew(&mut self, adapter: &mut dyn Adapter, prepared: Prepared) {
-        let (exchange, proof) = match prepared {
+        let (exchange, proof) = match prepared.checked(&self.link.conn.channel, &self.link.config) {
             Ok(prepared) => prepared,
             Err(reason) => return self.renew_later(&reason),
         };

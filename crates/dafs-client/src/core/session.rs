@@ -18,8 +18,8 @@ use super::orphans::Orphans;
 use super::proofs::Proofs;
 use super::recovery::Recovery;
 use dafs_dat::{
-    Adapter, Address, Completion, ConnectError, Event, Instant, Operation, RegisterError,
-    WorkStatus,
+    Adapter, Address, Completion, ConnectError, EndpointId, Event, Instant, Operation,
+    RegisterError, WorkStatus,
 };
 use dafs_mem::{Buffer, Inaccessible};
 use dafs_wire::dafs::ByteOrder;
@@ -116,6 +116,11 @@ impl SessionCore {
         };
         core.link.dial(adapter)?;
         Ok(core)
+    }
+
+    /// The operation channel's connection.
+    pub(crate) fn endpoint(&self) -> Option<EndpointId> {
+        self.link.conn.endpoint
     }
 
     /// The state of the session.

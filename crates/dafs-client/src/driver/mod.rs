@@ -43,6 +43,7 @@ use crate::pending::Moved;
 use crate::span::OUTSIDE;
 use crate::wakeup::Wakeup;
 use clock::{Asleep, awake_or_not};
+use dafs_dat::tls::TlsPeer;
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
 use dafs_mem::Mutex;
 use dafs_wire::dafs::{ByteOrder, ChainFlags, Checksum, Close, Request, StateId};
@@ -433,6 +434,11 @@ impl Shared {
                 result => return result,
             }
         }
+    }
+
+    /// The protection of the operation channel by TLS.
+    pub(crate) fn tls(&self) -> Option<Arc<TlsPeer>> {
+        self.lock().ok()?.tls()
     }
 
     /// Sends a proof of identity that was due, or notes why there is none.

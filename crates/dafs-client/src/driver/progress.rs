@@ -7,8 +7,8 @@ use super::spinning::Spinning;
 use super::{Driver, Leader, Leave, Slot, coarse_now};
 use crate::cache::DirectUse;
 use crate::core::{
-    Authenticator, BackEvent, BackStage, Completed, Done, Failure, Piece, Prepared, ReadCall,
-    Refused, RegisteredMemory, SessionCore, WriteCall,
+    BackEvent, BackStage, Completed, Done, Failure, Piece, Prepared, ProofOrder, ReadCall, Refused,
+    RegisteredMemory, SessionCore, WriteCall,
 };
 use crate::delegation::{DelegationNotice, Granted, HeldAttributes, Holders};
 use crate::error::Result;
@@ -18,6 +18,7 @@ use crate::operations::{Finished, Grouped, GroupedKind, Operations};
 use crate::outcome::{appended_word, moved};
 use crate::uncommitted::Uncommitted;
 use dafs_dat::descriptors::Watch;
+use dafs_dat::tls::TlsPeer;
 use dafs_dat::{Adapter, Instant, RegisterError};
 use dafs_mem::Buffer;
 use dafs_wire::dafs::{Attributes, DelegReturn, Outcome, Procedure, Reply, Request, StateId};
@@ -72,7 +73,7 @@ impl Driver {
     }
 
     /// Begins a proof that is due.
-    pub(crate) fn begin_proof(&mut self, now: Instant) -> Option<Arc<dyn Authenticator>> {
+    pub(crate) fn begin_proof(&mut self, now: Instant) -> Option<ProofOrder> {
         self.core.begin_proof(now)
     }
 
@@ -80,6 +81,11 @@ impl Driver {
     pub(crate) fn give_proof(&mut self, prepared: Prepared) {
         self.core.give_proof(&mut *self.adapter, prepared, Instant::now());
         self.adapter.flush();
+    }
+
+    /// The protection of the operation channel by TLS.
+    pub(crate) fn tls(&self) -> Option<Arc<TlsPeer>> {
+        self.adapter.peer(self.core.endpoint()?)?.tls
     }
 
     pub(crate) fn adapter(&mut self) -> &mut dyn Adapter {

@@ -217,7 +217,7 @@ impl Node {
         };
         let mut reasons = Vec::new();
         for address in &*place.addresses {
-            match connect::open_data_server(*address, &options) {
+            match connect::open_data_server(*address, &options, of.server_name()) {
                 Ok(session) => return Ok(session),
                 Err(error) => reasons.push(error.to_string()),
             }
@@ -238,7 +238,7 @@ pub(super) fn is_hurry(session: &Shared, error: &Error) -> bool {
 struct Ticket(Arc<[u8]>);
 
 impl Authenticator for Ticket {
-    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+    fn start(&self, _binding: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
         let (id, password) = (b"x-ticket".to_vec(), self.0.to_vec());
         Ok(Fixed::exchange(Proof::Text { id, password }))
     }

@@ -3,9 +3,11 @@
 use super::{USER, UrlError, unescape};
 use crate::gss::GssCredentials;
 use crate::limits::SPIN_POLLS;
-use crate::options::{TransportChoice, WaitPolicy};
+use crate::options::{TlsOptions, TransportChoice, WaitPolicy};
+use dafs_tls::TransportSecurity;
 use percent_encoding::{AsciiSet, percent_encode};
 use std::fmt::{self, Display};
+use std::path::PathBuf;
 
 /// The characters that must be escaped in an option.
 const OPTION: &AsciiSet = &USER.add(b'&').add(b'=').add(b'+');
@@ -22,6 +24,11 @@ const SEC: &str = "sec";
 const CCACHE: &str = "ccache";
 const KEYTAB: &str = "keytab";
 const PRINCIPAL: &str = "principal";
+const XPRTSEC: &str = "xprtsec";
+const CA: &str = "ca";
+const CERT: &str = "cert";
+const KEY: &str = "key";
+const DANGER_CLEAR_PASSWORDS: &str = "danger-clear-passwords";
 
 const TRANSPORTS: [(&str, TransportChoice); 3] = [
     ("auto", TransportChoice::Auto),
@@ -35,6 +42,8 @@ const WAITS: [(&str, WaitPolicy); 3] = [
 ];
 /// The one way to prove who the client is that a URL can ask for.
 const SECS: [(&str, bool); 1] = [("gss", true)];
+const DEMANDS: [(&str, TransportSecurity); 2] =
+    [("tls", TransportSecurity::Tls), ("mtls", TransportSecurity::Mtls)];
 const ANSWERS: [(&str, bool); 2] = [("yes", true), ("no", false)];
 
 /// The options that a URL gives.
@@ -53,6 +62,11 @@ pub(super) struct Options {
     pub(super) ccache: Option<String>,
     pub(super) keytab: Option<String>,
     pub(super) principal: Option<String>,
+    pub(super) xprtsec: Option<TransportSecurity>,
+    pub(super) ca: Option<String>,
+    pub(super) cert: Option<String>,
+    pub(super) key: Option<String>,
+    pub(super) danger_clear_passwords: Option<bool>,
 }
 
 impl Options {
@@ -71,6 +85,13 @@ impl Options {
                 CCACHE => give(&mut options.ccache, Some(text()?)),
                 KEYTAB => give(&mut options.keytab, Some(text()?)),
                 PRINCIPAL => give(&mut options.principal, Some(text()?)),
+                XPRTSEC => give(&mut options.xprtsec, named(&DEMANDS, value)),
+                CA => give(&mut options.ca, Some(text()?)),
+                CERT => give(&mut options.cert, Some(text()?)),
+                KEY => give(&mut options.key, Some(text()?)),
+                DANGER_CLEAR_PASSWORDS => {
+                    give(&mut options.danger_clear_passwords, named(&ANSWERS, value))
+                }
                 RECOVERY => give(&mut options.recovery_seconds, Some(parse_seconds(value)?)),
                 DEADLINE => give(&mut options.deadline_seconds, Some(parse_seconds(value)?)),
                 CONNECT_TIMEOUT => {
@@ -102,6 +123,35 @@ impl Options {
             _ => return Ok(()),
         };
         Err(UrlError::Gss(wrong))
+    }
+
+    /// Checks that the options of TLS fit each other and the scheme.
+    pub(super) fn check_tls(&self, is_secure: bool) -> Result<(), UrlError> {
+        let (has_certificate, has_key) = (self.cert.is_some(), self.key.is_some());
+        let wrong = if !is_secure && (self.ca.is_some() || has_certificate || has_key) {
+            "a file of TLS without dafss://"
+        } else if !is_secure && self.xprtsec.is_some() {
+            "xprtsec=tls or mtls without dafss://"
+        } else if has_certificate != has_key {
+            "a certificate or a key alone"
+        } else if self.xprtsec == Some(TransportSecurity::Mtls) && !has_certificate {
+            "mtls without a certificate"
+        } else if is_secure && self.transport == Some(TransportChoice::Shm) {
+            "transport=shm with TLS, which shared memory neither has nor needs"
+        } else {
+            return Ok(());
+        };
+        Err(UrlError::Tls(wrong))
+    }
+
+    /// The demand of TLS, where the scheme has it.
+    pub(super) fn tls(&self) -> TlsOptions {
+        let own = self.cert.as_ref().zip(self.key.as_ref());
+        TlsOptions {
+            least: self.xprtsec.unwrap_or(TransportSecurity::Tls),
+            authorities: self.ca.as_ref().map(PathBuf::from),
+            own: own.map(|(own, key)| (own.into(), key.into())),
+        }
     }
 
     /// The tickets to use, with GSS.
@@ -156,6 +206,11 @@ impl Display for Options {
             (CCACHE, text(&self.ccache)),
             (KEYTAB, text(&self.keytab)),
             (PRINCIPAL, text(&self.principal)),
+            (XPRTSEC, name_of(&DEMANDS, self.xprtsec)),
+            (CA, text(&self.ca)),
+            (CERT, text(&self.cert)),
+            (KEY, text(&self.key)),
+            (DANGER_CLEAR_PASSWORDS, name_of(&ANSWERS, self.danger_clear_passwords)),
         ];
         let mut mark = '?';
         for (name, value) in given {

@@ -3,7 +3,7 @@
 use crate::fake::World;
 use crate::served::{Served, TRANSPORTS, in_threads, open_file, read_all};
 use dafs_client::core::{
-    Authenticator, Challenge, Exchange, Proof, ProofMethod, Proven, SessionConfig, Stage, prepare,
+    Authenticator, Challenge, Exchange, Proof, ProofMethod, Proven, SessionConfig, Stage,
 };
 use dafs_client::{
     Authentication, CacheOptions, Client, ConnectOptions, Credential, GssAuthenticator, Stability,
@@ -122,9 +122,9 @@ fn a_refused_proof_has_the_numbers_of_gss() {
 struct Counted(GssAuthenticator, Arc<AtomicUsize>);
 
 impl Authenticator for Counted {
-    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+    fn start(&self, binding: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
         self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.start()
+        self.0.start(binding)
     }
 }
 
@@ -159,7 +159,7 @@ struct Hourly {
 }
 
 impl Authenticator for Hourly {
-    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+    fn start(&self, _: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
         match self.begun.fetch_add(1, Ordering::Relaxed) {
             1 => Err("the ticket is not renewed yet".into()),
             _ => Ok(Box::new(Hour)),
@@ -194,9 +194,9 @@ fn a_proof_is_renewed_before_its_end() {
     assert!((2900..=3010).contains(&due.since(start).as_secs()), "{:?}", due.since(start));
     let renew = |world: &mut World| {
         let due = world.core.proof_due_at().unwrap();
-        let authenticator = world.core.begin_proof(due).unwrap();
+        let order = world.core.begin_proof(due).unwrap();
         assert!(world.core.begin_proof(due).is_none(), "one at a time");
-        world.core.give_proof(&mut world.adapter, prepare(&*authenticator), world.now);
+        world.core.give_proof(&mut world.adapter, order.prepare(), world.now);
     };
     // The first attempt has no ticket, and the next one is soon.
     renew(&mut world);
@@ -219,7 +219,7 @@ fn a_proof_is_renewed_before_its_end() {
 struct Slow;
 
 impl Authenticator for Slow {
-    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+    fn start(&self, _: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
         Ok(Box::new(Hour))
     }
 
@@ -236,30 +236,30 @@ fn a_connection_waits_for_a_proof_that_takes_time() {
     let connects = |world: &World| world.server.count(Procedure::ClientConnectAuth);
     let begin = |world: &mut World| {
         world.run(|world| world.core.proof_due_at().is_some());
-        let authenticator = world.core.begin_proof(world.now).unwrap();
+        let order = world.core.begin_proof(world.now).unwrap();
         assert!(world.core.begin_proof(world.now).is_none(), "one at a time");
-        authenticator
+        order
     };
-    let authenticator = begin(&mut world);
+    let order = begin(&mut world);
     world.run_for(Duration::from_secs(1));
     assert_eq!(connects(&world), 0, "the server hears nothing before");
-    world.core.give_proof(&mut world.adapter, prepare(&*authenticator), world.now);
+    world.core.give_proof(&mut world.adapter, order.prepare(), world.now);
     world.run(|world| world.core.stage() == Stage::Ready);
     // A lost connection is replaced when there is a ticket again.
     world.lose_and_notice();
     for _ in 0..3 {
-        begin(&mut world);
-        world.core.give_proof(&mut world.adapter, Err("no KDC answers".into()), world.now);
+        let none = begin(&mut world).refuse("no KDC answers".into());
+        world.core.give_proof(&mut world.adapter, none, world.now);
         assert_eq!(world.core.stage(), Stage::Recovering);
     }
     assert_eq!(connects(&world), 1);
-    let authenticator = begin(&mut world);
+    let order = begin(&mut world);
     // One that comes late, for a connection that is lost meanwhile, is not used.
     world.lose_and_notice();
-    world.core.give_proof(&mut world.adapter, prepare(&*authenticator), world.now);
+    world.core.give_proof(&mut world.adapter, order.prepare(), world.now);
     assert_eq!(connects(&world), 1);
-    let authenticator = begin(&mut world);
-    world.core.give_proof(&mut world.adapter, prepare(&*authenticator), world.now);
+    let order = begin(&mut world);
+    world.core.give_proof(&mut world.adapter, order.prepare(), world.now);
     world.run(|world| world.core.stage() == Stage::Ready);
     assert_eq!(connects(&world), 2);
 }
@@ -275,8 +275,8 @@ fn a_renewal_that_the_server_refuses_ends_no_session() {
         _ => crate::fake::Answer::File,
     });
     let due = world.core.proof_due_at().unwrap();
-    let authenticator = world.core.begin_proof(due).unwrap();
-    world.core.give_proof(&mut world.adapter, prepare(&*authenticator), world.now);
+    let order = world.core.begin_proof(due).unwrap();
+    world.core.give_proof(&mut world.adapter, order.prepare(), world.now);
     world.run(|world| world.core.proof_due_at().is_some());
     assert_eq!(world.core.stage(), Stage::Ready);
     world.ask_and_wait(&dafs_wire::dafs::Request::Null);

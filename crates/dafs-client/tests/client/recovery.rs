@@ -378,6 +378,30 @@ fn fetched_nonsense_is_not_believed() {
     }
 }
 
+/// Simulated crash 20786003452.
+#[test]
+fn a_refusal_whose_reply_a_restart_loses_is_sent_again() {
+    let mut world = world(recovering());
+    world.server.hold = true;
+    let made = world.ask(&create(b"name"));
+    world.run_for(Duration::from_millis(1));
+    world.server.hold = false;
+    world.server.script = Box::new(|_, request| match request {
+        Request::FetchResponse(_) => Answer::Silence,
+        _ => Answer::File,
+    });
+    world.lose();
+    world.run(|world| world.server.count(Procedure::FetchResponse) == 1);
+    assert!(!world.done.contains_key(&made));
+    // The reply was a refusal: the server's log knows the session, and no change of it.
+    world.server.past.names.clear();
+    world.server.past.kept.values_mut().for_each(|session| session.clear());
+    world.server.script = Box::new(|_, _| Answer::File);
+    world.lose();
+    world.run_all(&[made]);
+    assert_eq!(status(&world.done[&made]), Status::Ok);
+}
+
 fn status_of(done: &Done) -> Option<Status> {
     match done {
         Done::Answered(reply) => Some(reply.status()),

@@ -94,7 +94,7 @@ fn the_credential_of_the_process_is_used_when_the_server_trusts() {
 struct Rounds;
 
 impl Authenticator for Rounds {
-    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+    fn start(&self, _: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
         Ok(Box::new(Self))
     }
 }

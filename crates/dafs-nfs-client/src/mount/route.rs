@@ -209,11 +209,12 @@ impl Route {
         }
         let transports = match self.wanted {
             Some(transport) => vec![transport],
+            None if self.tls.is_some() => vec![RdmaTransport::Iwarp],
             None if is_local(address) => vec![RdmaTransport::Shm, RdmaTransport::Iwarp],
             None => vec![RdmaTransport::Iwarp],
         };
         let carriers = transports.into_iter().map(|transport| {
-            let port = adapter(transport, address).and_then(Port::new);
+            let port = adapter(transport, address, self.tls.as_ref()).and_then(Port::new);
             Ok(Carrier::Rdma(transport, port.map_err(|error| error.to_string())?))
         });
         carriers.collect()
@@ -226,7 +227,10 @@ impl Route {
         options: &MountOptions,
         back: Option<&Arc<BackChannels>>,
     ) -> Result<RpcClient, String> {
-        let rpc = self.rpc_options(options);
+        // Below iWARP the adapter demands TLS. Other carriers refuse the demand.
+        let is_below = matches!(carrier, Carrier::Rdma(RdmaTransport::Iwarp, _));
+        let tls = self.tls.clone().filter(|_| !is_below);
+        let rpc = Options { tls, ..self.rpc_options(options) };
         let back = || back.map(answers);
         let hint = "check that the server runs and serves NFS there";
         match carrier {
@@ -287,10 +291,18 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> 
     }
 }
 
-fn adapter(transport: RdmaTransport, address: SocketAddr) -> io::Result<Box<dyn Adapter>> {
+/// Makes an adapter. One of iWARP demands TLS below MPA, of the server of this name, if it shall.
+fn adapter(
+    transport: RdmaTransport,
+    address: SocketAddr,
+    tls: Option<&ClientTls>,
+) -> io::Result<Box<dyn Adapter>> {
     Ok(match transport {
         RdmaTransport::Shm => Box::new(ShmAdapter::new(ShmConfig::default())?),
-        RdmaTransport::Iwarp => Box::new(IwarpAdapter::new(IwarpConfig::default())?),
+        RdmaTransport::Iwarp => {
+            let tls = tls.map(ClientTls::below_iwarp);
+            Box::new(IwarpAdapter::new(IwarpConfig { tls, ..IwarpConfig::default() })?)
+        }
         RdmaTransport::Verbs => {
             Box::new(VerbsAdapter::open(VerbsConfig::towards(address)).map_err(io::Error::other)?)
         }

@@ -164,8 +164,10 @@ pub enum NfsUrlError {
     /// Another scheme or none.
     #[error("\"{0}\" does not start with nfs:// or nfs+rdma://; write nfs://HOST[:PORT]/PATH")]
     Scheme(String),
-    /// TLS in a URL of RDMA.
-    #[error("xprtsec= protects TCP alone; write nfs:// to use it")]
+    /// TLS over a transport that has none.
+    #[error(
+        "xprtsec= protects TCP and iWARP; leave transport=shm or transport=verbs out, or write nfs://"
+    )]
     TlsOverRdma,
     /// A transport in a URL of TCP.
     #[error("transport= chooses among RDMA transports; write nfs+rdma:// to use one")]
@@ -219,7 +221,8 @@ impl NfsUrl {
         }
         let (host, port) = host_and_port(authority)?;
         let (options, tls) = parse_options(query)?;
-        let tls = tls.finish(rdma)?;
+        let can_have_tls = !rdma || matches!(options.transport, None | Some(RdmaTransport::Iwarp));
+        let tls = tls.finish(can_have_tls)?;
         if options.transport.is_some() && !rdma {
             return Err(NfsUrlError::TransportOfTcp);
         }

@@ -88,7 +88,10 @@ impl TlsOptions {
     }
 
     /// Checks that the options fit each other, and the transport.
-    pub(super) fn finish(self, rdma: bool) -> std::result::Result<Option<UrlTls>, NfsUrlError> {
+    pub(super) fn finish(
+        self,
+        can_have_tls: bool,
+    ) -> std::result::Result<Option<UrlTls>, NfsUrlError> {
         let Self { least, authorities, certificate, key } = self;
         let names_files = authorities.is_some() || certificate.is_some() || key.is_some();
         let least = least.unwrap_or(TransportSecurity::None);
@@ -98,7 +101,7 @@ impl TlsOptions {
                 false => Ok(None),
             };
         }
-        if rdma {
+        if !can_have_tls {
             return Err(NfsUrlError::TlsOverRdma);
         }
         let own = match (certificate, key) {
@@ -166,6 +169,7 @@ mod tests {
         assert_eq!(NfsUrl::parse(&url.to_string()).unwrap(), url);
         let short = NfsUrl::parse("nfs://h/?xprtsec=tls").unwrap();
         assert_eq!(short.to_string(), "nfs://h/?xprtsec=tls");
+        assert!(NfsUrl::parse("nfs+rdma://h/?xprtsec=tls").unwrap().tls().is_some());
         assert!(NfsUrl::parse("nfs://h/?xprtsec=none").unwrap().tls().is_none());
         // Another demand is another mount.
         assert!(!short.is_same_mount(&NfsUrl::parse("nfs://h/").unwrap()));
@@ -182,7 +186,8 @@ mod tests {
             ("nfs://h/?xprtsec=none&cert=a&key=b", "xprtsec=tls"),
             ("nfs://h/?xprtsec=tls&ca=", "the name of a file"),
             ("nfs://h/?xprtsec=tls&ca=a%2", "two hexadecimal digits"),
-            ("nfs+rdma://h/?xprtsec=tls", "TCP alone"),
+            ("nfs+rdma://h/?xprtsec=tls&transport=shm", "TCP and iWARP"),
+            ("nfs+rdma://h/?xprtsec=tls&transport=verbs", "TCP and iWARP"),
         ] {
             let error = NfsUrl::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

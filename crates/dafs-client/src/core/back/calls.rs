@@ -84,7 +84,7 @@ impl Back {
         // The processing of the call may have ended the channel.
         let Some(channel) = self.bound() else { return Ok(()) };
         let answer = ResponseHeader::answering(header, channel.credits());
-        let mut message = vec![0; super::MESSAGE_BYTES];
+        let mut message = vec![0; super::channel::MESSAGE_BYTES];
         let encoded = match said {
             Ok(reply) => encode_response(&mut message, order, &answer, reply),
             Err(status) => {

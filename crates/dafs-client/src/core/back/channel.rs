@@ -8,6 +8,7 @@
 
 use crate::core::failure::Failure;
 use crate::core::messages::MessagePool;
+use crate::core::proofs::ProofChannel;
 use crate::limits::{BACK_CREDITS, MESSAGE_BYTES_MIN};
 use dafs_dat::{Adapter, EndpointId, Instant, ProtectionDomain};
 use dafs_wire::dafs::RequestHeader;
@@ -43,6 +44,8 @@ struct Stream {
 pub(super) struct Channel {
     pub(super) endpoint: EndpointId,
     pub(super) phase: Phase,
+    /// The protection of proofs on it, once it is established.
+    pub(super) protection: ProofChannel,
     /// The timeout of the attempt to bind the channel.
     pub(super) due: Instant,
     /// The sending time of CONNECT_BIND.
@@ -62,6 +65,7 @@ impl Channel {
         Self {
             endpoint,
             phase: Phase::Dialing,
+            protection: ProofChannel::default(),
             due,
             asked_at: due,
             bound_at: due,

@@ -21,20 +21,20 @@
 //!   not arrived. A channel that has been silent for long while delegations are held is presumed
 //!   dead, and a server calls more often than that.
 
-mod batches;
-mod calls;
-mod channel;
-mod delegations;
-
 pub(crate) use batches::Batches;
 pub use batches::{BatchCall, BatchHints};
 pub(crate) use delegations::Delegations;
 
+mod batches;
+mod bind;
+mod calls;
+mod channel;
+mod delegations;
+
 use super::call::{Done, Purpose};
 use super::failure::Failure;
 use super::link::Link;
-use super::opening::auth_request;
-use super::proofs::{Awaited, Prepared, Run, challenge_of, prepare};
+use super::proofs::{Awaited, ProofChannel, ProofOrder, Run, challenge_of};
 use super::session::{SessionCore, Stage};
 use super::timers::earlier;
 use crate::backoff::is_passing;
@@ -43,12 +43,11 @@ use crate::limits::{
     BACK_CREDITS, BACK_IDLE_TICK, BACK_STABLE_TIME, BACK_TICK, MESSAGE_BYTES_MIN,
     RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, RECOVERY_ANSWER_TIME,
 };
-use channel::{Channel, MESSAGE_BYTES, Phase};
+use channel::{Channel, Phase};
 use dafs_dat::{Adapter, Completion, Event, Instant, Operation, WorkStatus};
 use dafs_wire::dafs::{
-    AttrMask, Attributes, ChannelUse, ConnectBind, ConnectBindReply, DelegReturn, EncodeError,
-    Outcome, PROTOCOL_VERSION, Procedure, Reply, Request, RequestHeader, ResponseHeader, StateId,
-    Status, decode_response, encode_request,
+    AttrMask, Attributes, ConnectBindReply, DelegReturn, Outcome, PROTOCOL_VERSION, Procedure,
+    Reply, Request, RequestHeader, ResponseHeader, StateId, Status, decode_response,
 };
 use std::time::Duration;
 
@@ -187,45 +186,6 @@ impl Back {
             _ => false,
         };
         needed && self.wanted && self.batches.may_move()
-    }
-
-    /// Posts the receives, then offers the credits (DAFS O27).
-    /// Returns false if the proof of identity is too long for the message.
-    pub(in crate::core) fn bind(
-        &mut self,
-        link: &Link,
-        adapter: &mut dyn Adapter,
-        prepared: Prepared,
-    ) -> Result<bool, Failure> {
-        self.proof = Awaited::Over;
-        if self.channel().is_none() {
-            return Ok(true);
-        }
-        // Where proofs come from may be out of reach for a while.
-        let (exchange, proof) = prepared.map_err(Failure::lost)?;
-        self.run = Some(Run(exchange));
-        let request = Request::ConnectBind(ConnectBind {
-            session_id: link.info.session_id,
-            channel_use: ChannelUse::BackControl,
-            max_request_size: MESSAGE_BYTES_MIN,
-            max_response_size: MESSAGE_BYTES_MIN,
-            max_requests: BACK_CREDITS.into(),
-            auth: auth_request(&proof)?,
-        });
-        let header = RequestHeader { seq_number: 1, ..RequestHeader::default() };
-        let mut message = vec![0; MESSAGE_BYTES];
-        let bytes = encode_request(&mut message, link.order, &header, &request);
-        let bytes = match bytes {
-            Err(EncodeError::NoRoom { .. }) => return Ok(false),
-            bytes => bytes.map_err(Failure::refused)?,
-        };
-        let Some(channel) = self.channel() else { return Ok(true) };
-        for _ in 0..=BACK_CREDITS {
-            channel.post_receive(adapter)?;
-        }
-        channel.phase = Phase::Binding;
-        channel.asked_at = link.now;
-        channel.send(adapter, &message[..bytes]).map(|()| true)
     }
 
     /// The channel is gone; another one is made, unless the session ends.
@@ -392,9 +352,13 @@ impl SessionCore {
         let result = match event {
             Event::Completion(completion) => self.on_back_completion(adapter, completion),
             Event::Established { .. } => {
+                if let Some(channel) = self.back.channel() {
+                    channel.protection = ProofChannel::of(adapter, Some(channel.endpoint));
+                }
                 let authenticator = self.link.config.authenticator.clone();
                 if !authenticator.may_wait() {
-                    return self.bind_back(adapter, prepare(&*authenticator));
+                    let order = ProofOrder::new(&authenticator, &self.back.proof_channel());
+                    return self.bind_back(adapter, order.prepare());
                 }
                 self.back.proof = Awaited::Wanted;
                 Ok(())

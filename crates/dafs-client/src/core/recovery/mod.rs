@@ -190,14 +190,15 @@ impl Recovery {
         self.doubts.iter().any(Doubt::is_awaited)
     }
 
-    /// Resets questions whose connection is gone, so that they are asked again.
+    /// Resets questions whose connection is gone, so that they are asked again. That a request was
+    /// executed is asked again, too: a refusal counts as executed, and no restart of the server keeps
+    /// the reply.
     fn forget_questions(&mut self) {
         self.discarded = false;
         for doubt in &mut self.doubts {
             doubt.verdict = match doubt.verdict {
-                Verdict::Asked => Verdict::Open,
-                Verdict::Fetching => Verdict::Executed,
-                known => known,
+                Verdict::Asked | Verdict::Executed | Verdict::Fetching => Verdict::Open,
+                known @ (Verdict::Open | Verdict::Again | Verdict::Over) => known,
             };
         }
     }
