@@ -5,6 +5,8 @@
 //! * The check of an unknown user takes as long as that of a wrong password.
 //! * The number of checks of wrong passwords is limited for each host, and for each name from a
 //!   host.
+//! * A password is accepted only where no other host can read it, or where the configuration has its
+//!   danger sentence.
 //! * AUTH_NONE is accepted only from trusted addresses, from processes of this host whose user the
 //!   kernel vouches for, or where the configuration has its danger sentence (DAFS O28).
 
@@ -34,6 +36,8 @@ pub struct AuthConfig {
     pub own_identity: Option<OwnIdentity>,
     /// The configuration has the danger sentence.
     pub allow_unauthenticated_remote_clients: bool,
+    /// Passwords are accepted in clear text from other hosts.
+    pub clear_passwords: bool,
     /// The means to check tokens of GSS, if they are accepted.
     pub gss: Option<GssAuth>,
 }
@@ -125,6 +129,7 @@ pub struct Authenticator {
     passwords: Passwords,
     failures: AuthFailures,
     checks: AtomicU64,
+    clear_passwords: bool,
     gss: Option<GssAuth>,
 }
 
@@ -161,15 +166,16 @@ impl Authenticator {
             passwords: Passwords::default(),
             failures: AuthFailures::default(),
             checks: AtomicU64::new(0),
+            clear_passwords: config.clear_passwords,
             gss: config.gss.clone(),
         })
     }
 
     /// Returns the means to check tokens of GSS, if they are accepted from this peer. On a channel that others
-    /// may read and change, a relayed token would admit them in the client's place.
+    /// may read and change, a relayed token would admit them in the client's place. Inside TLS a token is bound
+    /// to its connection.
     pub(crate) fn gss_for(&self, peer: &PeerInfo) -> Option<&GssAuth> {
-        let is_here = peer.is_local || peer.process.is_some() || peer.sim_host.is_some();
-        self.gss.as_ref().filter(|gss| gss.in_clear || is_here)
+        self.gss.as_ref().filter(|gss| gss.in_clear || peer.is_protected())
     }
 
     /// Returns the users of principals, if there are any.
@@ -182,9 +188,22 @@ impl Authenticator {
         self.own_identity.as_ref()
     }
 
-    /// True when authentication TEXT is offered.
-    pub fn has_passwords(&self) -> bool {
-        !self.users.is_empty()
+    /// True when authentication TEXT is offered to this peer.
+    pub fn allows_passwords(&self, peer: &PeerInfo) -> bool {
+        !self.users.is_empty() && (self.clear_passwords || peer.is_protected())
+    }
+
+    /// The same for a password that has come. One that other hosts could read is logged.
+    pub(crate) fn takes_password(&self, peer: &PeerInfo) -> bool {
+        let is_taken = self.allows_passwords(peer);
+        if !is_taken && !self.users.is_empty() {
+            tracing::warn!(
+                %peer,
+                "a password came in clear text over the network and was not checked; let the \
+                 client use dafss://HOST/ or Kerberos, and change the password"
+            );
+        }
+        is_taken
     }
 
     /// Frees memory that checks have not needed lately. Called about once a second.
@@ -270,6 +289,9 @@ impl Authenticator {
     }
 
     fn admit_text(&self, peer: &PeerInfo, user: &[u8], password: &[u8]) -> Option<Admission> {
+        if !self.allows_passwords(peer) {
+            return None;
+        }
         let known = self.users.get(user);
         let hash = known.map(|user| &user.hash).or(self.decoy.as_ref())?;
         self.checks.fetch_add(1, Ordering::Relaxed);
@@ -370,6 +392,7 @@ fn parse_line(line: &str) -> Result<(Vec<u8>, User), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_dat::tls::TlsPeer;
     use std::os::unix::fs::PermissionsExt;
 
     fn authenticator(lines: &str, mode: u32) -> Result<Authenticator, PasswordFileError> {
@@ -377,7 +400,9 @@ mod tests {
         let path = dir.path().join("users");
         std::fs::write(&path, lines).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        Authenticator::new(&AuthConfig { password_file: Some(path), ..AuthConfig::default() })
+        let password_file = Some(path);
+        let config = AuthConfig { password_file, clear_passwords: true, ..AuthConfig::default() };
+        Authenticator::new(&config)
     }
 
     #[test]
@@ -425,6 +450,30 @@ mod tests {
         assert!(auth.admit(&far, &Proof::None).is_none());
         // An address alone proves no identity, not even one of this host.
         assert!(auth.admit(&peer("127.0.0.1:5"), &Proof::None).is_none());
+    }
+
+    #[test]
+    fn no_password_is_taken_that_other_hosts_can_read() {
+        let line = password_line("anna", 1000, 100, &[], b"secret");
+        let mut auth = authenticator(&line, 0o600).unwrap();
+        let (level, suite) = (dafs_service::TransportSecurity::Tls, dafs_tls::Suite::Aes128);
+        let tls = TlsPeer { level, suite, subject: None, binding: [0; 32] };
+        let process = Some(PeerProcess { pid: 1, uid: 4242, gid: 5 });
+        let far = peer("192.0.2.1:999");
+        let cases = [
+            (far.clone(), false),
+            (PeerInfo { tls: Some(tls.into()), ..far.clone() }, true),
+            (PeerInfo { is_local: true, ..far.clone() }, true),
+            (PeerInfo { process, ..PeerInfo::default() }, true),
+        ];
+        let proof = text("anna", "secret");
+        assert!(auth.admit(&far, &proof).is_some(), "the danger sentence allows it");
+        auth.clear_passwords = false;
+        for (peer, is_allowed) in cases {
+            assert_eq!(auth.allows_passwords(&peer), is_allowed, "{peer:?}");
+            assert_eq!(auth.admit(&peer, &proof).is_some(), is_allowed);
+            assert_eq!(auth.takes_password(&peer), is_allowed);
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! databases of users, so they belong on the pool.
 //!
 //! Invariants
+//! * Inside TLS a context must be bound to its connection (RFC 9266): a token that was relayed from another
+//!   one proves nothing.
 //! * A context proves nothing until it is established, with mutual authentication. Its principal, and when
 //!   the proof ends, is all that is kept: no message of DAFS uses its keys, so they are dropped at once.
 //! * A principal is admitted only after its user was looked up. A principal without a user is nobody.
@@ -94,7 +96,7 @@ impl GssAuth {
             tracing::info!(%peer, "a proof by GSS was refused: {failure}");
             GssStep::Failed { major: failure.major, minor: failure.minor }
         };
-        match self.acceptor.accept(pending, token, None) {
+        match self.acceptor.accept(pending, token, peer.binding()) {
             Step::Continue { pending, token } if rounds + 1 < ROUNDS_MAX => {
                 GssStep::Continue { context: PartialContext { pending, rounds: rounds + 1 }, token }
             }

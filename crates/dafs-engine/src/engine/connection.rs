@@ -14,6 +14,7 @@ use crate::ops::batch::Queue;
 use dafs_dat::connections::{Admitted, Closed};
 use dafs_dat::slots::Receives;
 use dafs_dat::{Adapter, EndpointId, Instant, PeerInfo};
+use dafs_service::TransportSecurity;
 use dafs_service::durable::LoggedChange;
 use dafs_service::{
     Client, ClientKey, OpenState, Owner, SessionProof, SessionReplies, StateId, Ticket,
@@ -324,10 +325,10 @@ impl Connection {
         self.proof_ended_before(now, Duration::ZERO)
     }
 
-    /// True on a channel that no other user can read or change: memory shared with a process that the
-    /// kernel names.
+    /// True on a channel that no other user can read or change: inside TLS, or memory shared with a
+    /// process that the kernel names.
     pub(super) fn is_private(&self) -> bool {
-        self.peer.process.is_some() && self.peer.address.is_none()
+        self.peer.transport_security() != TransportSecurity::None
     }
 
     /// Returns what its session has proven, for the rules of exports.

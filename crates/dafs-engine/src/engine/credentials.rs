@@ -32,7 +32,7 @@ pub(crate) fn sec_info(cx: &mut Context<'_>, call: &Call) -> Done {
     if authenticator.allows_none(peer) {
         entries.push(SecInfoEntry::None);
     }
-    if authenticator.has_passwords() {
+    if authenticator.allows_passwords(peer) {
         entries.push(SecInfoEntry::Text);
     }
     cx.reply(call, &Reply::SecInfo(SecInfoReply { entries: Seq::new(&entries[..]) }))

@@ -128,9 +128,9 @@ impl AuthorisedFile {
         let component = [&self.handle.fs.0[..], &self.handle.file.0[..]].concat();
         let (state, write, now_ns) = (self.state, self.write, (self.clock)().0);
         let component = &component[..];
-        let (flavour, security) = (None, self.security);
+        let (caller, security) = (None, self.security);
         let wanted =
-            ForeignUse { owner, identity, component, state, write, flavour, security, now_ns };
+            ForeignUse { owner, identity, component, state, write, caller, security, now_ns };
         let age = self.role.states.check(&wanted).map_err(|error| match error {
             ServiceError::Store(error) => error,
             ServiceError::Delay | ServiceError::WouldWait | ServiceError::Resource => {

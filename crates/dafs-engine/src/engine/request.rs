@@ -374,19 +374,9 @@ impl Context<'_> {
         self.connection.fence_id()
     }
 
-    /// True if the bytes of this connection leave this host nowhere, and its kernel vouches for the
-    /// process.
-    pub(crate) fn is_private(&self) -> bool {
-        let peer = &self.connection.peer;
-        peer.is_local && peer.address.is_none()
-    }
-
     /// The protection of this connection, as exports count it.
     pub(crate) fn security(&self) -> TransportSecurity {
-        match self.is_private() {
-            true => TransportSecurity::Mtls,
-            false => TransportSecurity::None,
-        }
+        self.connection.peer.transport_security()
     }
 
     /// Logs once for each connection that an export demands more protection.
@@ -394,9 +384,9 @@ impl Context<'_> {
         if !std::mem::replace(&mut self.connection.has_noted_clear, true) {
             tracing::warn!(
                 peer = %self.connection.peer,
-                "a DAFS client was refused because an export demands transport_security = \"{least}\", \
-                 and DAFS has no TLS yet; let the client mount by NFS over TCP with xprtsec={least}, or \
-                 use shared memory on this host"
+                has = %self.security(),
+                "a DAFS client was refused because an export demands transport_security = \"{least}\"; \
+                 let the client use dafss://HOST/, for mtls with cert=FILE&key=FILE"
             );
         }
     }

@@ -169,13 +169,15 @@ pub(super) fn authenticate(cx: &mut Context<'_>, call: &Call, auth: &AuthRequest
     }
     let proof = match *auth {
         AuthRequest::None | AuthRequest::Default => Proof::None,
-        AuthRequest::Text { id, password } if cx.shared.authenticator.has_passwords() => {
+        AuthRequest::Text { id, password } => {
+            if !cx.shared.authenticator.takes_password(&cx.connection.peer) {
+                return Err(Status::NotSupp);
+            }
             Proof::Text { user: id.to_vec(), password: password.to_vec() }
         }
         AuthRequest::Gss { procedure, service, token } => {
             return gss::take_token(cx, call, (procedure, service), token);
         }
-        AuthRequest::Text { .. } => return Err(Status::NotSupp),
     };
     let peer = cx.connection.peer.clone();
     if let Proof::None = proof {

@@ -21,13 +21,14 @@ pub(crate) fn check_exports(cx: &mut Context<'_>, request: &Request<'_>) -> Done
     for fh in named(request) {
         // The operation reports a handle without an export.
         if let Ok(export) = namespace.export(&convert::handle(&fh)) {
-            check(export, proof)?;
+            check_proof(export, proof)?;
         }
     }
-    entered(&namespace, request).map_or(Ok(()), |export| check(export, proof))
+    entered(&namespace, request).map_or(Ok(()), |export| check_proof(export, proof))
 }
 
-fn check(export: &Export, proof: SessionProof) -> Done {
+/// Refuses an export whose flavours demand more than this.
+pub(super) fn check_proof(export: &Export, proof: SessionProof) -> Done {
     match export.options().admits.admits_session(proof) {
         true => Ok(()),
         false => Err(Status::WrongSec),

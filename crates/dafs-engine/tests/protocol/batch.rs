@@ -2,11 +2,14 @@
 
 use crate::common::*;
 use crate::responses::{CACHING, begin, key, lose};
+use dafs_dat::{PeerInfo, PeerProcess};
+use dafs_service::{ExportOptions, TransportSecurity};
 use dafs_wire::dafs::{
     self, BatchSubmit, ByteOrder, Checksum, CompletionNotification, DirectBuffer, FileChunk,
     Procedure, ReadWrite, ReadWriteRequest, Reply, Request, Seq, SessionOptions, ShareAccess,
     Status, checksum,
 };
+use std::cell::Cell;
 use std::time::Duration;
 
 fn chunk(offset: u64, byte_count: u32) -> FileChunk {
@@ -487,4 +490,53 @@ fn requests_under_a_revoked_open_are_refused() {
     let done = reported(&mut world, channel);
     assert_eq!((done[0].status, done[0].bytes_transferred), (Status::Stale, 0));
     world.end();
+}
+
+thread_local! {
+    /// True while new channels are over TCP.
+    static IS_TCP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A process of this host, over shared memory or TCP.
+fn here(_: u32) -> PeerInfo {
+    let process = Some(PeerProcess { pid: 1, uid: 2000, gid: 7 });
+    let address = IS_TCP.get().then(|| "127.0.0.1:9".parse().unwrap());
+    PeerInfo { process, address, is_local: true, ..PeerInfo::default() }
+}
+
+#[test]
+fn a_bound_channel_moves_no_data_of_an_export_that_demands_more_than_it_has() {
+    for is_tcp in [false, true] {
+        let mut strict = ExportOptions::default();
+        strict.admits.transport_security = TransportSecurity::Tls;
+        let exports = vec![("open", ExportOptions::default()), ("strict", strict)];
+        let mut world = World::new(Setup { exports, mask: here, ..Setup::default() });
+        let (client, session) = begin(&mut world, 2, "a", ByteOrder::Little);
+        IS_TCP.set(is_tcp);
+        let channel = listen(&mut world, client, session);
+        IS_TCP.set(false);
+        let root = world.root();
+        let mut open = |name: &[u8]| {
+            world.open_with(client, &open_request(root, &[name, b"f"], b"o")).unwrap()
+        };
+        let (open, strict) = (open(b"open"), open(b"strict"));
+        let memory = world.clients[client].memory(20);
+        let range = [chunk(0, 10)];
+        let buffers = [[memory.direct(0, 10)], [memory.direct(10, 10)]];
+        let requests = [
+            transfer(1, open, ReadWrite::Write, &range, &buffers[0]),
+            transfer(2, strict, ReadWrite::Write, &range, &buffers[1]),
+        ];
+        assert_eq!(submit(&mut world, client, batch(&requests, false)), Status::Ok);
+        let mut done: Vec<_> = reported(&mut world, channel)
+            .iter()
+            .map(|done| (done.request_id, done.status, done.bytes_transferred))
+            .collect();
+        done.sort_by_key(|(id, ..)| *id);
+        let of_strict = if is_tcp { (2, Status::Acces, 0) } else { (2, Status::Ok, 10) };
+        assert_eq!(done, [(1, Status::Ok, 10), of_strict]);
+        // The session's own channel is private.
+        assert_eq!(run(&mut world, client, &requests), [Status::Ok; 2]);
+        world.end();
+    }
 }

@@ -1,6 +1,7 @@
 //! GSS in DAFS: rounds of a context, what is refused, proofs that end, exports that demand one.
 
 use crate::common::*;
+use dafs_dat::tls::TlsPeer;
 use dafs_dat::{PeerInfo, PeerProcess};
 use dafs_engine::GssAuth;
 use dafs_gss::mechanism::{Initiate, Pending, ServiceName, Step, Wanted};
@@ -10,6 +11,7 @@ use dafs_service::{
     Admits, ExportOptions, Flavour, Identities, LocalDirectory, Rule, Rules, TransportSecurity,
     UserOf,
 };
+use dafs_tls::Suite;
 use dafs_wire::dafs::{
     self, AttrMask, AuthRequest, AuthResult, AuthType, ByteOrder, ConnectBind, Credential,
     ErrorBody, GssProcedure, GssService, Reply, Request, SecInfoEntry, SessionId, Status,
@@ -60,6 +62,17 @@ fn in_private(host: u32) -> PeerInfo {
     PeerInfo { process, is_local: true, ..PeerInfo::default() }
 }
 
+/// Clients of other hosts inside TLS; each host has another connection.
+fn in_tls(host: u32) -> PeerInfo {
+    in_tls_of(TransportSecurity::Tls, host)
+}
+
+fn in_tls_of(level: TransportSecurity, host: u32) -> PeerInfo {
+    let (suite, subject, binding) = (Suite::Aes256, None, [host as u8; 32]);
+    let tls = Some(Arc::new(TlsPeer { level, suite, subject, binding }));
+    PeerInfo { tls, ..stranger(host) }
+}
+
 fn setup() -> Setup {
     Setup { gss: Some(gss(false)), mask: here, ..Setup::default() }
 }
@@ -78,8 +91,16 @@ fn first(initiator: &ToyInitiator) -> (Pending, Vec<u8>) {
 }
 
 fn first_for(initiator: &ToyInitiator, name: &str) -> (Pending, Vec<u8>) {
+    first_bound(initiator, name, None)
+}
+
+fn first_bound(
+    initiator: &ToyInitiator,
+    name: &str,
+    bindings: Option<&[u8]>,
+) -> (Pending, Vec<u8>) {
     let target = service(name);
-    let wanted = Wanted { target: &target, mutual: true, bindings: None };
+    let wanted = Wanted { target: &target, mutual: true, bindings };
     match initiator.initiate(None, &wanted, &[]) {
         Step::Continue { pending, token } => (pending, token),
         other => panic!("{other:?}"),
@@ -264,6 +285,53 @@ fn a_token_belongs_to_its_context_and_its_session() {
     world.end();
 }
 
+/// An attacker between client and server has a connection of his own with either of them.
+#[test]
+fn a_token_relayed_from_another_connection_of_tls_proves_nothing() {
+    let mut world = World::new(Setup { mask: in_tls, ..setup() });
+    let client = world.connect(2);
+    assert_eq!(world.status(client, &client_connect("c", 1, PLAIN)), Status::Ok);
+    let anna = initiator("anna", 1);
+    for bindings in [None, Some([3; 32])] {
+        let bindings = bindings.as_ref().map(|bindings| &bindings[..]);
+        let (_, token) = first_bound(&anna, "dafs", bindings);
+        let answer = world.call(client, &client_auth(auth(GssProcedure::Init, &token)));
+        assert_eq!(answer.status(), Status::NotAuthorized, "{bindings:?}");
+    }
+    let (_, token) = first_bound(&anna, "dafs", Some(&[2; 32]));
+    let answer = world.call(client, &client_auth(auth(GssProcedure::Init, &token)));
+    assert_eq!(answer.status(), Status::Ok);
+    assert_eq!(owner(&mut world, client), ANNA.to_string().into_bytes());
+    // Renewal, by another principal and with another connection's token.
+    for (user, binding) in [("bert", [2; 32]), ("anna", [3; 32])] {
+        let (_, token) = first_bound(&initiator(user, 1), "dafs", Some(&binding));
+        let again = client_auth(auth(GssProcedure::Init, &token));
+        assert_eq!(world.status(client, &again), Status::NotAuthorized, "{user}");
+    }
+    assert_eq!(owner(&mut world, client), ANNA.to_string().into_bytes(), "it never changes");
+    world.end();
+}
+
+#[test]
+fn a_channel_inside_tls_is_bound_by_a_token_of_its_own() {
+    let mut world = World::new(Setup { mask: in_tls, ..setup() });
+    let (client, anna) = (world.connect(2), initiator("anna", 1));
+    let (_, token) = first_bound(&anna, "dafs", Some(&[2; 32]));
+    let request = connect_by("c", 1, PLAIN, auth(GssProcedure::Init, &token));
+    let answer = world.call(client, &request);
+    let Ok(Reply::ClientConnectAuth(reply)) = answer.reply() else { panic!("{answer:?}") };
+    let id = reply.session_id;
+    // The mask gives connections of one host one binding.
+    let channel = world.connect_as(2, 2, ByteOrder::Little);
+    for (user, binding) in [("anna", [3; 32]), ("bert", [2; 32])] {
+        let (_, token) = first_bound(&initiator(user, 1), "dafs", Some(&binding));
+        assert_eq!(world.status(channel, &bind(id, &token)), Status::NotAuthorized, "{user}");
+    }
+    let (_, token) = first_bound(&anna, "dafs", Some(&[2; 32]));
+    assert_eq!(world.status(channel, &bind(id, &token)), Status::Ok);
+    world.end();
+}
+
 #[test]
 fn secinfo_offers_what_is_accepted_on_the_channel() {
     let gss_entry = |service| SecInfoEntry::Gss {
@@ -272,7 +340,8 @@ fn secinfo_offers_what_is_accepted_on_the_channel() {
         service,
     };
     let all = [GssService::Privacy, GssService::Integrity, GssService::Auth].map(gss_entry);
-    let cases: [(Mask, bool, &[SecInfoEntry<'_>]); 4] = [
+    let cases: [(Mask, bool, &[SecInfoEntry<'_>]); 5] = [
+        (in_tls, false, &all),
         (here, false, &all[2..]),
         (in_private, false, &all),
         (stranger, false, &[]),
@@ -289,7 +358,8 @@ fn secinfo_offers_what_is_accepted_on_the_channel() {
             entries.into_iter().filter(|entry| *entry != SecInfoEntry::None).collect();
         assert_eq!(entries, offered);
         for service in [GssService::Auth, GssService::Integrity, GssService::Privacy] {
-            let (_, token) = first(&initiator("anna", 2));
+            let binding = mask(2).binding().map(<[u8]>::to_vec);
+            let (_, token) = first_bound(&initiator("anna", 2), "dafs", binding.as_deref());
             let auth = AuthRequest::Gss { procedure: GssProcedure::Init, service, token: &token };
             let status = world.status(client, &client_auth(auth));
             let accepted = offered.contains(&gss_entry(service));
@@ -465,20 +535,36 @@ fn a_session_in_clear_does_not_enter_a_strict_export() {
     let exports = || {
         let mut strict = export(&[Flavour::Sys]);
         strict.admits.transport_security = TransportSecurity::Tls;
-        vec![("open", export(&[Flavour::Sys])), ("strict", strict)]
+        let mut mutual = export(&[Flavour::Sys]);
+        mutual.admits.transport_security = TransportSecurity::Mtls;
+        vec![("mutual", mutual), ("open", export(&[Flavour::Sys])), ("strict", strict)]
     };
     let clear: Mask = |host| PeerInfo { sim_host: Some(host), ..PeerInfo::default() };
-    for (mask, is_private) in [(clear, false), (in_private as Mask, true)] {
+    let tls: Mask = |host| PeerInfo { sim_host: Some(host), ..in_tls(host) };
+    let mtls: Mask =
+        |host| PeerInfo { sim_host: Some(host), ..in_tls_of(TransportSecurity::Mtls, host) };
+    let cases = [
+        (clear, false, false),
+        (tls, true, false),
+        (mtls, true, true),
+        (in_private as Mask, true, true),
+    ];
+    for (mask, is_private, is_mutual) in cases {
         let mut world = World::new(Setup { exports: exports(), mask, ..setup() });
         let client = world.session(2, "c");
         let root = world.root();
-        let wanted = if is_private { Status::Ok } else { Status::Acces };
-        for (name, wanted) in [(&b"open"[..], Status::Ok), (b"strict", wanted)] {
+        let wanted = |is_served| if is_served { Status::Ok } else { Status::Acces };
+        for (name, wanted) in [
+            (&b"open"[..], Status::Ok),
+            (b"strict", wanted(is_private)),
+            (b"mutual", wanted(is_mutual)),
+        ] {
             assert_eq!(world.status(client, &lookup(root, &[name])), wanted);
             let opened = world.open_with(client, &open_request(root, &[name, b"f"], b"o"));
             assert_eq!(opened.err().unwrap_or(Status::Ok), wanted);
         }
-        let expected = vec![(b"open".to_vec(), true, true), (b"strict".to_vec(), is_private, true)];
+        let expected = [(&b"mutual"[..], is_mutual), (b"open", true), (b"strict", is_private)];
+        let expected = expected.map(|(name, is_told)| (name.to_vec(), is_told, true));
         assert_eq!(listed(&mut world, client), expected);
         world.end();
     }

@@ -10,6 +10,7 @@
 //!
 //! Invariants
 //! * Each request of a batch has exactly one completion, unless its connection ends.
+//! * The channel that moves the data has what the export demands, and so has the operation channel.
 //! * A client's outstanding requests are bounded ([`Batches`]). The resources of a load are bounded
 //!   by the longest transfer.
 //! * A request-id counts as outstanding until the message with its completion has been posted.
@@ -29,7 +30,7 @@ pub(crate) use submit::{batch_submit, completions_max, hurry_up};
 
 use crate::engine::allowed::LateWrites;
 use dafs_dat::Instant;
-use dafs_service::{Handle, OpenState};
+use dafs_service::{Handle, OpenState, SessionProof};
 use dafs_store::OpenFile;
 use dafs_wire::dafs::{Checksum, CompletionNotification, DirectBuffer, FileChunk, Status};
 use smallvec::SmallVec;
@@ -65,6 +66,8 @@ pub(crate) struct Submission {
     pub(super) refused: Vec<Finished>,
     pub(super) submitted: Instant,
     pub(super) window: Duration,
+    /// What the session has proven on its operation channel.
+    pub(super) proof: SessionProof,
 }
 
 impl fmt::Debug for Submission {

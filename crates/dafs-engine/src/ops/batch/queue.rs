@@ -6,13 +6,15 @@
 //! * RDMA posted for loads stays well below the limit of one connection.
 
 use super::load::{self, Owner, gather};
-use super::{Batches, Finished, Submission, Transfer};
+use super::{Batches, Finished, Submission, Transfer, completion};
 use crate::engine::request::Context;
 use crate::engine::work::{PendingId, Work};
 use crate::limits::{
     BATCH_GATHER_BYTES, BATCH_GATHER_COUNT, LOAD_MOVES_MAX, LOADS_ACTIVE_MAX, LOADS_PER_TURN,
 };
+use crate::ops::transport::check_channel;
 use dafs_dat::Instant;
+use dafs_wire::dafs::Checksum;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -101,7 +103,15 @@ impl Queue {
 
 /// Handles an asynchronous batch on its back-control channel.
 pub(crate) fn submitted(cx: &mut Context<'_>, submission: Submission) {
-    let Submission { transfers, refused, submitted, window } = submission;
+    let Submission { mut transfers, mut refused, submitted, window, proof } = submission;
+    transfers.retain(|transfer| match check_channel(cx, &transfer.handle, proof) {
+        Ok(()) => true,
+        Err(status) => {
+            let completion = completion(transfer.id, status, 0, Checksum::ZERO);
+            refused.push(Finished { completion, entered: true });
+            false
+        }
+    });
     let Some(queue) = cx.queue().as_mut() else { return };
     queue.finished.extend(refused);
     let due = submitted + window;

@@ -83,7 +83,8 @@ fn queue(cx: &mut Context<'_>, call: &Call, args: &BatchSubmit<'_>) -> Done {
         }
     }
     let window = Duration::from_micros(args.usec_window.into()).min(BATCH_WINDOW_MAX);
-    let submission = Submission { transfers, refused, submitted: cx.now, window };
+    let proof = cx.session_proof();
+    let submission = Submission { transfers, refused, submitted: cx.now, window, proof };
     address.post(Mail::Batch(Box::new(submission)));
     let completions = Seq::empty();
     // The acknowledgement does not mean that the batch was executed: a client that loses its
