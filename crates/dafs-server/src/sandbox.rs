@@ -373,6 +373,9 @@ fn policy_of_data_server(config: &DataServerConfig, surroundings: &Surroundings)
             files.secret(Some(&config.cluster_secret));
             let kerberos = config.general.kerberos.as_ref();
             files.secret(kerberos.map(|kerberos| kerberos.keytab.as_path()));
+            for file in config.general.tls.iter().flat_map(|tls| tls.paths()) {
+                files.secret(Some(file));
+            }
             let others = config.rdma.soft.iter().chain(&config.dafs);
             let others = others.chain(&config.general.metrics_listen).copied();
             let own = [config.control, config.nfs].into_iter().chain(others);

@@ -99,9 +99,6 @@ pub(crate) const COUNTS_SETTLE: Duration = Duration::from_millis(50);
 
 const _: () = assert!(PIECE_BYTES.is_multiple_of(HOLE_BYTES));
 
-/// Most levels of scripts interpreted by scripts, as the kernel counts them.
-pub(crate) const INTERPRETERS_MAX: usize = 5;
-
 /// Default deadline for a server's answer, in seconds.
 pub(crate) const DEADLINE_SECONDS: u64 = 60;
 

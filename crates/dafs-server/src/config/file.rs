@@ -3,10 +3,12 @@
 use super::cephfs::CephFile;
 use super::gluster::GlusterFile;
 use super::kerberos::{self, IdentityFile, KerberosFile};
+use super::nfs::NfsFile;
 use super::tls::{self, TlsFile};
 use super::{
-    Config, DANGER_SENTENCE, DataRdma, ExportConfig, ExportSource, NfsConfig, NodeConfig,
-    NodePlace, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
+    CLEAR_PASSWORDS_SENTENCE, Config, DANGER_SENTENCE, DataRdma, ExportConfig, ExportSource,
+    NfsConfig, NodeConfig, NodePlace, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
+    wrong,
 };
 use dafs_dat::Wake;
 use dafs_engine::{OwnIdentity, SessionLimits};
@@ -26,6 +28,7 @@ pub(super) struct ConfigFile {
     #[serde(default)]
     listen: Vec<String>,
     metrics_listen: Option<String>,
+    metrics_transport_security: Option<String>,
     slow_operation_ms: Option<u64>,
     lease_time_seconds: Option<u64>,
     #[serde(default, with = "WakeFile")]
@@ -40,6 +43,7 @@ pub(super) struct ConfigFile {
     sandbox: Option<String>,
     danger_allow_unauthenticated_remote_clients: Option<String>,
     danger_allow_dafs_kerberos_in_clear: Option<String>,
+    danger_allow_dafs_passwords_in_clear: Option<String>,
     #[serde(default)]
     limits: LimitsFile,
     #[serde(default)]
@@ -77,21 +81,6 @@ struct LimitsFile {
     connections_per_address: Option<usize>,
     credits_per_session: Option<u16>,
     transfer_bytes: Option<u32>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct NfsFile {
-    #[serde(default)]
-    listen: Vec<String>,
-    rdma_listen: Option<Vec<String>>,
-    #[serde(default)]
-    rdma_verbs_listen: Vec<String>,
-    grace_time_seconds: Option<u64>,
-    delegations: Option<bool>,
-    #[serde(default)]
-    register_with_rpcbind: bool,
-    domain: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -167,6 +156,11 @@ impl ConfigFile {
             config.metrics_listen =
                 Some(parse_listen(text).map_err(|e| wrong("metrics_listen", e))?);
         }
+        if let Some(text) = &self.metrics_transport_security {
+            let wrong_level =
+                |error: NoTransportSecurity| wrong("metrics_transport_security", error.to_string());
+            config.metrics_transport_security = text.parse().map_err(wrong_level)?;
+        }
         if let Some(ms) = self.slow_operation_ms {
             if !(1..=3_600_000).contains(&ms) {
                 return Err(wrong("slow_operation_ms", "use 1 to 3600000, or leave it out"));
@@ -198,6 +192,10 @@ impl ConfigFile {
             }
             config.auth.allow_unauthenticated_remote_clients = true;
         }
+        config.auth.clear_passwords = check_clear_passwords(
+            self.danger_allow_dafs_passwords_in_clear.as_deref(),
+            self.password_file.is_some(),
+        )?;
         config.auth.password_file = self.password_file.map(|path| base.join(path));
         config.state_directory = self.state_directory.map(|path| base.join(path));
         let own = |ServerAuthFile { id, password }| OwnIdentity { id, password };
@@ -212,11 +210,27 @@ impl ConfigFile {
         let in_clear = kerberos::check_clear(sentence, self.kerberos.is_some())?;
         let kerberos = (self.kerberos, in_clear);
         config.kerberos = kerberos::check(kerberos, &self.identity, exports, base)?;
-        config.tls = tls::check(self.tls, config.exports.iter(), base)?;
+        let metrics = config.metrics_transport_security;
+        config.tls = tls::check(self.tls, (config.exports.iter(), metrics), base)?;
         self.limits.apply(&mut config.limits)?;
         self.nfs.apply(&mut config.nfs)?;
         kerberos::check_domain(&config)?;
         Ok(config)
+    }
+}
+
+/// Checks the sentence by which an administrator accepts passwords in clear text.
+fn check_clear_passwords(sentence: Option<&str>, has_passwords: bool) -> Result<bool, Wrong> {
+    let wrong = |remedy: String| Err(wrong("danger_allow_dafs_passwords_in_clear", remedy));
+    match sentence {
+        None => Ok(false),
+        Some(CLEAR_PASSWORDS_SENTENCE) if has_passwords => Ok(true),
+        Some(CLEAR_PASSWORDS_SENTENCE) => {
+            wrong("leave it out, or write password_file = \"FILE\"".to_owned())
+        }
+        Some(_) => wrong(format!(
+            "remove it, or if you mean it write exactly \"{CLEAR_PASSWORDS_SENTENCE}\""
+        )),
     }
 }
 

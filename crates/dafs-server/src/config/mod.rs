@@ -6,6 +6,7 @@ mod engine;
 mod file;
 mod gluster;
 mod kerberos;
+mod nfs;
 mod tls;
 
 pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
@@ -16,7 +17,7 @@ use dafs_engine::{AuthConfig, SessionLimits};
 use dafs_sandbox::Sandbox;
 use dafs_service::{AddressRange, ExportOptions};
 use dafs_store::own::{self, OwnError};
-use dafs_tls::ServerFiles;
+use dafs_tls::{ServerFiles, TransportSecurity};
 use file::ConfigFile;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -37,9 +38,14 @@ pub const NFS_RDMA_PORT: u16 = 20_049;
 /// The sentence that an administrator must write to admit other hosts without authentication.
 pub const DANGER_SENTENCE: &str = "anyone who reaches this port can read and write these files";
 
-/// The sentence that an administrator must write to accept Kerberos from other hosts over DAFS without
-/// encryption. The messages after the proof are protected by nothing there.
+/// The sentence that an administrator must write to accept Kerberos from other hosts over DAFS
+/// without encryption. The messages after the proof are protected by nothing there.
 pub const CLEAR_SENTENCE: &str = "anyone on the network between can take over these sessions";
+
+/// The sentence that an administrator must write to accept passwords from other hosts over DAFS without
+/// encryption.
+pub(crate) const CLEAR_PASSWORDS_SENTENCE: &str =
+    "anyone on the network between can read these passwords";
 
 /// The reason why a configuration cannot be used.
 #[derive(Debug, Error)]
@@ -331,6 +337,8 @@ pub struct Config {
     pub nfs: NfsConfig,
     /// The address for Prometheus, if there is one.
     pub metrics_listen: Option<SocketAddr>,
+    /// The least protection of its connections. TLS needs [`Config::tls`].
+    pub metrics_transport_security: TransportSecurity,
     /// NFS requests that take longer are logged, with the time of each stage.
     pub slow_operation: Option<Duration>,
     /// The exports.
@@ -369,6 +377,7 @@ impl Config {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT))],
             nfs: NfsConfig::default(),
             metrics_listen: None,
+            metrics_transport_security: TransportSecurity::None,
             slow_operation: None,
             exports: vec![ExportConfig {
                 name: String::new(),
@@ -429,8 +438,9 @@ impl Config {
         if self.auth.allow_unauthenticated_remote_clients {
             return Ok(());
         }
-        // Without its own sentence Kerberos admits no client of another host either.
-        let by_kerberos = self.kerberos.as_ref().is_some_and(|kerberos| kerberos.dafs_in_clear);
+        // Without TLS or its own sentence Kerberos admits no client of another host either.
+        let is_used = |kerberos: &KerberosConfig| kerberos.dafs_in_clear || self.tls.is_some();
+        let by_kerberos = self.kerberos.as_ref().is_some_and(is_used);
         let proves = self.auth.password_file.is_some() || by_kerberos;
         // Trusted ranges are the administrator's choice. Without them and without passwords no
         // other host is admitted, and with them some hosts are admitted without any proof.
@@ -441,6 +451,17 @@ impl Config {
             Some(&address) if outside || !proves => Err(ConfigError::Unauthenticated { address }),
             _ => Ok(()),
         }
+    }
+}
+
+impl Config {
+    /// True if clients of other hosts reach this server, and none of them by its passwords.
+    pub(crate) fn has_passwords_for_this_host_only(&self) -> bool {
+        let (auth, reachable) = (&self.auth, |address: &SocketAddr| !address.ip().is_loopback());
+        auth.password_file.is_some()
+            && !auth.clear_passwords
+            && self.tls.is_none()
+            && self.listen.iter().any(reachable)
     }
 }
 
@@ -617,6 +638,11 @@ mod tests {
             &format!("danger_allow_unauthenticated_remote_clients = \"yes\"\n{EXPORT}"),
             DANGER_SENTENCE,
         );
+        let clear = |sentence: &str| {
+            format!("danger_allow_dafs_passwords_in_clear = \"{sentence}\"\n{EXPORT}")
+        };
+        check(&clear("yes"), CLEAR_PASSWORDS_SENTENCE);
+        check(&clear(CLEAR_PASSWORDS_SENTENCE), "password_file = \"FILE\"");
     }
 
     #[test]
@@ -655,7 +681,13 @@ mod tests {
             format!("danger_allow_unauthenticated_remote_clients = \"{DANGER_SENTENCE}\"\n{open}");
         load(&meant).unwrap().check_exposure().unwrap();
         let passwords = format!("password_file = \"users\"\n{open}");
-        load(&passwords).unwrap().check_exposure().unwrap();
+        let config = load(&passwords).unwrap();
+        config.check_exposure().unwrap();
+        assert!(config.has_passwords_for_this_host_only());
+        let sentence =
+            format!("danger_allow_dafs_passwords_in_clear = \"{CLEAR_PASSWORDS_SENTENCE}\"\n");
+        let config = load(&format!("{sentence}{passwords}")).unwrap();
+        assert!(config.auth.clear_passwords && !config.has_passwords_for_this_host_only());
         let trusting = format!("trusted = [\"10.0.0.0/8\"]\n{passwords}");
         assert!(load(&trusting).unwrap().check_exposure().is_err());
     }

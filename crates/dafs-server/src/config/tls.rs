@@ -1,6 +1,6 @@
 //! The table `[tls]`: certificates of this server, and authorities of its clients.
 
-use super::{ExportConfig, ExportSource, NodePlace, Wrong, wrong};
+use super::{ExportConfig, Wrong, wrong};
 use dafs_service::TransportSecurity;
 use dafs_tls::ServerFiles;
 use serde::Deserialize;
@@ -15,12 +15,30 @@ pub(super) struct TlsFile {
     revocations: Option<PathBuf>,
 }
 
-/// Checks the table, with the exports that need it.
+/// Says what is missing in the table for this protection.
+fn missing(tls: Option<&TlsFile>, least: TransportSecurity) -> Option<String> {
+    match (least, tls) {
+        (TransportSecurity::None, _) => None,
+        (_, None) => Some(format!(
+            "{least} needs a certificate: write [tls] with certificate = \"FILE\" and key = \
+             \"FILE\"; dafs pki makes them"
+        )),
+        (TransportSecurity::Mtls, Some(TlsFile { authorities: None, .. })) => Some(
+            "mtls needs those who vouch for clients: write [tls] authorities = \"FILE\"".to_owned(),
+        ),
+        (TransportSecurity::Tls | TransportSecurity::Mtls, Some(_)) => None,
+    }
+}
+
+/// Checks the table, with the exports and the metrics that need it.
 pub(super) fn check<'a>(
     tls: Option<TlsFile>,
-    exports: impl Iterator<Item = &'a ExportConfig>,
+    (exports, metrics): (impl Iterator<Item = &'a ExportConfig>, TransportSecurity),
     base: &Path,
 ) -> Result<Option<ServerFiles>, Wrong> {
+    if let Some(remedy) = missing(tls.as_ref(), metrics) {
+        return Err(wrong("metrics_transport_security", remedy));
+    }
     for (index, export) in exports.enumerate() {
         let least = export.options.admits.transport_security;
         let wrong_export = |remedy: String| Wrong {
@@ -28,25 +46,8 @@ pub(super) fn check<'a>(
             steps: ["export", &index.to_string(), "transport_security"].map(str::to_owned).to_vec(),
             remedy,
         };
-        if least == TransportSecurity::None {
-            continue;
-        }
-        let Some(tls) = &tls else {
-            return Err(wrong_export(format!(
-                "{least} needs a certificate: write [tls] with certificate = \"FILE\" and key = \
-                 \"FILE\"; dafs pki makes them"
-            )));
-        };
-        if least == TransportSecurity::Mtls && tls.authorities.is_none() {
-            return Err(wrong_export(
-                "mtls needs those who vouch for clients: write [tls] authorities = \"FILE\""
-                    .to_owned(),
-            ));
-        }
-        if has_data_servers_elsewhere(&export.source) {
-            return Err(wrong_export(
-                "data servers in other processes have no TLS yet; use none".to_owned(),
-            ));
+        if let Some(remedy) = missing(tls.as_ref(), least) {
+            return Err(wrong_export(remedy));
         }
     }
     let Some(TlsFile { certificate, key, authorities, revocations }) = tls else {
@@ -65,21 +66,6 @@ pub(super) fn check<'a>(
         // them.
         policy: TransportSecurity::Tls,
     }))
-}
-
-fn has_data_servers_elsewhere(source: &ExportSource) -> bool {
-    let is_remote =
-        |place: &super::DataServerPlace| matches!(place, super::DataServerPlace::Remote { .. });
-    match source {
-        ExportSource::Directory(_) | ExportSource::Memory { .. } => false,
-        ExportSource::Striped { nodes, .. } => {
-            nodes.iter().any(|node| matches!(node.place, NodePlace::Remote(_)))
-        }
-        ExportSource::CephFs(ceph) => ceph.data_servers.iter().any(|data| is_remote(&data.place)),
-        ExportSource::Gluster(gluster) => {
-            gluster.data_servers.iter().any(|data| is_remote(&data.place))
-        }
-    }
 }
 
 #[cfg(test)]
@@ -114,6 +100,12 @@ mod tests {
         check(&strict("tls"), "write [tls] with certificate");
         check(&format!("{}{TLS}", strict("mtls")), "[tls] authorities = \"FILE\"");
         check(&strict("TLS"), "write none, tls or mtls");
+        let metrics = |level: &str| format!("metrics_transport_security = \"{level}\"\n{EXPORT}");
+        check(&metrics("tls"), "write [tls] with certificate");
+        check(&format!("{}{TLS}", metrics("mtls")), "[tls] authorities = \"FILE\"");
+        check(&metrics("on"), "write none, tls or mtls");
+        let config = load(&format!("{}{TLS}", metrics("tls"))).unwrap();
+        assert_eq!(config.metrics_transport_security, TransportSecurity::Tls);
         check(&format!("{EXPORT}{TLS}revocations = \"crl.pem\""), "authorities = \"FILE\"");
     }
 }

@@ -7,12 +7,16 @@ use dafs_dat::Adapter;
 use dafs_dat::connections::Connections;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_dat::tls::ServerTls;
+use dafs_tls::Protocol;
 use std::sync::Arc;
 
-/// Makes adapters for iWARP and shared memory on the same listeners.
+/// Makes adapters for iWARP and shared memory on the same listeners. iWARP is inside TLS where the
+/// client begins that.
 pub(super) fn adapters(
     config: &Config,
-    connections: &Arc<Connections>,
+    (connections, tls): (&Arc<Connections>, Option<&Arc<ServerTls>>),
+    protocol: Protocol,
     listeners: &[Listener],
 ) -> Result<Vec<Box<dyn Adapter>>, StartError> {
     // They count together with those of all front ends.
@@ -23,6 +27,9 @@ pub(super) fn adapters(
         ..IwarpConfig::default()
     })?;
     iwarp.count_in(connections.clone());
+    if let Some(tls) = tls {
+        iwarp.serve_tls(tls.clone(), protocol)?;
+    }
     let mut shm = ShmAdapter::new(ShmConfig {
         connections_max: usize::MAX,
         pending_max: usize::MAX,

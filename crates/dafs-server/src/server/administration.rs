@@ -1,6 +1,6 @@
 //! Administration of a running server: list clients, expire one, change the exports.
 
-use super::data::DataServers;
+use super::data::{DataCounters, DataServers};
 use super::stores::open_store;
 use super::{StartError, journal};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport, NodeReport};
@@ -28,6 +28,8 @@ pub(super) struct Administration {
     state: PathBuf,
     /// The open stores.
     stores: Arc<Mutex<Vec<Known>>>,
+    /// The data servers of this process.
+    data: Vec<DataCounters>,
     pub(super) read_config: OnceLock<ReadConfig>,
     /// The thread for periodic work of stores with data servers.
     _turns: Clock,
@@ -39,7 +41,7 @@ impl Administration {
         registry: Arc<Registry>,
         secret: ExportSecret,
         state: &Path,
-        stores: Vec<Known>,
+        (stores, data): (Vec<Known>, Vec<DataCounters>),
     ) -> Result<Arc<Self>, StartError> {
         let (stores, read_config) = (Arc::new(Mutex::new(stores)), OnceLock::new());
         let all = stores.clone();
@@ -47,7 +49,16 @@ impl Administration {
             data_servers(&all).iter().for_each(|(_, store)| store.turn(service));
         })?;
         let state = state.to_owned();
-        Ok(Arc::new(Self { service, registry, secret, state, stores, read_config, _turns: turns }))
+        Ok(Arc::new(Self {
+            service,
+            registry,
+            secret,
+            state,
+            stores,
+            data,
+            read_config,
+            _turns: turns,
+        }))
     }
 
     /// Serves the exports of the present configuration file.
@@ -75,6 +86,7 @@ impl Administration {
         let namespace = Namespace::new(exports).map_err(|error| error.to_string())?;
         let count = config.exports.len();
         self.service.replace_namespace(namespace);
+        self.data.iter().for_each(|data| data.follow(&config.exports));
         *stores = opened;
         tracing::info!(exports = count, "the configuration was read again");
         Ok(format!("{count} exports are served"))

@@ -12,7 +12,7 @@ use super::nfs;
 use super::nfs_rdma::RdmaListeners;
 use super::{Random, StartError};
 use crate::admin::NodeReport;
-use crate::config::{Config, ExportSource};
+use crate::config::{Config, ExportConfig, ExportSource};
 use crate::metrics::Labels;
 use dafs_cluster::NodeCounters;
 use dafs_dat::Instant;
@@ -27,6 +27,7 @@ use dafs_service::{
 };
 use dafs_store::vital;
 use dafs_store::{DataFiles, DataStore};
+use dafs_tls::Protocol;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -121,6 +122,23 @@ impl DataCounters {
         self.usage.clone()
     }
 
+    /// Lets in the clients that the present exports admit. The metadata server judges each use of a
+    /// component by the same rules. A data server whose export is gone lets in none.
+    pub(super) fn follow(&self, exports: &[ExportConfig]) {
+        let own = exports.iter().find(|config| Some(&config.name) == self.export.as_ref());
+        let nobody = || Admits { networks: Vec::new(), ..Admits::default() };
+        let admits = own.map_or_else(nobody, |config| config.options.admits.clone());
+        let service = &self.usage.service;
+        let change = |export: &Arc<Export>| {
+            let options = ExportOptions { admits: admits.clone(), ..export.options().clone() };
+            export.with_options(options)
+        };
+        match Namespace::new(service.namespace().exports().map(change).collect()) {
+            Ok(namespace) => service.replace_namespace(namespace),
+            Err(error) => tracing::error!(%error, "a data server keeps its old rules"),
+        }
+    }
+
     fn labels(&self) -> Labels {
         let export = self.export.iter().map(|name| ("export", format!("/{name}")));
         export.chain([("node", self.number.to_string())]).collect()
@@ -145,6 +163,7 @@ pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, 
         ("data_connections", "Connections to them", sum(|rpc| rpc.connections)),
         ("data_received_bytes", "Bytes received", sum(|rpc| rpc.received_bytes)),
         ("data_sent_bytes", "Bytes sent", sum(|rpc| rpc.sent_bytes)),
+        ("data_tls_connections", "Connections that began TLS", sum(|rpc| rpc.tls_connections)),
         ("data_rdma_calls", "Calls over RDMA", sum(|rpc| rpc.rdma_calls)),
         ("data_rdma_read_bytes", "Bytes fetched by RDMA", sum(|rpc| rpc.rdma_read_bytes)),
         ("data_rdma_written_bytes", "Bytes placed by RDMA", sum(|rpc| rpc.rdma_written_bytes)),
@@ -164,11 +183,12 @@ impl DataServer {
     /// Starts a data server. It also changes `write_verifier` when it finds that data is lost.
     pub(super) fn start(
         config: &Config,
-        (connections, tls): (&Arc<Connections>, Option<Arc<ServerTls>>),
+        front: (&Arc<Connections>, Option<&Arc<ServerTls>>),
         pool: Arc<dyn Pool>,
         write_verifier: Arc<WriteVerifier>,
         parts: DataServerParts,
     ) -> Result<Self, StartError> {
+        let (connections, tls) = front;
         let DataServerParts { export, listener, rdma, dafs, number, files, .. } = parts;
         let DataServerParts { pool: own, states, admits, identity, .. } = parts;
         let pool = own.unwrap_or(pool);
@@ -196,10 +216,9 @@ impl DataServer {
         if let Some(kerberos) = &config.kerberos {
             nfs.accept_gss(kerberos::open(kerberos, None, pool.clone())?);
         }
-        let reactors = if rdma.is_empty() { 1 } else { 2 };
-        let rpc = nfs::rpc_config(config);
-        let group = Group::with_tls(tls, connections.clone(), vec![listener], reactors, rpc)?;
-        let group = Arc::new(group);
+        let (reactors, rpc) = (if rdma.is_empty() { 1 } else { 2 }, nfs::rpc_config(config));
+        let (shares, tcp) = (connections.clone(), vec![listener]);
+        let group = Arc::new(Group::with_tls(tls.cloned(), shares, tcp, reactors, rpc)?);
         let usage = NodeUsage { files, service };
         let counters = DataCounters { export, number, group, usage };
         let mut server = Self { counters, threads: Vec::new(), reactors: Vec::new() };
@@ -208,7 +227,7 @@ impl DataServer {
         let name = format!("dafs-data-{number}");
         server.threads.push(vital::spawn(name, || reactor.run())?);
         if !rdma.is_empty() {
-            let adapters = rdma.adapters(config, connections, 0, 1)?;
+            let adapters = rdma.adapters(config, front, 0, 1)?;
             let reactor = server.counters.group.rdma_reactor(adapters, |_| NfsHandler::new(nfs))?;
             let name = format!("dafs-drdma-{number}");
             server.threads.push(vital::spawn(name, || reactor.run())?);
@@ -226,7 +245,7 @@ impl DataServer {
                 data: Some(role),
             };
             let name = format!("dafs-ddafs-{number}");
-            let adapters = adapters(config, connections, &[listener])?;
+            let adapters = adapters(config, front, Protocol::Dafs, &[listener])?;
             let reactor = Reactor::start(name, Arc::new(shared), adapters, config.wake)?;
             server.reactors.push(reactor);
         }

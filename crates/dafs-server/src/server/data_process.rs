@@ -7,6 +7,7 @@
 use super::data::{DataCounters, DataServer, DataServerParts, by_node, gauges};
 use super::listen::Listener;
 use super::nfs_rdma::RdmaListeners;
+use super::tls::Tls;
 use super::{Random, StartError, descriptors, listen, operation_name};
 use crate::config::{BrickConfig, Config, DataRdma, EngineConfig, OsdConfig};
 use crate::limits::STOP_TIME;
@@ -17,6 +18,7 @@ use dafs_dat::connections::Connections;
 use dafs_engine::ThreadPool;
 use dafs_gluster::{GlusterNode, GlusterNodeOptions};
 use dafs_mem::Mutex;
+use dafs_rpc::tls::ServerTls;
 use dafs_service::{Admits, Export, ForeignStates, ForeignUse, WriteVerifier};
 use dafs_store::node::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Node, component_store_fs,
@@ -49,8 +51,8 @@ pub struct DataServerConfig {
     pub dafs: Option<SocketAddr>,
     /// The clients that may connect by NFS.
     pub admits: Admits,
-    /// The settings that all servers have: waits, limits, the lease, metrics. Its exports and other
-    /// addresses are ignored.
+    /// The settings that all servers have: waits, limits, the lease, metrics, Kerberos, TLS. Its
+    /// exports and other addresses are ignored.
     pub general: Config,
 }
 
@@ -63,6 +65,8 @@ pub struct DataProcess {
     dafs: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     running: Arc<Mutex<Option<Running>>>,
+    /// Follows the files of TLS.
+    tls: Option<Tls>,
     pool: Arc<ThreadPool>,
 }
 
@@ -91,12 +95,14 @@ impl DataProcess {
         let control = listen::fresh(config.control)?;
         control.set_nonblocking(false).map_err(failed)?;
         // So the caller sees errors now, and not the metadata server later.
-        drop(rdma_clients.adapters(&config.general, &connections, 0, 1)?);
+        drop(rdma_clients.adapters(&config.general, (&connections, None), 0, 1)?);
         let metrics_port = config.general.metrics_listen.map(MetricsPort::listen).transpose()?;
         let metrics = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
         let random = Random::draw()?;
         let write_verifier = Arc::new(WriteVerifier::new(random.write_verifier));
         let (pool, running) = (Arc::new(ThreadPool::new()), Arc::new(Mutex::new(None)));
+        let tls = config.general.tls.as_ref();
+        let tls = tls.map(|files| Tls::start(files, pool.clone())).transpose()?;
         let changed = write_verifier.clone();
         let directory = config.directory.clone();
         let sockets =
@@ -104,6 +110,7 @@ impl DataProcess {
         let mut opener = Opener {
             config,
             connections,
+            tls: tls.as_ref().map(Tls::shared),
             sockets: Some(sockets),
             pool: pool.clone(),
             write_verifier,
@@ -121,7 +128,7 @@ impl DataProcess {
             }),
             lost: Box::new(move || changed.change()),
         })?;
-        Ok(Self { node, nfs, rdma, dafs, metrics, running, pool })
+        Ok(Self { node, nfs, rdma, dafs, metrics, running, tls, pool })
     }
 
     /// Returns the address for the metadata server.
@@ -151,9 +158,10 @@ impl DataProcess {
 
     /// Admits no further client, and waits for the threads.
     pub fn stop(self) {
-        let Self { node, running, pool, .. } = self;
+        let Self { node, running, tls, pool, .. } = self;
         drop(node);
         drop(running.lock().take());
+        drop(tls);
         if !pool.finish(STOP_TIME) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
         }
@@ -172,6 +180,7 @@ struct Sockets {
 struct Opener {
     config: DataServerConfig,
     connections: Arc<Connections>,
+    tls: Option<Arc<ServerTls>>,
     /// Kept until they are used. The local part of another file system may have to be waited for
     /// before.
     sockets: Option<Sockets>,
@@ -289,12 +298,12 @@ impl Opener {
         };
         let general = &self.config.general;
         let (pool, write_verifier) = (self.pool.clone(), self.write_verifier.clone());
-        let server =
-            DataServer::start(general, (&self.connections, None), pool, write_verifier, parts)?;
-        let answered = metrics.map(|port| MetricsPort::start(port, collector(&server)));
+        let front = (&self.connections, self.tls.as_ref());
+        let server = DataServer::start(general, front, pool, write_verifier, parts)?;
+        let answered = metrics.map(|port| MetricsPort::start(port, collector(&server), None));
         let metrics = answered.transpose()?;
         if let Some(port) = &metrics {
-            tracing::info!("metrics at http://{}/metrics", port.address);
+            tracing::info!("metrics at {}", port.url());
         }
         tracing::info!(number, "clients are admitted");
         Ok((Running { _metrics: metrics, server }, Answering { node, counters }))

@@ -37,7 +37,7 @@ pub(crate) use state::of_config as open_state_directory;
 use crate::admin::AdminSocket;
 use crate::config::{Config, ConfigError, NFS_PORT};
 use crate::limits::{PROOF_THREADS_MAX, STOP_TIME};
-use crate::metrics::{MetricsPort, ServerCollector};
+use crate::metrics::{MetricsPort, MetricsTls, ServerCollector};
 use adapters::adapters;
 use administration::{Administration, open_exports};
 use dafs_cluster::{DataNodeError, JoinError, SecretError};
@@ -51,10 +51,12 @@ use dafs_journal::Workers;
 use dafs_service::durable::JournalError;
 use dafs_service::{
     ClientRecords, Export, FileFences, FileRecords, FrontEnd, Namespace, NamespaceError, NoRecords,
-    Pool, RecordsError, Service, ServiceConfig, ServiceCounts, UndoError, WriteVerifier,
+    Pool, RecordsError, Service, ServiceConfig, ServiceCounts, TransportSecurity, UndoError,
+    WriteVerifier,
 };
 use dafs_store::StoreError;
 use dafs_store::own::OwnError;
+use dafs_tls::Protocol;
 use data::{DataServer, DataServers};
 use inherited::Inherited;
 use inventory::{CLIENT_RECORDS, FENCES, Inventory};
@@ -233,6 +235,12 @@ pub enum StartError {
         /// The system's error.
         error: io::Error,
     },
+    /// The metrics demand TLS, and there is no certificate.
+    #[error("metrics_transport_security = \"{least}\" needs a certificate: write [tls]")]
+    MetricsWithoutTls {
+        /// The demand.
+        least: TransportSecurity,
+    },
     /// A directory for stripes of files cannot be used.
     #[error("cannot spread files: {0}")]
     Node(#[from] JoinError),
@@ -311,7 +319,8 @@ impl Server {
         let (parts, random) = ((&*data_servers, auth), &random);
         let mut server = Self::serve(config, service.clone(), random, &identity, parts)?;
         let registry = server.registry.clone();
-        let administration = Administration::start(service, registry, secret, &directory, stores)?;
+        let parts = (stores, server.data.iter().map(DataServer::counters).collect());
+        let administration = Administration::start(service, registry, secret, &directory, parts)?;
         match AdminSocket::start(&directory, administration::handler(administration.clone())) {
             Ok(socket) => server.admin = Some(socket),
             Err(error) => tracing::warn!(
@@ -386,23 +395,31 @@ impl Server {
         server.clocks.push(Clock::start(server.service.clone())?);
         server.clocks.push(Clock::start_fencing(server.service.clone())?);
         server.clocks.push(Clock::start_sweeping(server.service.clone())?);
-        for index in 0..config.threads.max(1) {
-            let name = format!("dafs-reactor-{index}");
-            let adapters = adapters(config, &connections, &listeners)?;
-            let reactor = Reactor::start(name, shared.clone(), adapters, config.wake)?;
-            server.reactors.push(reactor);
+        if config.has_passwords_for_this_host_only() {
+            tracing::warn!(
+                "passwords are accepted from this host alone, because others would send them in \
+                 clear text; write [tls] with certificate and key, or \
+                 danger_allow_dafs_passwords_in_clear"
+            );
         }
         if let Some(files) = &config.tls {
             server.tls = Some(Tls::start(files, shared.pool.clone())?);
         }
         let tls = server.tls.as_ref().map(Tls::shared);
+        for index in 0..config.threads.max(1) {
+            let name = format!("dafs-reactor-{index}");
+            let front = (&connections, tls.as_ref());
+            let adapters = adapters(config, front, Protocol::Dafs, &listeners)?;
+            let reactor = Reactor::start(name, shared.clone(), adapters, config.wake)?;
+            server.reactors.push(reactor);
+        }
         for store in data_servers {
             let verifier = &shared.write_verifier;
             store.tell_of_lost_data(verifier);
             for parts in store.take_parts(&shared.service) {
                 let (pool, number) = (Arc::new(ThreadPool::new()), parts.number);
                 server.pools.push(pool.clone());
-                let front = (&connections, tls.clone());
+                let front = (&connections, tls.as_ref());
                 let data = DataServer::start(config, front, pool, verifier.clone(), parts)?;
                 store.count_by(number, data.counters().usage());
                 server.data.push(data);
@@ -411,9 +428,14 @@ impl Server {
         server.nfs =
             NfsServer::start(config, (&connections, tls), &shared, &mut inherited, identity)?;
         if let Some(address) = config.metrics_listen {
-            let collector = server.collector();
-            let port = MetricsPort::start(MetricsPort::listen(address)?, collector)?;
-            server.metrics = Some(port);
+            let (listener, collector) = (MetricsPort::listen(address)?, server.collector());
+            let least = config.metrics_transport_security;
+            let tls = server.tls.as_ref().filter(|_| least > TransportSecurity::None);
+            let tls = tls.map(|tls| MetricsTls { tls: tls.shared(), least });
+            if tls.is_none() && least > TransportSecurity::None {
+                return Err(StartError::MetricsWithoutTls { least });
+            }
+            server.metrics = Some(MetricsPort::start(listener, collector, tls)?);
         }
         Ok(server)
     }
@@ -504,6 +526,11 @@ impl Server {
     /// Returns the address for Prometheus.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|port| port.address)
+    }
+
+    /// Returns the URL for Prometheus.
+    pub fn metrics_url(&self) -> Option<String> {
+        self.metrics.as_ref().map(MetricsPort::url)
     }
 
     fn collector(&self) -> ServerCollector {

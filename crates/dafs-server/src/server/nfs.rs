@@ -70,7 +70,7 @@ impl NfsServer {
         let rdma_threads = if rdma.is_empty() { 0 } else { threads };
         let (connections, count) = (connections.clone(), tcp_threads + rdma_threads);
         let rpc = rpc_config(config);
-        let group = Group::with_tls(tls, connections.clone(), listeners, count, rpc)?;
+        let group = Group::with_tls(tls.clone(), connections.clone(), listeners, count, rpc)?;
         let mut server = Self {
             addresses,
             rdma_addresses: rdma.soft(),
@@ -88,7 +88,8 @@ impl NfsServer {
         }
         for index in 0..rdma_threads {
             let nfs = server.shared.clone();
-            let adapters = rdma.adapters(config, &connections, index, rdma_threads)?;
+            let adapters =
+                rdma.adapters(config, (&connections, tls.as_ref()), index, rdma_threads)?;
             let reactor = server.group.rdma_reactor(adapters, |_| NfsHandler::new(nfs))?;
             let name = format!("dafs-rdma-{index}");
             server.threads.push(vital::spawn(name, || reactor.run())?);

@@ -12,8 +12,10 @@ use super::inherited::Inherited;
 use super::listen::Listener;
 use crate::config::{Config, DataRdma};
 use dafs_dat::connections::Connections;
+use dafs_dat::tls::ServerTls;
 use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
 use dafs_dat::{Adapter, Address};
+use dafs_tls::Protocol;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -90,13 +92,13 @@ impl RdmaListeners {
     pub(super) fn adapters(
         &self,
         config: &Config,
-        connections: &Arc<Connections>,
+        front: (&Arc<Connections>, Option<&Arc<ServerTls>>),
         index: usize,
         count: usize,
     ) -> Result<Vec<Box<dyn Adapter>>, StartError> {
         let mut adapters = match self.soft.as_slice() {
             [] => Vec::new(),
-            soft => adapters(config, connections, soft)?,
+            soft => adapters(config, front, Protocol::RpcRdma, soft)?,
         };
         for &address in self.verbs.iter().skip(index).step_by(count) {
             let settings = VerbsConfig {

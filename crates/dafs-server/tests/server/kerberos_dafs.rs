@@ -129,7 +129,7 @@ fn an_export_gets_the_proof_that_it_demands() {
 struct Seen(Vec<u8>);
 
 impl Authenticator for Seen {
-    fn start(&self) -> Result<Box<dyn Exchange>, String> {
+    fn start(&self, _: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
         let token = self.0.clone();
         Ok(Fixed::exchange(Proof::Gss { procedure: 1, service: 1, token }))
     }

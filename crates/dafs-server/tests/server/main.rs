@@ -11,6 +11,8 @@ mod kerberos_dafs;
 mod kerberos_mounts;
 mod kerberos_sessions;
 mod layouts;
+mod metrics;
 mod mounts;
 mod striped;
 mod tls;
+mod tls_data;

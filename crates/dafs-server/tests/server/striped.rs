@@ -19,12 +19,13 @@ use dafs_wire::xdr::{Decode, Decoder};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-const UNIT: u64 = 4096;
+pub(crate) const UNIT: u64 = 4096;
 const READ: u32 = 1;
 
-fn config(base: &Path) -> Config {
+pub(crate) fn config(base: &Path) -> Config {
     let directory = |name: &str| {
         let path = base.join(name);
         std::fs::create_dir_all(&path).unwrap();
@@ -52,7 +53,7 @@ fn config(base: &Path) -> Config {
     config
 }
 
-fn create(session: &Session, name: &[u8]) -> OpenFile {
+pub(crate) fn create(session: &Session, name: &[u8]) -> OpenFile {
     session.create(&session.root().unwrap(), name).unwrap()
 }
 
@@ -72,11 +73,11 @@ fn content_is(server: &Server, bytes: &[u8]) -> (Session, OpenFile) {
 }
 
 /// The placement of a file.
-struct Place {
+pub(crate) struct Place {
     stateid: Stateid,
     device: DeviceId,
     first: u64,
-    handles: Vec<Handle>,
+    pub(crate) handles: Vec<Handle>,
     /// The first address of each data server.
     servers: Vec<SocketAddr>,
     /// All addresses, with their networks.
@@ -89,7 +90,11 @@ impl Place {
     }
 }
 
-fn placement(session: &Session, file: &OpenFile, io_mode: u32) -> Result<Place, NfsError> {
+pub(crate) fn placement(
+    session: &Session,
+    file: &OpenFile,
+    io_mode: u32,
+) -> Result<Place, NfsError> {
     let (stateid, body) = layout(session, file, io_mode)?;
     let layout = FilesLayout::decode(&mut Decoder::new(&body)).unwrap();
     assert_eq!((layout.unit.unit_bytes(), layout.unit.dense()), (UNIT as u32, false));
@@ -108,7 +113,7 @@ fn placement(session: &Session, file: &OpenFile, io_mode: u32) -> Result<Place, 
 }
 
 /// Opens sessions with the data servers of a placement, as the client of that name.
-fn data_sessions(place: &Place, owner: &[u8]) -> Vec<Session> {
+pub(crate) fn data_sessions(place: &Place, owner: &[u8]) -> Vec<Session> {
     let options = Options { minor_version: 1, back_slots: 0, ..Options::new(owner) };
     place.servers.iter().map(|&address| connect(address, &options).unwrap()).collect()
 }
@@ -167,13 +172,17 @@ fn clients_reach_the_stripes_by_themselves() {
     server.stop();
 }
 
+/// Returns the administrators' reports on all data servers.
+pub(crate) fn reports(base: &Path) -> Vec<NodeReport> {
+    match ask_server(&base.join("state"), &AdminRequest::Nodes).unwrap() {
+        AdminReply::Nodes(nodes) => nodes,
+        _ => panic!("no nodes"),
+    }
+}
+
 /// Returns the administrators' report on the data server of a placement.
 fn report(base: &Path, address: SocketAddr) -> NodeReport {
-    let AdminReply::Nodes(nodes) = ask_server(&base.join("state"), &AdminRequest::Nodes).unwrap()
-    else {
-        panic!("no nodes")
-    };
-    nodes.into_iter().find(|node| node.addresses == [address]).unwrap()
+    reports(base).into_iter().find(|node| node.addresses == [address]).unwrap()
 }
 
 #[test]
@@ -417,11 +426,20 @@ fn a_data_server_whose_metrics_cannot_be_had_does_not_start() {
 /// Starts three data servers as on other machines, and returns the configuration of their metadata
 /// server.
 fn far(base: &Path) -> (Vec<DataProcess>, Config) {
+    far_with(base, |_| {})
+}
+
+/// The same with a change of the configuration of each data server.
+pub(crate) fn far_with(
+    base: &Path,
+    change: impl Fn(&mut DataServerConfig),
+) -> (Vec<DataProcess>, Config) {
     std::fs::create_dir_all(base).unwrap();
     let secret = base.join("secret");
     ClusterSecret::make(&secret).unwrap();
     let data = (1..=3).map(|number| {
-        let config = far_config(base, number, &secret);
+        let mut config = far_config(base, number, &secret);
+        change(&mut config);
         DataProcess::start(config).unwrap()
     });
     let data: Vec<_> = data.collect();
@@ -486,6 +504,66 @@ fn data_servers_of_other_machines_serve_clients_by_leave_of_the_metadata_server(
         let read = data.read(handle, file.stateid, 9 * UNIT, 100).unwrap();
         assert_eq!(read, (b"end".to_vec(), true));
     }
+    server.stop();
+    processes.into_iter().for_each(DataProcess::stop);
+}
+
+/// Lets a server read its configuration again, with another network of its only export.
+fn reloading(server: &Server, config: &Config) -> impl Fn(&Server, &str) + use<> {
+    let present = Arc::new(Mutex::new(config.clone()));
+    let read = present.clone();
+    server.set_read_config(Box::new(move || Ok(read.lock().unwrap().clone())));
+    move |server, network| {
+        let networks = vec![network.parse().unwrap()];
+        present.lock().unwrap().exports[0].options.admits.networks = networks;
+        server.reload().unwrap();
+    }
+}
+
+#[test]
+fn a_reload_of_networks_holds_at_data_servers_of_this_process() {
+    let dir = TempDir::new().unwrap();
+    let config = config(dir.path());
+    let server = Server::start(&config).unwrap();
+    let admit = reloading(&server, &config);
+    let client = session(&server, b"pnfs");
+    let file = create(&client, b"f");
+    let place = placement(&client, &file, WRITE).unwrap();
+    let data = data_sessions(&place, b"pnfs");
+    let (at, options) = (place.at(0), Options { minor_version: 1, ..Options::new(b"another") });
+    let write =
+        || data[at].write(&place.handles[at], file.stateid, 0, b"data", StableHow::Unstable);
+    let connects = || connect(place.servers[at], &options).is_ok();
+    assert!(write().is_ok() && connects());
+    admit(&server, "192.0.2.0/24");
+    assert!(write().is_err() && !connects(), "an open file with a layout, and a new client");
+    admit(&server, "127.0.0.0/8");
+    assert!(write().is_ok() && connects());
+    server.stop();
+}
+
+#[test]
+fn a_reload_of_networks_holds_at_data_servers_of_other_machines() {
+    let dir = TempDir::new().unwrap();
+    let (processes, config) = far(dir.path());
+    let server = Server::start(&config).unwrap();
+    let admit = reloading(&server, &config);
+    let client = session(&server, b"pnfs");
+    let file = create(&client, b"f");
+    eventually("a layout", || placement(&client, &file, WRITE).is_ok());
+    let place = placement(&client, &file, WRITE).unwrap();
+    let data = data_sessions(&place, b"pnfs");
+    let write = |at: usize| {
+        let handle = &place.handles[at];
+        let written = data[at].write(handle, file.stateid, 0, b"data", StableHow::Unstable);
+        written.map(|_| ()).map_err(|error| error.status())
+    };
+    assert_eq!(write(0), Ok(()));
+    admit(&server, "192.0.2.0/24");
+    assert_eq!(write(1), Err(Some(Status::Access)), "nobody has asked there before");
+    eventually("the cached authorisation has expired", || write(0) == Err(Some(Status::Access)));
+    admit(&server, "127.0.0.0/8");
+    assert_eq!((write(0), write(1)), (Ok(()), Ok(())));
     server.stop();
     processes.into_iter().for_each(DataProcess::stop);
 }

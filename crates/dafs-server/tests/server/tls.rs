@@ -15,7 +15,7 @@ use dafs_wire::nfs4::Status;
 use dafs_wire::rpc::{AuthFlavor, CallHeader, FragmentMark, OpaqueAuth};
 use dafs_wire::xdr::Encode;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -53,7 +53,7 @@ impl Pki {
     }
 
     /// The options of a URL that demand this.
-    fn options(&self, least: TransportSecurity) -> String {
+    pub(crate) fn options(&self, least: TransportSecurity) -> String {
         let authority = self.folder.authority_files().certificate;
         let own = match least {
             TransportSecurity::Mtls => {
@@ -67,22 +67,43 @@ impl Pki {
 
     /// A foreign client inside TLS.
     pub(crate) fn foreign(&self, server: SocketAddr) -> StreamOwned<ClientConnection, TcpStream> {
-        let mut roots = RootCertStore::empty();
-        let authority = self.folder.authority_files().certificate;
-        roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
         let mut stream = TcpStream::connect(server).unwrap();
         stream.write_all(&null(7)).unwrap();
         let mut answer = [0; 36];
         stream.read_exact(&mut answer).unwrap();
         assert_eq!(answer[24..32], *b"STARTTLS");
+        self.shaking(stream, false)
+    }
+
+    /// A foreign client that begins its handshake with the first use, with a certificate if
+    /// `with_own`.
+    pub(crate) fn shaking(
+        &self,
+        stream: TcpStream,
+        with_own: bool,
+    ) -> StreamOwned<ClientConnection, TcpStream> {
+        let mut roots = RootCertStore::empty();
+        let authority = self.folder.authority_files().certificate;
+        roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = if with_own {
+            let chain = vec![CertificateDer::from_pem_file(&self.client.certificate).unwrap()];
+            let key = PrivateKeyDer::from_pem_file(&self.client.key).unwrap();
+            builder.with_client_auth_cert(chain, key).unwrap()
+        } else {
+            builder.with_no_client_auth()
+        };
         let name = ServerName::try_from("localhost").unwrap();
         StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream)
+    }
+
+    /// Gives the server another certificate.
+    pub(crate) fn renew(&self) {
+        self.folder.renew_server(now_seconds()).unwrap();
     }
 }
 
@@ -108,19 +129,19 @@ fn serve(pki: &Pki, least: TransportSecurity) -> Running {
     })
 }
 
-fn url(server: SocketAddr, path: &str, options: &str) -> NfsUrl {
+pub(crate) fn url(server: SocketAddr, path: &str, options: &str) -> NfsUrl {
     NfsUrl::parse(&format!("nfs://{server}{path}?{options}")).unwrap()
 }
 
-fn quick() -> MountOptions {
+pub(crate) fn quick() -> MountOptions {
     MountOptions { retry_timeout: Duration::from_secs(3), ..MountOptions::default() }
 }
 
-fn mount(server: SocketAddr, options: &str) -> Result<Mount, MountError> {
+pub(crate) fn mount(server: SocketAddr, options: &str) -> Result<Mount, MountError> {
     Mount::connect(&url(server, "/", options), &quick())
 }
 
-fn write(mount: &Mount, name: &str, data: &[u8]) -> Result<(), MountError> {
+pub(crate) fn write(mount: &Mount, name: &str, data: &[u8]) -> Result<(), MountError> {
     let options = OpenOptions::read_write().create(Create::IfMissing).truncate(true);
     let file = mount.open(name.as_bytes(), &options)?;
     let memory = filled(mount, data);
@@ -128,7 +149,7 @@ fn write(mount: &Mount, name: &str, data: &[u8]) -> Result<(), MountError> {
     file.close()
 }
 
-fn read(mount: &Mount, name: &str, len: usize) -> Result<Vec<u8>, MountError> {
+pub(crate) fn read(mount: &Mount, name: &str, len: usize) -> Result<Vec<u8>, MountError> {
     let file = mount.open(name.as_bytes(), &OpenOptions::read())?;
     let memory = mount.allocate(len)?;
     let mut filled = 0;

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::say;
 use crate::session::Sessions;
-use dafs_client::{DafsUrl, ProofMethod, Proven};
+use dafs_client::{DafsUrl, ProofMethod, Proven, TlsPeer};
 use serde_json::json;
 use std::time::Duration;
 
@@ -34,12 +34,21 @@ fn who(proven: &Proven) -> String {
     }
 }
 
+/// Says how the connection is protected.
+fn protection(tls: &TlsPeer) -> String {
+    let server = tls.subject.as_deref().unwrap_or("the server");
+    format!("TLS 1.3 with {}, {server} has proven its name by its certificate", tls.suite)
+}
+
 impl Ping {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         let client = sessions.dafs_client(&self.url)?;
         let transport = client.transport();
         if !self.json {
             say!("{}: transport {}: {}", client.server(), transport.kind, transport.why)?;
+            if let Some(tls) = client.tls() {
+                say!("{}", protection(&tls))?;
+            }
             say!("{}", who(&client.session().proven))?;
         }
         let mut times = Vec::with_capacity(self.count as usize);
@@ -68,6 +77,7 @@ impl Ping {
                 "proven_by": session.proven.method.to_string(),
                 "proven_name": session.proven.name,
                 "checksums": session.checksums,
+                "tls": client.tls().map(|tls| tls.suite.to_string()),
             });
             say!("{report}")
         } else {

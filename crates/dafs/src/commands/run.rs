@@ -7,17 +7,13 @@ use crate::failure::Failure;
 use crate::limits::{DEADLINE_SECONDS, RECOVERY_SECONDS};
 use clap::Args;
 use dafs_client::DafsUrl;
+use dafs_client::program::{Unserved, User, unserved};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
-
-#[path = "../../../dafs-preload/src/program.rs"]
-mod program;
-
-use program::{Unserved, User, unserved};
 
 /// The file name of the library.
 const LIBRARY: &str = "libdafs_preload.so";

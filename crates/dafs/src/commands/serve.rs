@@ -49,20 +49,21 @@ pub(crate) struct Serve {
     /// (docs/cephfs.md, docs/glusterfs.md). DIR then only holds its identity
     #[arg(long, value_name = "FILE")]
     engine: Option<PathBuf>,
-    /// Where to listen; port 0 picks a free one. May be given several times, for a data server once: it
-    /// is the one address that DAFS clients use
+    /// Where to listen; port 0 picks a free one. May be given several times, for a data server
+    /// once: it is the one address that DAFS clients use
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
     listen: Vec<SocketAddr>,
     /// Where NFS clients connect: NFSv4.1, 4.2 and 3, over TCP. May be given several times
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs)]
     nfs: Vec<SocketAddr>,
-    /// Where NFS clients connect over RDMA: iWARP in software, which the siw driver of Linux speaks.
-    /// May be given several times; without it port 20049 of each --nfs address with port 2049. For a
-    /// data server once, as the address that its clients use, and there is none without it
+    /// Where NFS clients connect over RDMA: iWARP in software, which the siw driver of Linux
+    /// speaks. May be given several times; without it port 20049 of each --nfs address with port
+    /// 2049. For a data server once, as the address that its clients use, and there is none without
+    /// it
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs_rdma)]
     nfs_rdma: Vec<SocketAddr>,
-    /// Where NFS clients connect over RDMA by a device of this host. Needs libibverbs and librdmacm.
-    /// May be given several times, for a data server once
+    /// Where NFS clients connect over RDMA by a device of this host. Needs libibverbs and
+    /// librdmacm. May be given several times, for a data server once
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs_rdma)]
     nfs_verbs: Vec<SocketAddr>,
     /// Clients of this range may mount, and their claims about user ids are trusted. May be given
@@ -73,13 +74,26 @@ pub(crate) struct Serve {
     /// host
     #[arg(long)]
     nfs_unprivileged_ports: bool,
-    /// The Kerberos keys of a data server, for exports with krb5, krb5i or krb5p; a server with exports has
-    /// them in its configuration file
+    /// The Kerberos keys of a data server, for exports with krb5, krb5i or krb5p; a server with
+    /// exports has them in its configuration file
     #[arg(long, value_name = "FILE")]
     keytab: Option<PathBuf>,
     /// The host in these keys, as in nfs/HOST; else the name of this machine
     #[arg(long, value_name = "HOST", requires = "keytab")]
     keytab_host: Option<String>,
+    /// The certificate of a data server for TLS, then those of its issuers, for exports with
+    /// transport_security; a server with exports has it in its configuration file
+    #[arg(long, value_name = "FILE", requires = "key")]
+    certificate: Option<PathBuf>,
+    /// The key of the certificate
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    key: Option<PathBuf>,
+    /// The authorities that vouch for clients of a data server, for exports with mtls
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    authorities: Option<PathBuf>,
+    /// The revocation lists of these authorities
+    #[arg(long, value_name = "FILE", requires = "authorities")]
+    revocations: Option<PathBuf>,
     /// Where Prometheus reads counters
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
     metrics: Option<SocketAddr>,
@@ -104,9 +118,9 @@ pub(crate) struct Serve {
     /// Where to keep the key of file handles, so that handles survive a restart
     #[arg(long, value_name = "DIR")]
     state_directory: Option<PathBuf>,
-    /// Give up all files, ports and system calls that the server does not need: required, if-possible
-    /// or off. Without it, if possible for a server that neither runs as root nor uses CephFS or
-    /// GlusterFS (docs/security.md)
+    /// Give up all files, ports and system calls that the server does not need: required,
+    /// if-possible or off. Without it, if possible for a server that neither runs as root nor uses
+    /// CephFS or GlusterFS (docs/security.md)
     #[arg(long, value_name = "WHAT", value_parser = parse_sandbox)]
     sandbox: Option<Sandbox>,
     /// Threads that serve connections
@@ -150,6 +164,11 @@ impl Serve {
                         configuration file, or use --role data";
             return Err(Failure::Usage(text.to_owned()));
         }
+        if self.certificate.is_some() {
+            let text = "--certificate is for data servers: write [tls] with certificate = \"FILE\" and key = \
+                        \"FILE\" into the configuration file, or use --role data";
+            return Err(Failure::Usage(text.to_owned()));
+        }
         let config = self.configuration(session.wake)?;
         // From here on a signal is either handled below or ends the process in order.
         let again = Arc::new(AtomicBool::new(false));
@@ -185,8 +204,8 @@ impl Serve {
                 failure.text().unwrap_or("the configuration cannot be read").to_owned()
             })
         }));
-        if let Some(address) = server.metrics_address() {
-            tracing::info!("metrics at http://{address}/metrics");
+        if let Some(url) = server.metrics_url() {
+            tracing::info!("metrics at {url}");
         }
         announce(&server)?;
         for signal in signals.forever() {

@@ -23,7 +23,7 @@ impl RemoteUrl {
         }
         DafsUrl::parse(text).map(Self::Dafs).map_err(|error| match error {
             dafs_client::UrlError::Scheme(text) => format!(
-                "\"{text}\" does not start with dafs://, nfs:// or nfs+rdma://; write \
+                "\"{text}\" does not start with dafs://, dafss://, nfs:// or nfs+rdma://; write \
                  dafs://HOST[:PORT]/PATH"
             ),
             other => other.to_string(),
@@ -107,7 +107,7 @@ mod tests {
         assert!(matches!(parse("NFS://h/a").unwrap(), RemoteUrl::Nfs(_)));
         assert!(matches!(parse("nfs+rdma://h/a").unwrap(), RemoteUrl::Nfs(_)));
         let error = parse("http://h/").unwrap_err();
-        assert!(error.contains("dafs://, nfs:// or nfs+rdma://"), "{error}");
+        assert!(error.contains("dafs://, dafss://, nfs:// or nfs+rdma://"), "{error}");
         let error = parse("nfs://h/?x").unwrap_err();
         assert!(error.contains("no option"), "{error}");
     }

@@ -8,7 +8,8 @@ use dafs_server::{
     Config, DataProcess, DataRdma, DataServerConfig, EngineConfig, KerberosConfig,
     confine_data_server,
 };
-use dafs_service::{Admits, Flavour};
+use dafs_service::{Admits, Flavour, TransportSecurity};
+use dafs_tls::ServerFiles;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
@@ -42,7 +43,7 @@ impl Serve {
         }
         say!("ready {}", server.control_address())?;
         std::io::stdout().flush().map_err(|error| Failure::local("standard output", &error))?;
-        // There is no configuration file to read again.
+        // There is no configuration file to read again. The server follows certificates by itself.
         if let Some(signal) = signals.forever().find(|&signal| signal != SIGHUP) {
             again.store(true, Ordering::Relaxed);
             tracing::info!(signal, "ending; a second signal ends at once");
@@ -131,6 +132,16 @@ impl Serve {
             general.kerberos = Some(kerberos.map_err(wrong)?);
             // The metadata server decides which of them a file takes.
             admits.flavours.extend([Flavour::Krb5, Flavour::Krb5i, Flavour::Krb5p]);
+        }
+        if let (Some(certificate), Some(key)) = (&self.certificate, &self.key) {
+            general.tls = Some(ServerFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                authorities: self.authorities.clone(),
+                revocations: self.revocations.clone(),
+                // The metadata server decides what a file demands.
+                policy: TransportSecurity::Tls,
+            });
         }
         let engine = self.engine.as_deref().map(EngineConfig::load).transpose();
         let engine = engine.map_err(|error| Failure::Usage(error.to_string()))?;

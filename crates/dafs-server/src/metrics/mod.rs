@@ -1,30 +1,27 @@
-//! The metrics for Prometheus: counters of operations, exports and clients, on a port of their own.
+//! The metrics for Prometheus: counters of operations, exports and clients.
 //!
-//! The answer to any request for `/metrics` is the whole text. The port is for scrapers on a
-//! network that the administrator trusts: there is no authentication, and a scraper can change no
-//! state. Several are served at a time, each for a bounded time, so silent ones block no other.
+//! | part | file |
+//! |---|---|
+//! | the text, from the counters of a server | `mod.rs` |
+//! | the port and its HTTP | `port.rs` |
+//! | TLS of the port | `tls.rs` |
 
-use crate::limits::{METRICS_PEERS, METRICS_REQUEST_BYTES_MAX, METRICS_TIMEOUT};
-use crate::peers::serve_each;
-use crate::server::StartError;
+mod port;
+mod tls;
+
+pub(crate) use port::{MetricsPort, MetricsTls};
+
 use dafs_cluster::NodeCounters;
-use dafs_dat::connections::{Admitted, Connections, Origin};
 use dafs_service::{
     BUCKETS, DirectUse, Export, FrontEnd, Histogram, OPERATIONS_MAX, Service, Usage,
 };
-use dafs_store::vital;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text::encode};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
-use rustix::net::Shutdown;
+use prometheus_client::registry::Unit;
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Returns the name of an operation of a front end by its number.
 pub(crate) type OperationName = fn(FrontEnd, u32) -> Option<&'static str>;
@@ -213,110 +210,6 @@ fn direct_uses(encoder: &mut DescriptorEncoder<'_>, exports: &[Arc<Export>]) -> 
             let labels = labels_of(export);
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
-    }
-    Ok(())
-}
-
-/// The thread that answers scrapers. It ends when this is dropped.
-pub(crate) struct MetricsPort {
-    pub(crate) address: SocketAddr,
-    listener: TcpListener,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl MetricsPort {
-    /// Binds the address. Scrapers wait until [`Self::start`].
-    ///
-    /// # Errors
-    /// The address is not available.
-    pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-        TcpListener::bind(address).map_err(|error| StartError::Metrics { address, error })
-    }
-
-    /// Starts to answer.
-    ///
-    /// # Errors
-    /// The system has no thread left.
-    pub(crate) fn start(listener: TcpListener, collector: ServerCollector) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(collector));
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let own = listener.try_clone()?;
-        let run = move || {
-            let next = || {
-                let (stream, peer) = listener.accept()?;
-                Ok((stream, Origin::of_address(peer.ip())))
-            };
-            let answer = |stream: &TcpStream, admitted: &Admitted| {
-                let Some(head) = request(stream)? else { return Ok(()) };
-                admitted.establish();
-                answer(stream, &head, &registry)
-            };
-            let connections = Connections::new(METRICS_PEERS);
-            serve_each("dafs-metrics", &connections, &stopped, next, answer);
-        };
-        let thread = vital::spawn("dafs-metrics", run)?;
-        Ok(Self { address, listener: own, stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for MetricsPort {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // The thread sleeps in accept, and the end of listening wakes it. A connection would, too, but
-        // a sandbox allows none.
-        let woken = rustix::net::shutdown(&self.listener, Shutdown::Both).is_ok();
-        if let Some(thread) = self.thread.take().filter(|_| woken) {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Reads the head of a request, if it comes in time.
-fn request(mut stream: &TcpStream) -> io::Result<Option<Vec<u8>>> {
-    let end = Instant::now() + METRICS_TIMEOUT;
-    let mut request = Vec::new();
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
-        stream.set_read_timeout(Some(left))?;
-        let mut some = [0; 1024];
-        let read = stream.read(&mut some)?;
-        if read == 0 || request.len() + read > METRICS_REQUEST_BYTES_MAX {
-            return Ok(None);
-        }
-        request.extend_from_slice(&some[..read]);
-    }
-    Ok(Some(request))
-}
-
-fn answer(mut stream: &TcpStream, request: &[u8], registry: &Registry) -> io::Result<()> {
-    stream.set_write_timeout(Some(METRICS_TIMEOUT))?;
-    let is_metrics = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
-    let (status, body) = if is_metrics {
-        let mut text = String::new();
-        encode(&mut text, registry).map_err(io::Error::other)?;
-        ("200 OK", text)
-    } else {
-        ("404 Not Found", "only /metrics is here\n".to_owned())
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; \
-         charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    let end = Instant::now() + METRICS_TIMEOUT;
-    let text = head + &body;
-    let mut text = text.as_bytes();
-    // A timeout for each write would restart with each piece.
-    while !text.is_empty() && Instant::now() < end {
-        let written = stream.write(text)?;
-        text = &text[written..];
     }
     Ok(())
 }

@@ -1,0 +1,234 @@
+//! The port for Prometheus, with as much HTTP/1.1 (RFC 9112) as a scraper needs.
+//!
+//! The answer to any request for `/metrics` is the whole text. A scraper can change no state. In
+//! the clear, and inside TLS without a demand for certificates, everyone who reaches the port may
+//! read.
+//!
+//! Invariants
+//! * Several scrapers are served at a time, each for a bounded time, so silent ones and those that
+//!   stop in a handshake block no other.
+//! * Where a certificate of the scraper is demanded, nothing but the refusal leaves without one.
+//! * The answer arrives although the scraper sends on: the server ends its direction, and discards
+//!   input until the scraper ends the other one (RFC 9112 9.6).
+
+use super::ServerCollector;
+use super::tls::Secured;
+use crate::limits::{METRICS_PEERS, METRICS_REQUEST_BYTES_MAX, METRICS_TIMEOUT};
+use crate::peers::serve_each;
+use crate::server::StartError;
+use dafs_dat::connections::{Admitted, Connections, Origin};
+use dafs_rpc::tls::ServerTls;
+use dafs_service::TransportSecurity;
+use dafs_store::vital;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use rustix::net::Shutdown;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The demand of TLS on scrapers.
+pub(crate) struct MetricsTls {
+    /// The certificates, which follow their files.
+    pub(crate) tls: Arc<ServerTls>,
+    /// The least protection, `Tls` or `Mtls`.
+    pub(crate) least: TransportSecurity,
+}
+
+/// The thread that answers scrapers. It ends when this is dropped.
+pub(crate) struct MetricsPort {
+    pub(crate) address: SocketAddr,
+    is_secure: bool,
+    listener: TcpListener,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MetricsPort {
+    /// Binds the address. Scrapers wait until [`Self::start`].
+    ///
+    /// # Errors
+    /// The address is not available.
+    pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+        TcpListener::bind(address).map_err(|error| StartError::Metrics { address, error })
+    }
+
+    /// Starts to answer, inside TLS if that is demanded.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub(crate) fn start(
+        listener: TcpListener,
+        collector: ServerCollector,
+        tls: Option<MetricsTls>,
+    ) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let is_secure = tls.is_some();
+        if !is_secure && !address.ip().is_loopback() {
+            tracing::warn!(
+                %address,
+                "everyone who reaches this address, or the network between, reads the metrics; \
+                 metrics_transport_security = \"mtls\" admits clients with a certificate alone"
+            );
+        }
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(collector));
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let own = listener.try_clone()?;
+        let run = move || {
+            let next = || {
+                let (stream, peer) = listener.accept()?;
+                Ok((stream, Origin::of_address(peer.ip())))
+            };
+            let answer = |stream: &TcpStream, admitted: &Admitted| {
+                serve(stream, admitted, tls.as_ref(), &registry)
+            };
+            let connections = Connections::new(METRICS_PEERS);
+            serve_each("dafs-metrics", &connections, &stopped, next, answer);
+        };
+        let thread = vital::spawn("dafs-metrics", run)?;
+        Ok(Self { address, is_secure, listener: own, stop, thread: Some(thread) })
+    }
+
+    /// Returns the URL of the metrics.
+    pub(crate) fn url(&self) -> String {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        format!("{scheme}://{}/metrics", self.address)
+    }
+}
+
+impl Drop for MetricsPort {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // The thread sleeps in accept, and the end of listening wakes it. A connection would, too,
+        // but a sandbox allows none.
+        let woken = rustix::net::shutdown(&self.listener, Shutdown::Both).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A blocking socket whose calls together end at a deadline.
+pub(super) struct Timed<'s> {
+    stream: &'s TcpStream,
+    deadline: Instant,
+}
+
+impl<'s> Timed<'s> {
+    fn within(stream: &'s TcpStream, time: Duration) -> Self {
+        Self { stream, deadline: Instant::now() + time }
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The bytes of a scraper, in the clear or inside TLS.
+enum Line {
+    Clear,
+    Secured(Box<Secured>),
+}
+
+impl Line {
+    /// Reads some bytes; none at the end.
+    fn read(&mut self, socket: &mut Timed<'_>, into: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            Self::Clear => {
+                let mut some = [0; 1024];
+                let read = socket.read(&mut some)?;
+                into.extend_from_slice(&some[..read]);
+                Ok(read)
+            }
+            Self::Secured(secured) => secured.read(socket, into),
+        }
+    }
+
+    /// Sends the last bytes.
+    fn finish(&mut self, socket: &mut Timed<'_>, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Clear => socket.write_all(bytes),
+            Self::Secured(secured) => secured.finish(socket, bytes),
+        }
+    }
+}
+
+/// Answers one request.
+fn serve(
+    stream: &TcpStream,
+    admitted: &Admitted,
+    tls: Option<&MetricsTls>,
+    registry: &Registry,
+) -> io::Result<()> {
+    let mut socket = Timed::within(stream, METRICS_TIMEOUT);
+    let (mut line, is_admitted) = match tls {
+        None => (Line::Clear, true),
+        Some(MetricsTls { tls, least }) => {
+            let (secured, level) = Secured::accept(&mut socket, &tls.side())?;
+            (Line::Secured(Box::new(secured)), level >= *least)
+        }
+    };
+    let Some(head) = request(&mut line, &mut socket)? else { return Ok(()) };
+    admitted.establish();
+    let mut socket = Timed::within(stream, METRICS_TIMEOUT);
+    line.finish(&mut socket, &answer(&head, is_admitted, registry)?)?;
+    rustix::net::shutdown(stream, Shutdown::Write)?;
+    while socket.read(&mut [0; 1024])? > 0 {}
+    Ok(())
+}
+
+/// Reads the head of a request, if it comes in time.
+fn request(line: &mut Line, socket: &mut Timed<'_>) -> io::Result<Option<Vec<u8>>> {
+    let mut request = Vec::new();
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let read = line.read(socket, &mut request)?;
+        if read == 0 || request.len() > METRICS_REQUEST_BYTES_MAX {
+            return Ok(None);
+        }
+    }
+    Ok(Some(request))
+}
+
+/// The answer to a request with this head.
+fn answer(request: &[u8], is_admitted: bool, registry: &Registry) -> io::Result<Vec<u8>> {
+    let is_metrics = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
+    let (status, body) = if !is_admitted {
+        ("403 Forbidden", "show a certificate that this server trusts\n".to_owned())
+    } else if is_metrics {
+        let mut text = String::new();
+        encode(&mut text, registry).map_err(io::Error::other)?;
+        ("200 OK", text)
+    } else {
+        ("404 Not Found", "only /metrics is here\n".to_owned())
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; \
+         charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    Ok((head + &body).into_bytes())
+}
