@@ -20,6 +20,7 @@
 # of its machine, which the server knows as root, and user 1000 has a ticket as anna.
 # LAB_XPRTSEC=tls or mtls mounts with RPC-with-TLS; there is a small authority (dafs pki).
 # LAB_SERVER=ganesha or knfsd runs a test against another server, to find out which side has a bug.
+# LAB_SERVER=guest runs our server in guest 100, whose kernel has TLS: the server must use it then.
 # A test that sets durable_replies before `serve` gets no /memory. It may name more folders of $work
 # in more_exports.
 # LAB_CAPTURE=FILE captures all packets. LAB_LOG is the log filter of the server.
@@ -38,7 +39,7 @@ address=10.0.2.2 export_path=/data nfs_port=2049 mount_port=2049
 [[ $transport == tcp ]] || nfs_port=20049
 # True if the server runs in a guest, with its export there.
 server_guest='' server_log=server.log
-if [[ $transport == rxe || ${LAB_SERVER:-} == knfsd ]]; then
+if [[ $transport == rxe || ${LAB_SERVER:-} =~ ^(knfsd|guest)$ ]]; then
     server_guest=100 address=10.0.2.114 server_log=out/server.log
 fi
 [[ ${LAB_SERVER:-} != knfsd ]] || export_path=/ mount_port=20048
@@ -74,6 +75,7 @@ finish() {
     local status=$? file
     trap - EXIT
     [[ $status != 0 || ! $layouts ]] || went_past_the_server || status=1
+    [[ $status != 0 || ${LAB_SERVER:-} != guest || $xprtsec == none ]] || kernel_protects || status=1
     if [[ $status != 0 && $status != 77 ]]; then
         echo "--- the end of the server's log"
         grep -a -m 3 ' ERROR ' "$work/$server_log" 2>/dev/null || true
@@ -138,6 +140,16 @@ went_past_the_server() {
     [[ $to -ge ${layouts_bytes_min:-100000} && $astray == 0 ]] &&
         [[ ! ${layouts_alone:-} || $through == '0 written and 0 read' ]] && return
     echo "FAILED: the test has not gone to data servers"
+    return 1
+}
+
+# Every connection with TLS is protected by the server's kernel.
+kernel_protects() {
+    local all by_kernel
+    all=$(grep -c 'TLS is on' "$work/$server_log") by_kernel=$(grep -c 'TLS is on.*by="kernel"' "$work/$server_log")
+    echo "the kernel protected $by_kernel of $all connections with TLS"
+    [[ $all -gt 0 && $by_kernel == "$all" ]] && return
+    echo "FAILED: the test has not used the kernel's TLS"
     return 1
 }
 
@@ -270,6 +282,8 @@ serve_dafs_in_guest() {
         /out/dafs serve --config /tmp/dafs.toml --log $log >/out/server.out 2>>/out/server.log &
         server=$!'
 }
+
+serve_guest() { serve_dafs "$@"; }
 
 serve_ganesha() {
     cat >"$work/ganesha.conf" <<END

@@ -4,7 +4,7 @@
 #
 #   krb5.conf           for guests and host
 #   server.keytab       nfs/ and dafs/ of host.test.dafs, the server's name
-#   labN.keytab         host/ of guest N, for N of 1, 2 and 99
+#   labN.keytab         host/ of guest N, for N of 1, 2, 99 and 100
 #   anna.keytab ...     users: anna is user 1000, bert 1001
 #
 # Invariants
@@ -51,7 +51,7 @@ END
     export KRB5_CONFIG=$realm/krb5.conf KRB5_KDC_PROFILE=$work/kdc.conf
     kdb5_util create -s -P master -r TEST.DAFS >"$work/realm.log" 2>&1
     {
-        for number in 1 2 99; do
+        for number in 1 2 99 100; do
             echo "addprinc -randkey host/lab$number.test.dafs"
             echo "ktadd -k $realm/lab$number.keytab host/lab$number.test.dafs"
         done
@@ -107,7 +107,7 @@ ticket() {
 make_certificates() {
     local dafs=${DAFS:-$lab/../target/debug/dafs}
     "$dafs" pki init "$work/out/pki"
-    "$dafs" pki server "$work/out/pki" host.test.dafs 10.0.2.2
+    "$dafs" pki server "$work/out/pki" host.test.dafs "$address"
     "$dafs" pki client "$work/out/pki" guests.test.dafs
     # It has the authority's key, which no guest needs.
     mv "$work/out/pki/ca-key.pem" "$work/"

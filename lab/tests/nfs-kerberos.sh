@@ -64,7 +64,9 @@ guest 1 'nfs_mount 4.1 a "sec=krb5p" /strict
         done
     done
     # Without the option a client takes the first flavour that the server names.
-    mount -t nfs -o "vers=4.1,proto=tcp,port=$nfs_port" "$server:/strict" /mnt/a
+    proto=rdma
+    [[ $transport != tcp ]] || proto=tcp
+    mount -t nfs -o "vers=4.1,proto=$proto,port=$nfs_port" "$server:/strict" /mnt/a
     [[ $(cat /mnt/a/file) == strict ]]
     grep " /mnt/a " /proc/mounts | grep -q sec=krb5p
     umount /mnt/a'

@@ -169,7 +169,7 @@ def dead_dafs(flood, server):
         try:
             import dafs
 
-            url = "dafs://mallory@%s:%d/data" % (server, flood.dafs)
+            url = "dafs://mallory@%s:%d/data?danger-clear-passwords=yes" % (server, flood.dafs)
             client = dafs.connect(url, transport="iwarp", password="hers", deadline=2, recovery=0)
             kept = []
             for at in range(100):
@@ -199,7 +199,7 @@ def guesses(flood, server):
             time.sleep(0.01)
             continue
         name = ["anna", "mallory", "nobody"][flood.done["guesses"] % 3]
-        url = "dafs://%s:%d/data" % (server, flood.dafs)
+        url = "dafs://%s:%d/data?danger-clear-passwords=yes" % (server, flood.dafs)
         arguments = [flood.command, "--transport", "iwarp", "--user", name, "ls", url]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         wrong = dict(os.environ, DAFS_PASSWORD="wrong")
@@ -247,7 +247,7 @@ def unread(flood, server):
         os.chmod(place, 0o777)
         while len(writers) < WRITERS:
             name = "%s/unread-%d" % (server, len(writers))
-            url = "dafs://mallory@%s:%d/data/%s" % (server, flood.dafs, name)
+            url = "dafs://mallory@%s:%d/data/%s?danger-clear-passwords=yes" % (server, flood.dafs, name)
             if not by_dafs:
                 url = "nfs+rdma://%s:%d/data/%s?transport=iwarp" % (server, flood.rdma, name)
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

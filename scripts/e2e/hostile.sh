@@ -74,6 +74,7 @@ metrics=9469
     cat <<END
 listen = ["0.0.0.0:20490"]
 password_file = "users"
+danger_allow_dafs_passwords_in_clear = "anyone on the network between can read these passwords"
 state_directory = "state"
 lease_time_seconds = 3
 metrics_listen = "0.0.0.0:$metrics"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # TLS from the command line: an authority, a server and a client machine; copies through TLS by every
-# version of NFS; refusals without it; a renewal under a running server; a client that loses its trust;
-# a server that is killed under a reader.
+# version of NFS; refusals without it; metrics; a renewal under a running server; a client that loses its
+# trust; a server that is killed under a reader.
 source "$(dirname "$0")/lib.sh"
 
 step "an authority and certificates"
@@ -21,6 +21,7 @@ step "a server whose export demands mtls"
 one_export 'name = "data"' 'path = "export"' 'squash = "none"' 'unprivileged_ports = true' \
     'transport_security = "mtls"' '[nfs]' 'listen = ["127.0.0.1:0"]' \
     '[tls]' 'certificate = "pki/nas.pem"' 'key = "pki/nas-key.pem"' 'authorities = "pki/ca.pem"'
+sed -i '1i metrics_listen = "127.0.0.1:0"\nmetrics_transport_security = "mtls"' "$work/dafs.toml"
 serve --config "$work/dafs.toml"
 tcp=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
 [[ $tcp ]] || { cat "$log"; fail "the log does not say where NFS is served"; }
@@ -45,6 +46,15 @@ for version in 3 4.1 4.2; do
 done
 grep -q 'transport_security = "mtls" and' "$log" || { cat "$log"; fail "the log does not tell why"; }
 grep -q 'TLS is on.*level=mtls' "$log" || { cat "$log"; fail "the log does not tell of TLS"; }
+
+step "metrics for scrapers with a certificate alone"
+metrics=$(sed -n 's|.*metrics at \(https://[^ ]*\)|\1|p' "$log")
+scrape() { curl --silent --show-error --max-time 20 --cacert "$pki/ca.pem" "$@" "$metrics"; }
+scrape --cert "$pki/host7.pem" --key "$pki/host7-key.pem" >"$work/said"
+tail -n 1 "$work/said" | grep '^# EOF' >/dev/null || { cat "$work/said"; fail "the metrics do not end"; }
+[[ $(scrape --output "$work/said" --write-out '%{http_code}') == 403 ]] || fail "a stranger was let in"
+! grep -q '^# EOF' "$work/said" || fail "a stranger got the metrics"
+! curl --silent --max-time 20 "http${metrics#https}" >"$work/said" || fail "there was an answer in the clear"
 
 step "a server of another name, or of another authority"
 "$dafs" pki init "$work/other" >/dev/null
