@@ -13,8 +13,8 @@
 use crate::alert::{Alert, Control, ControlError, Judge, content};
 use crate::keys::{DirectionKey, IV_BYTES, TrafficKeys};
 use crate::limits::{
-    BODY_BYTES_MAX, EMPTY_RECORDS_MAX, HEADER_BYTES, OVERHEAD_BYTES, PLAIN_BYTES_MAX,
-    RECORDS_BEFORE_END, RECORDS_MAX, TAG_BYTES,
+    BODY_BYTES_MAX, EMPTY_RECORDS_MAX, HEADER_BYTES, OVERHEAD_BYTES, PLAIN_BYTES_MAX, RECORDS_MAX,
+    TAG_BYTES,
 };
 use crate::suite::Suite;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -256,11 +256,6 @@ impl Sealer {
         self.cipher.sequence
     }
 
-    /// True if the connection should end at the next quiet moment (RFC 8446 5.5).
-    pub fn is_spent(&self) -> bool {
-        self.cipher.sequence >= RECORDS_BEFORE_END
-    }
-
     fn check(&self, records: u64) -> Result<(), SealError> {
         match self.state {
             Sending::Open if records <= RECORDS_MAX.saturating_sub(self.cipher.sequence) => Ok(()),
@@ -500,11 +495,6 @@ impl Opener {
     /// Records that have been opened under this key.
     pub fn records(&self) -> u64 {
         self.cipher.sequence
-    }
-
-    /// True if the connection should end at the next quiet moment (RFC 8446 5.5).
-    pub fn is_spent(&self) -> bool {
-        self.cipher.sequence >= RECORDS_BEFORE_END
     }
 
     /// Judges the end of the stream, with this many bytes of an unfinished record left over. Only
