@@ -66,7 +66,7 @@ pub(crate) struct Submission {
     pub(super) refused: Vec<Finished>,
     pub(super) submitted: Instant,
     pub(super) window: Duration,
-    /// What the session has proven on its operation channel.
+    /// The proof of the session on its operation channel.
     pub(super) proof: SessionProof,
 }
 
