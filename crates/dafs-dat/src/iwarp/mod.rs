@@ -15,7 +15,7 @@
 //! Invariants
 //! * Payload of a large segment goes from the socket straight into its target memory. Small
 //!   arrivals pass one staging area that all connections of the adapter share, and are counted
-//!   there.
+//!   there. Inside TLS all payload passes a shared block, where its records are opened.
 //! * A connection keeps no received bytes beyond a partial header or trailer, so an idle one costs
 //!   a few hundred bytes and its posted work. Inside TLS it keeps the part of a record, too.
 //! * A key is looked up for every piece that is placed or read, so it is refused from the moment of

@@ -1,13 +1,16 @@
 //! TLS records of a connection, protected in user space: the part of a record whose rest has not
-//! come, and sealed bytes that the socket has not taken.
+//! come, sealed bytes that the socket has not taken, and their work.
 //!
 //! Invariants
 //! * FPDUs are sealed whole, into records that no FPDU straddles. So the receiver places a segment
 //!   as soon as its record is open.
 //! * Sealed bytes leave before any others, and completely.
+//! * Work is reported when the kernel has its last record, in the order in which it was sealed.
 //! * A connection keeps less than one record of received bytes, and less than one block of sealed
-//!   ones. An idle connection keeps neither.
+//!   ones. It keeps received ones only while its peer pauses inside a record, and sealed ones only
+//!   while its socket is full.
 
+use super::limits::IDLE_QUEUE_CAPACITY;
 use super::receive::Receiver;
 use super::transmit::{Chunk, Finished, Progress, SendFailure, Transmitter};
 use crate::RegionTable;
@@ -18,6 +21,7 @@ use dafs_tls::{
     PLAIN_BYTES_MAX, Peer, RECORD_BYTES_MAX, SealError, Sealer, ServerSide, TrafficKeys,
     sealed_bytes,
 };
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -36,6 +40,10 @@ pub(super) struct Records {
     /// Sealed bytes, of which `sent` have left.
     rest: Vec<u8>,
     sent: usize,
+    /// Sealed bytes of FPDUs that have left since the beginning.
+    left_bytes: u64,
+    /// Sealed work, with the value of `left_bytes` at which its last record has left.
+    leaving: VecDeque<(u64, Finished)>,
     /// The client whose certificate must stay trusted.
     pub(super) client: Option<Box<Client>>,
 }
@@ -80,7 +88,16 @@ impl Client {
 impl Records {
     pub(super) fn new(keys: TrafficKeys) -> Self {
         let Channel { sealer, opener } = Channel::new(keys);
-        Self { sealer, opener, kept: Vec::new(), rest: Vec::new(), sent: 0, client: None }
+        Self {
+            sealer,
+            opener,
+            kept: Vec::new(),
+            rest: Vec::new(),
+            sent: 0,
+            left_bytes: 0,
+            leaving: VecDeque::new(),
+            client: None,
+        }
     }
 
     /// Records in the direction that has more of them.
@@ -171,39 +188,68 @@ impl Records {
         self.opener.end(self.kept.len())
     }
 
-    /// Sends sealed bytes; the socket's rest waits.
-    fn send(&mut self, mut stream: &TcpStream, sealed: &[u8]) -> io::Result<()> {
+    /// Sends sealed bytes; the socket's rest waits. Appends work whose last record has left.
+    fn send(
+        &mut self,
+        mut stream: &TcpStream,
+        sealed: &[u8],
+        finished: &mut Vec<Finished>,
+    ) -> io::Result<()> {
         let sent = match stream.write(sealed) {
             Err(error) if is_passing(&error) => 0,
             sent => sent?,
         };
         self.rest = sealed[sent..].to_vec();
         count_copy(Site::IwarpTlsSend, self.rest.len());
+        self.note_left(sent, finished);
         Ok(())
     }
 
     /// Sends the rest; true if no sealed bytes wait any more.
-    fn send_rest(&mut self, mut stream: &TcpStream) -> io::Result<bool> {
+    fn send_rest(
+        &mut self,
+        mut stream: &TcpStream,
+        finished: &mut Vec<Finished>,
+    ) -> io::Result<bool> {
         while self.sent < self.rest.len() {
             match stream.write(&self.rest[self.sent..]) {
-                Ok(sent) => self.sent += sent,
+                Ok(sent) => {
+                    self.sent += sent;
+                    self.note_left(sent, finished);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
         (self.rest, self.sent) = (Vec::new(), 0);
+        self.leaving.shrink_to(IDLE_QUEUE_CAPACITY);
         Ok(true)
+    }
+
+    /// Moves the work whose last record has left with these bytes.
+    fn note_left(&mut self, bytes: usize, finished: &mut Vec<Finished>) {
+        self.left_bytes += bytes as u64;
+        while let Some(&(end, done)) = self.leaving.front()
+            && end <= self.left_bytes
+        {
+            self.leaving.pop_front();
+            finished.push(done);
+        }
+    }
+
+    /// Takes back the work whose last record has not left; no more is sent.
+    pub(super) fn flush(&mut self, finished: &mut Vec<Finished>) {
+        finished.extend(self.leaving.drain(..).map(|(_, done)| done));
     }
 }
 
-fn is_passing(error: &io::Error) -> bool {
+pub(super) fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 impl Transmitter {
-    /// Does as [`pump`](Self::pump), through TLS. Work is finished as soon as it is sealed: its
-    /// memory is not needed any more.
+    /// Does as [`pump`](Self::pump), through TLS.
     pub(super) fn pump_sealed(
         &mut self,
         (records, block): (&mut Records, &mut [u8]),
@@ -214,21 +260,19 @@ impl Transmitter {
     ) -> Result<Progress, SendFailure> {
         let mut sent = 0;
         loop {
-            if !records.send_rest(stream).map_err(SendFailure::Io)? {
+            if !records.send_rest(stream, finished).map_err(SendFailure::Io)? {
                 return Ok(Progress::Blocked);
             }
             if sent >= budget_bytes && !self.is_empty() {
                 return Ok(Progress::Budget);
             }
-            let (sealed, result) =
-                self.seal(&mut records.sealer, block, (table, receiver), finished);
+            let (sealed, result) = self.seal(records, block, (table, receiver), finished);
             if sealed > 0 {
                 self.note_said();
-                records.send(stream, &block[..sealed]).map_err(SendFailure::Io)?;
+                records.send(stream, &block[..sealed], finished).map_err(SendFailure::Io)?;
                 sent += sealed;
             }
-            // The work before the one that failed is finished: it has left, as far as the socket
-            // takes it.
+            // The work before the one that failed has left, as far as the socket takes it.
             result?;
             if sealed == 0 {
                 self.shrink();
@@ -238,50 +282,58 @@ impl Transmitter {
     }
 
     /// Seals FPDUs until the block is full, there are no more, or one fails. Returns the bytes of
-    /// the records, which must leave, and the failure.
+    /// the records, which must leave, and the failure. `finished` is as it was.
     fn seal(
         &mut self,
-        sealer: &mut Sealer,
+        records: &mut Records,
         block: &mut [u8],
         (table, receiver): (&RegionTable, &mut Receiver),
         finished: &mut Vec<Finished>,
     ) -> (usize, Result<(), SendFailure>) {
-        // The records so far, and the data of the next one behind its header.
-        let (mut sealed, mut filled) = (0, 0);
-        let mut close = |block: &mut [u8], sealed: &mut usize, filled: &mut usize| {
-            if *filled > 0 {
-                let end = *sealed + *filled + OVERHEAD_BYTES;
-                let record = &mut block[*sealed..end];
-                sealer
-                    .seal_in_place(record)
-                    .map_err(|error| SendFailure::Io(io::Error::other(error)))?;
-                (*sealed, *filled) = (end, 0);
+        let (mut sealed, before) = (0, finished.len());
+        while let Some(room) = block.get_mut(sealed..sealed + PLAIN_BYTES_MAX + OVERHEAD_BYTES) {
+            let plain = &mut room[HEADER_BYTES..HEADER_BYTES + PLAIN_BYTES_MAX];
+            let (filled, result) = self.fill(plain, (table, receiver), finished);
+            if filled > 0 {
+                let bytes = filled + OVERHEAD_BYTES;
+                let end = records.left_bytes + (sealed + bytes) as u64;
+                records.leaving.extend(finished.drain(before..).map(|done| (end, done)));
+                if let Err(error) = records.sealer.seal_in_place(&mut room[..bytes]) {
+                    return (sealed, Err(SendFailure::Io(io::Error::other(error))));
+                }
+                sealed += bytes;
             }
-            Ok(())
-        };
-        let mut fill = |block: &mut [u8], sealed: &mut usize, filled: &mut usize| {
-            loop {
-                // One FPDU at a time.
-                self.plan(table, receiver)?;
-                let bytes = self.chunks.iter().map(Chunk::len).sum::<usize>();
-                if bytes == 0 {
-                    return Ok(());
-                }
-                if *filled + bytes > PLAIN_BYTES_MAX {
-                    close(block, sealed, filled)?;
-                }
-                if *sealed + PLAIN_BYTES_MAX + OVERHEAD_BYTES > block.len() {
-                    return Ok(());
-                }
-                let at = *sealed + HEADER_BYTES + *filled;
-                self.gather(&mut block[at..at + bytes], table)?;
-                self.consume(bytes, receiver, finished);
-                *filled += bytes;
+            if filled == 0 || result.is_err() {
+                return (sealed, result);
             }
-        };
-        let result = fill(block, &mut sealed, &mut filled);
-        let closed = close(block, &mut sealed, &mut filled);
-        (sealed, result.and(closed))
+        }
+        (sealed, Ok(()))
+    }
+
+    /// Fills a record with FPDUs until it has no room for the next one, there are no more, or one
+    /// fails. Returns their bytes and the failure, and appends the work that ends with them.
+    fn fill(
+        &mut self,
+        plain: &mut [u8],
+        (table, receiver): (&RegionTable, &mut Receiver),
+        finished: &mut Vec<Finished>,
+    ) -> (usize, Result<(), SendFailure>) {
+        let mut filled = 0;
+        loop {
+            // One FPDU at a time.
+            if let Err(failure) = self.plan(table, receiver) {
+                return (filled, Err(failure));
+            }
+            let bytes = self.chunks.iter().map(Chunk::len).sum::<usize>();
+            let Some(room) = plain.get_mut(filled..filled + bytes).filter(|_| bytes > 0) else {
+                return (filled, Ok(()));
+            };
+            if let Err(failure) = self.gather(room, table) {
+                return (filled, Err(failure));
+            }
+            self.consume(bytes, receiver, finished);
+            filled += bytes;
+        }
     }
 
     /// Copies the planned output, as memory may change while it is sealed.

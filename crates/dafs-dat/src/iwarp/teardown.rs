@@ -253,6 +253,9 @@ fn flush(connection: &mut Connection, core: &mut Core) {
         core.complete(id, read.work, Operation::RdmaRead, WorkStatus::Flushed);
     }
     let mut finished = std::mem::take(&mut core.finished);
+    if let Some(tls) = &mut connection.tls {
+        tls.flush(&mut finished);
+    }
     connection.tx.flush(&mut finished);
     for work in finished.drain(..).filter(|work| work.is_reported()) {
         core.complete(id, work.work, work.operation, WorkStatus::Flushed);

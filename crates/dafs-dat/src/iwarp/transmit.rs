@@ -1,13 +1,13 @@
 //! The sending half of a connection: posted work in, FPDUs out.
 //!
 //! Invariants
-//! * FPDUs point straight at registered memory. Only headers and trailers are built, in one small
-//!   area that restarts once all of it was sent.
+//! * FPDUs point straight at registered memory; inside TLS they are copied into records. Only
+//!   headers and trailers are built, in one small area that restarts once all of it was sent.
 //! * A message is sent completely before the next begins. Read responses and own work take turns
 //!   between messages, and read responses never wait for own reads: two peers that read from each
 //!   other cannot deadlock.
-//! * Work completes when the kernel has its last byte; a read moves to the receiver when its
-//!   request is built.
+//! * Work completes when the kernel has its last byte, or inside TLS its last record; a read moves
+//!   to the receiver when its request is built.
 //! * Memory that the peer reads is looked up by its key each time it is passed to the kernel.
 //! * The CRC of an FPDU is computed when it is planned, before the kernel reads the payload. An
 //!   application that changes a buffer in between, one of its own or one that the peer reads,
@@ -254,7 +254,7 @@ impl Transmitter {
         self.works.len()
     }
 
-    /// True if the kernel has all output.
+    /// True if the kernel has all output, or inside TLS the records have it.
     pub(super) fn is_empty(&self) -> bool {
         !self.nudge
             && self.works.is_empty()

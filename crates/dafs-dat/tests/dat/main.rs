@@ -24,3 +24,4 @@ mod shm_sleep;
 mod sim;
 mod sim_contract;
 mod tls;
+mod tls_full;

@@ -1,6 +1,6 @@
 //! TLS below MPA: the contract of the trait, the choice by the first byte, and attacks.
 
-use crate::contract::{Side, World, pattern};
+use crate::contract::{Link, Side, World, pattern};
 use crate::pki::Pki;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::{Access, Address, ConnectError, DisconnectReason, Event, Instant, WorkStatus};
@@ -14,12 +14,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// The authority of all tests that change nothing.
-fn pki() -> &'static Pki {
+pub(crate) fn pki() -> &'static Pki {
     static PKI: OnceLock<Pki> = OnceLock::new();
     PKI.get_or_init(Pki::new)
 }
 
-fn world_of(client: IwarpAdapter, server: IwarpAdapter) -> World {
+pub(crate) fn world_of(client: IwarpAdapter, server: IwarpAdapter) -> World {
     World {
         client: Side::new(Box::new(client)),
         server: Side::new(Box::new(server)),
@@ -133,6 +133,18 @@ fn pass(mut from: TcpStream, mut to: TcpStream, seen: &Mutex<Vec<u8>>, mut chang
     let _ = (to.shutdown(Shutdown::Write), from.shutdown(Shutdown::Read));
 }
 
+/// Connects to this address, which is the server's or leads there.
+pub(crate) fn link_to(world: &mut World, address: &Address) -> Link {
+    let client = world.client.adapter.connect(world.client.domain, address, b"").unwrap();
+    let (request, _) = world.server_request();
+    let server = world.server.adapter.accept(request, world.server.domain, b"").unwrap();
+    world.client_event(|event| match event {
+        Event::Established { endpoint, .. } if *endpoint == client => Some(()),
+        _ => None,
+    });
+    Link { client, server }
+}
+
 /// Connects through a relay and sends a message of 100,000 bytes with a marker; returns how it
 /// ended at the server.
 fn sent_through(
@@ -142,13 +154,7 @@ fn sent_through(
     const SIZE: usize = 100_000;
     let (_, address) = world.start_listening();
     let relay = Relay::to(&address, change);
-    let client = world.client.adapter.connect(world.client.domain, &relay.address, b"").unwrap();
-    let (request, _) = world.server_request();
-    let server = world.server.adapter.accept(request, world.server.domain, b"").unwrap();
-    world.client_event(|event| match event {
-        Event::Established { endpoint, .. } if *endpoint == client => Some(()),
-        _ => None,
-    });
+    let Link { client, server } = link_to(world, &relay.address);
     let (to, from) = (
         world.server.memory(SIZE, Access::LOCAL_WRITE),
         world.client.memory(SIZE, Access::empty()),
