@@ -40,8 +40,9 @@ pub(super) enum Entry {
     Request(Box<Request>),
     /// A connection from `connect` or `accept` on.
     Connection(Box<Connection>),
-    /// The connection has ended and was reported; the socket waits for the peer to close.
-    Lingering { stream: Stream, _admitted: Option<Arc<Admitted>> },
+    /// The connection has ended and was reported; the socket waits for the peer to close, and for
+    /// room for the last bytes.
+    Lingering { stream: Stream, last: Vec<u8>, _admitted: Option<Arc<Admitted>> },
 }
 
 /// iWARP over TCP in user space, for one thread.

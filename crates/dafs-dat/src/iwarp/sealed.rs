@@ -119,3 +119,6 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

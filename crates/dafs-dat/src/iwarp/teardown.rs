@@ -4,6 +4,8 @@
 //! * All posted work has completed, flushed if need be, before the last event; work that a panic
 //!   has lost is the exception.
 //! * The shared state of the adapter holds no trace of an ended connection.
+//! * The last record of TLS, or a Terminate, waits for room in the socket. The end of the stream
+//!   comes behind it.
 //! * A connection that this side closes gracefully is drained until the peer has closed too, or the
 //!   timeout expires. A close with unread bytes would reset it and lose the last message.
 
@@ -11,7 +13,7 @@ use super::adapter::{Entry, IwarpAdapter, Stream};
 use super::connection::{Connection, Stage};
 use super::core::Core;
 use super::receive::Inbound;
-use super::records::Records;
+use super::records::{Records, is_passing};
 use super::sys;
 use super::violation::Violation;
 use crate::confine::FAULT;
@@ -117,7 +119,7 @@ impl IwarpAdapter {
             self.core.blocked_count -= 1;
         }
         self.active.retain(|active| *active != id);
-        let linger = close_wire(&mut connection, &end);
+        let last = close_wire(&mut connection, &end);
         flush(&mut connection, &mut self.core);
         let never_up = !matches!(connection.stage, Stage::Open) && connection.initiator;
         tracing::debug!(peer = %connection.peer, ?end, "connection ends");
@@ -135,81 +137,79 @@ impl IwarpAdapter {
             Event::Disconnected { endpoint, reason: Box::new(end.reason()) }
         };
         self.core.events.push(event);
-        if linger {
-            self.linger(connection.stream, connection.admitted);
+        if let Some(last) = last {
+            self.linger(connection.stream, last, connection.admitted);
         }
     }
 
-    /// Keeps a socket, whose sending side is shut, until the peer closes or the timeout expires.
-    fn linger(&mut self, stream: Stream, admitted: Option<Arc<Admitted>>) {
+    /// Keeps a socket until the peer closes or the timeout expires. Its sending side is shut, or
+    /// will be behind the last bytes.
+    fn linger(&mut self, stream: Stream, last: Vec<u8>, admitted: Option<Arc<Admitted>>) {
         // It leaves the epoll set under its old identifier and joins again under a new one.
         if self.core.epoll.remove(&*stream).is_err() {
             return;
         }
-        let lingering = Entry::Lingering { stream, _admitted: admitted };
+        let events = if last.is_empty() { sys::READABLE } else { sys::READABLE | sys::WRITABLE };
+        let lingering = Entry::Lingering { stream, last, _admitted: admitted };
         let Some(id) = self.slots.insert(|_| lingering) else { return };
         let Some(Entry::Lingering { stream, .. }) = self.slots.get(id) else { return };
-        if self.core.epoll.add(&**stream, sys::READABLE, id).is_err() {
+        if self.core.epoll.add(&**stream, events, id).is_err() {
             self.slots.remove(id);
             return;
         }
         self.start_timer(id, self.core.config.linger_timeout);
     }
 
-    /// Discards the input of a lingering peer.
+    /// Sends the last bytes to a lingering peer, and discards its input.
     pub(super) fn drain_lingering(&mut self, id: u64) {
-        let Some(Entry::Lingering { stream, .. }) = self.slots.get_mut(id) else { return };
-        let over = !stream.is_ours()
-            || match (&***stream).read(&mut self.core.staging) {
-                Ok(0) => true,
-                Ok(_) => false,
-                Err(error) => {
-                    !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-                }
+        let Some(Entry::Lingering { stream, last, .. }) = self.slots.get_mut(id) else { return };
+        let Core { epoll, staging, .. } = &mut self.core;
+        let goes_on = stream.is_ours()
+            && (last.is_empty()
+                || send_last(stream, last)
+                    && (!last.is_empty() || epoll.change(&**stream, sys::READABLE, id).is_ok()))
+            && match (&***stream).read(staging) {
+                Ok(bytes) => bytes > 0,
+                Err(error) => is_passing(&error),
             };
-        if over {
+        if !goes_on {
             self.slots.remove(id);
         }
     }
 }
 
-/// Closes the connection on the wire as the reason requires. Returns true if the socket waits for
-/// the peer to close.
-fn close_wire(connection: &mut Connection, end: &End) -> bool {
+/// Closes the connection on the wire as the reason requires. If the socket waits for the peer to
+/// close, returns the last bytes that it has no room for yet.
+fn close_wire(connection: &mut Connection, end: &End) -> Option<Vec<u8>> {
     let open = matches!(connection.stage, Stage::Open);
-    let stream = &mut connection.stream;
-    if !stream.is_ours() {
-        return false;
+    if !connection.stream.is_ours() {
+        return None;
     }
-    match end {
-        End::Local if open => {
-            say_goodbye(&mut connection.tls, stream, Alert::CLOSE_NOTIFY);
-            stream.shutdown(Shutdown::Write).is_ok()
+    let last = match end {
+        End::Local if open => Some(goodbye(&mut connection.tls, Alert::CLOSE_NOTIFY)),
+        End::Tls(end) => Some(goodbye(&mut connection.tls, end.alert()?)),
+        End::Violation(violation) => last_words(connection, violation),
+        End::Aborted | End::Local | End::Fault => None,
+        End::Peer | End::Lost(_) | End::Terminated(_) | End::Setup(_) => return None,
+    };
+    let Some(mut last) = last else {
+        sys::reset_on_close(&connection.stream);
+        return None;
+    };
+    send_last(&connection.stream, &mut last).then_some(last)
+}
+
+/// Sends the last bytes, as far as the socket takes them, and behind them shuts the sending side.
+/// Returns false if the socket has failed.
+fn send_last(stream: &Stream, last: &mut Vec<u8>) -> bool {
+    if !last.is_empty() {
+        match (&***stream).write(last) {
+            Ok(sent) => drop(last.drain(..sent)),
+            Err(error) if is_passing(&error) => {}
+            Err(_) => return false,
         }
-        End::Tls(end) => {
-            let Some(alert) = end.alert() else { return false };
-            say_goodbye(&mut connection.tls, stream, alert)
-                && stream.shutdown(Shutdown::Write).is_ok()
-        }
-        End::Violation(violation) => match last_words(connection, violation) {
-            Some(bytes) => {
-                let stream = &connection.stream;
-                // Best effort: the peer gets the Terminate if the socket has room for it.
-                let is_sent =
-                    (&***stream).write(&bytes).is_ok_and(|written| written == bytes.len());
-                is_sent && stream.shutdown(Shutdown::Write).is_ok()
-            }
-            None => {
-                sys::reset_on_close(&connection.stream);
-                false
-            }
-        },
-        End::Aborted | End::Local | End::Fault => {
-            sys::reset_on_close(stream);
-            false
-        }
-        End::Peer | End::Lost(_) | End::Terminated(_) | End::Setup(_) => false,
     }
+    !last.is_empty() || stream.shutdown(Shutdown::Write).is_ok()
 }
 
 /// The Terminate for a violation, sealed if the connection is inside TLS. `None` if the stream is in
@@ -227,12 +227,10 @@ fn last_words(connection: &mut Connection, violation: &Violation) -> Option<Vec<
     Some(sealed)
 }
 
-/// Sends the last record of TLS, as far as the socket takes it at once. Returns true if it does.
-fn say_goodbye(tls: &mut Option<Box<Records>>, stream: &Stream, alert: Alert) -> bool {
+/// The last record of TLS. There is none in the clear, or if another record has left in part.
+fn goodbye(tls: &mut Option<Box<Records>>, alert: Alert) -> Vec<u8> {
     let record = tls.as_mut().and_then(|tls| tls.close(alert));
-    record.is_some_and(|record| {
-        (&***stream).write(&record).is_ok_and(|written| written == record.len())
-    })
+    record.map_or_else(Vec::new, Vec::from)
 }
 
 /// Completes all unfinished posted work as flushed.
