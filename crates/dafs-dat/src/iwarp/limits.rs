@@ -45,6 +45,9 @@ pub const SEND_BATCH_BYTES: usize = 1024 * 1024;
 /// About the most bytes sent, and as many received, for one connection before the next is served.
 pub const TURN_BYTES: usize = 4 * 1024 * 1024;
 
+/// Bytes of a turn that a record of TLS takes at least: opening it costs as much as those.
+pub const TURN_BYTES_PER_RECORD: usize = 512;
+
 /// Turns in which the adapter still receives from a connection that can no longer send.
 pub const DRAIN_TURN_COUNT_MAX: usize = 16;
 

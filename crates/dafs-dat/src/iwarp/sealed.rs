@@ -8,7 +8,7 @@
 
 use super::connection::Connection;
 use super::core::Core;
-use super::limits::TURN_BYTES;
+use super::limits::{TURN_BYTES, TURN_BYTES_PER_RECORD};
 use super::teardown::{End, TlsEnd};
 use super::transmit::{Progress, SendFailure};
 use dafs_tls::{End as StreamEnd, Opened, RECORD_BYTES_MAX};
@@ -39,7 +39,6 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(End::Lost(error.to_string())),
             };
-            total += bytes;
             let Some(tls) = self.tls.as_deref_mut() else { break };
             if let Some(client) = &mut tls.client {
                 client.check().map_err(TlsEnd::Distrusted)?;
@@ -47,7 +46,7 @@ impl Connection {
             let start = tls.put_kept(block);
             let result = self.open_records(core, &mut block[start..RECORD_BYTES_MAX + bytes]);
             self.deliver(core)?;
-            result?;
+            total += bytes.max(result? * TURN_BYTES_PER_RECORD);
             if bytes < wanted {
                 break;
             }
@@ -55,10 +54,10 @@ impl Connection {
         Ok(total > 0)
     }
 
-    /// Opens the whole records of `stream`, and keeps the rest.
-    fn open_records(&mut self, core: &mut Core, stream: &mut [u8]) -> Result<(), End> {
-        let Some(tls) = self.tls.as_deref_mut() else { return Ok(()) };
-        let mut at = 0;
+    /// Opens the whole records of `stream`, and keeps the rest. Returns their number.
+    fn open_records(&mut self, core: &mut Core, stream: &mut [u8]) -> Result<usize, End> {
+        let Some(tls) = self.tls.as_deref_mut() else { return Ok(0) };
+        let (mut at, mut count) = (0, 0);
         while let Some((bytes, opened)) = tls.open(&mut stream[at..]).map_err(TlsEnd::Open)? {
             match opened {
                 Opened::Data(plain) => self
@@ -68,10 +67,10 @@ impl Connection {
                 Opened::Nothing => {}
                 Opened::Closed => return Err(self.end_of_stream()),
             }
-            at += bytes;
+            (at, count) = (at + bytes, count + 1);
         }
         tls.keep(&stream[at..]);
-        Ok(())
+        Ok(count)
     }
 
     /// Sends queued work as records.

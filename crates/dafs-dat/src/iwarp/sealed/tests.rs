@@ -1,7 +1,9 @@
-//! The end of a connection inside TLS whose socket is full.
+//! The end of a connection inside TLS whose socket is full, and the bound of a turn.
 
 use super::*;
 use crate::iwarp::adapter::Entry;
+use crate::iwarp::limits::TURN_BYTES_PER_RECORD;
+use crate::iwarp::records::BLOCK_BYTES;
 use crate::iwarp::{IwarpAdapter, IwarpConfig, Violation};
 use crate::tls::{ClientTls, Job, ServerTls, now_seconds};
 use crate::{Adapter as _, Address, EndpointId, Event, Instant};
@@ -10,6 +12,9 @@ use dafs_tls::{
     ClientFiles, OVERHEAD_BYTES, Protocol, ReloadingClient, ReloadingServer, ServerFiles,
     TransportSecurity,
 };
+use dafs_wire::iwarp::ddp::{Header, Place};
+use dafs_wire::iwarp::mpa;
+use dafs_wire::iwarp::rdmap::Opcode;
 use socket2::SockRef;
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -27,6 +32,10 @@ impl Side {
     fn new(mut adapter: IwarpAdapter, EndpointId(id): EndpointId) -> Self {
         let stream = connection(&mut adapter, id).stream.try_clone().unwrap();
         Self { adapter, id, stream }
+    }
+
+    fn connection(&mut self) -> &mut Connection {
+        connection(&mut self.adapter, self.id)
     }
 }
 
@@ -107,5 +116,37 @@ fn the_last_record_waits_for_room_in_the_socket() {
         while adapter.socket_count() > 0 {
             adapter.poll(Instant::now(), &mut events);
         }
+    }
+}
+
+#[test]
+fn a_turn_opens_a_bounded_number_of_records() {
+    // So many that fill more than a turn's bytes of memory, if each record has one byte.
+    const RECORDS: usize = 60_000;
+    const MOST: usize = TURN_BYTES / TURN_BYTES_PER_RECORD + BLOCK_BYTES / (OVERHEAD_BYTES + 1);
+    let (mut client, mut server) = pair();
+    SockRef::from(&client.stream).set_send_buffer_size(4 << 20).unwrap();
+    SockRef::from(&server.stream).set_recv_buffer_size(4 << 20).unwrap();
+    let place = Place::Tagged { stag: 0, offset: 0 };
+    let header = Header { opcode: Opcode::Write, last: true, place, payload_bytes: 0 };
+    let mut empty_write = Vec::new();
+    header.encode(&mut empty_write);
+    let rest = mpa::padding_bytes(header.segment_bytes()) + mpa::FPDU_CRC_BYTES;
+    empty_write.resize(empty_write.len() + rest, 0);
+    let mut sealed = Vec::new();
+    for byte in empty_write.iter().cycle().take(RECORDS) {
+        let tls = client.connection().tls.as_mut().unwrap();
+        sealed.extend(tls.seal_short(&[*byte]).unwrap());
+    }
+    // One record was the frame of the set-up.
+    let (mut sent, mut opened) = (0, 1);
+    while opened <= RECORDS {
+        while let Ok(bytes @ 1..) = client.stream.write(&sealed[sent..]) {
+            sent += bytes;
+        }
+        server.adapter.serve(server.id, |connection, core| connection.receive(core)).unwrap();
+        let now = server.connection().tls.as_ref().unwrap().count() as usize;
+        assert!(now - opened <= MOST, "{} records in one turn", now - opened);
+        opened = now;
     }
 }
