@@ -5,10 +5,12 @@
 //!
 //! Invariants
 //! * Text that other crates get has no control characters and no NUL.
+//! * A distinguished name as text is short enough for a line of a log, whoever made it. No decision
+//!   depends on it.
 //! * A certificate that this reader refuses is refused everywhere.
 
 use crate::der::{Malformed, Reader, tag};
-use crate::limits::{DAY_SECONDS, NAMES_MAX};
+use crate::limits::{DAY_SECONDS, NAME_LETTERS_MAX, NAMES_MAX};
 use rustls::pki_types::CertificateDer;
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -155,12 +157,12 @@ impl Certificate {
         text
     }
 
-    /// The distinguished name of the issuer, as text (RFC 4514).
+    /// The distinguished name of the issuer, as text (RFC 4514) that is cut where it is long.
     pub fn issuer(&self) -> &str {
         &self.issuer
     }
 
-    /// The distinguished name of the subject, as text (RFC 4514).
+    /// The distinguished name of the subject, as text (RFC 4514) that is cut where it is long.
     pub fn subject(&self) -> &str {
         &self.subject
     }
@@ -286,8 +288,8 @@ fn plain_text(bytes: &[u8]) -> String {
     text
 }
 
-/// A distinguished name as text, and its first common name. The last component stands first
-/// (RFC 4514 2.1).
+/// A distinguished name as text, cut where it is long, and its first common name. The last component
+/// stands first (RFC 4514 2.1).
 fn read_name(content: &[u8]) -> Result<(String, Option<String>), Malformed> {
     let mut sets = Reader::new(content);
     let mut parts: Vec<String> = Vec::new();
@@ -308,7 +310,15 @@ fn read_name(content: &[u8]) -> Result<(String, Option<String>), Malformed> {
         parts.push(together.join("+"));
     }
     parts.reverse();
-    Ok((parts.join(","), common_name))
+    Ok((cut(&parts.join(",")), common_name))
+}
+
+/// The first letters of a long text, and a mark that there were more.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(NAME_LETTERS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 fn attribute_name(kind: &[u8]) -> String {
@@ -504,6 +514,28 @@ mod tests {
         assert_eq!(common.as_deref(), Some("a\nb,\0"));
         assert_eq!(plain_text(b"nas\0.evil"), "nas\\00.evil");
         assert_eq!(dotted(&[0x2b, 6, 1, 0x84, 0x10]), "1.3.6.1.528");
+    }
+
+    #[test]
+    fn a_long_name_is_cut() {
+        let name = |letter: &str, letters| {
+            let text = letter.repeat(letters);
+            let length = text.len() as u16;
+            // The lengths of set, sequence and string have two bytes each, from 256 on.
+            let long = |length: u16| [0x82, length.to_be_bytes()[0], length.to_be_bytes()[1]];
+            let mut name = vec![0x31];
+            name.extend(long(length + 13));
+            name.push(0x30);
+            name.extend(long(length + 9));
+            name.extend([6, 3, 0x55, 4, 3, 0x0c]);
+            name.extend(long(length));
+            name.extend(text.as_bytes());
+            read_name(&name).unwrap().0
+        };
+        assert_eq!(name("\u{e4}", 253), format!("CN={}", "\u{e4}".repeat(253)));
+        assert_eq!(name("\u{e4}", 254), format!("CN={}...", "\u{e4}".repeat(253)));
+        // A letter becomes three.
+        assert_eq!(name("\n", 300), format!("CN={}\\...", "\\0a".repeat(84)));
     }
 
     #[test]

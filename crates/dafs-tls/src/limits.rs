@@ -50,6 +50,9 @@ pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Subject names of one certificate. An X.509 certificate of a large site has a hundred.
 pub(crate) const NAMES_MAX: usize = 1024;
 
+/// Letters of a distinguished name as text. RFC 5280 A.1 bounds each of its parts by 64 or 128.
+pub(crate) const NAME_LETTERS_MAX: usize = 256;
+
 /// Days that a certificate of [`crate::pki`] is valid, as public authorities have it.
 pub(crate) const CERTIFICATE_DAYS: u64 = 397;
 
