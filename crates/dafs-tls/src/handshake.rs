@@ -306,7 +306,6 @@ impl Handshake {
         let protocol = common.alpn_protocol().and_then(Protocol::from_alpn);
         let mut seen = self.seen.lock();
         let exporter = seen.exporter.take().ok_or(HandshakeError::Unfinished)?;
-        let server_name = seen.server_name.take();
         let has_shown_certificate = seen.has_shown_certificate;
         let peer = match (common.peer_certificates(), seen.standing.take()) {
             (Some(chain), Some(standing)) => Peer::new(chain, standing),
@@ -323,7 +322,7 @@ impl Handshake {
         };
         let keys = TrafficKeys::new(side, secrets.map_err(failed)?);
         let keys = keys.ok_or(HandshakeError::Unfinished)?;
-        let facts = Facts { protocol, peer, server_name, has_shown_certificate, suite, generation };
+        let facts = Facts { protocol, peer, has_shown_certificate, suite, generation };
         Ok(Established { facts, keys, exporter: Exporter::new(exporter, suite) })
     }
 

@@ -81,13 +81,8 @@ impl fmt::Debug for TrafficKeys {
 
 impl TrafficKeys {
     /// The cipher suite of both directions.
-    pub fn suite(&self) -> Suite {
+    pub(crate) fn suite(&self) -> Suite {
         self.send.suite
-    }
-
-    /// This end.
-    pub fn side(&self) -> Side {
-        self.side
     }
 
     pub(crate) fn new(side: Side, secrets: ExtractedSecrets) -> Option<Self> {

@@ -79,8 +79,6 @@ pub struct Facts {
     pub protocol: Option<Protocol>,
     /// The peer, if it has shown a certificate.
     pub peer: Option<Peer>,
-    /// The name that the client asked for (RFC 6066 3); on a server alone.
-    pub server_name: Option<String>,
     /// True on a client that has shown its certificate, because the server asked for it.
     pub has_shown_certificate: bool,
     /// The cipher suite.

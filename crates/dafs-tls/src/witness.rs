@@ -39,8 +39,6 @@ pub(crate) struct Seen(Mutex<Findings>);
 pub(crate) struct Findings {
     pub(crate) exporter: Option<OkmBlock>,
     pub(crate) standing: Option<Standing>,
-    /// The name that the client asked for (RFC 6066 3).
-    pub(crate) server_name: Option<String>,
     /// The client named no protocol though it must.
     pub(crate) lacks_protocol: bool,
     /// The server asked for the certificate of this client, and got it.
@@ -144,9 +142,7 @@ impl ResolvesServerCert for ServerWitness {
         let must_name =
             !self.protocols.is_empty() && self.protocols.iter().all(|known| known.is_required());
         let lacks_protocol = must_name && hello.alpn().is_none();
-        let mut seen = self.seen.lock();
-        seen.server_name = hello.server_name().map(str::to_owned);
-        seen.lacks_protocol = lacks_protocol;
+        self.seen.lock().lacks_protocol = lacks_protocol;
         // Without a key rustls ends the handshake, before anything costly is done.
         (!lacks_protocol).then(|| self.side.identity().key().clone())
     }

@@ -10,7 +10,7 @@ mod sys;
 
 use crate::alert::{Alert, Control, ControlError, Judge, content};
 use crate::keys::{DirectionKey, TrafficKeys};
-use crate::limits::{EMPTY_RECORDS_MAX, RECORDS_BEFORE_END};
+use crate::limits::EMPTY_RECORDS_MAX;
 use crate::suite::Suite;
 use dafs_mem::VolatileSlice;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -98,9 +98,8 @@ pub fn install(socket: BorrowedFd<'_>, keys: TrafficKeys) -> Result<KernelTls, I
     // Our ends send no padding. Without it the kernel decrypts straight to the reader (Linux 6.0).
     // A record with padding still is right, and costs a second decryption.
     let no_pad = sys::TLS_RX_EXPECT_NO_PAD;
-    let expects_no_pad = sys::set_option(socket, sys::SOL_TLS, no_pad, &1i32.to_ne_bytes()).is_ok();
-    let judge = Judge::new(keys.side);
-    Ok(KernelTls { judge, suite: keys.suite(), expects_no_pad, controls: 0 })
+    let _ = sys::set_option(socket, sys::SOL_TLS, no_pad, &1i32.to_ne_bytes());
+    Ok(KernelTls { judge: Judge::new(keys.side), suite: keys.suite(), controls: 0 })
 }
 
 /// The bytes of `struct tls12_crypto_info_aes_gcm_128` or `_256`.
@@ -150,7 +149,6 @@ pub enum ReceiveError {
 pub struct KernelTls {
     judge: Judge,
     suite: Suite,
-    expects_no_pad: bool,
     /// Records other than data, since the last data.
     controls: u32,
 }
@@ -162,13 +160,6 @@ pub struct Records {
     pub sent: u64,
     /// Received by this end.
     pub received: u64,
-}
-
-impl Records {
-    /// True if the connection should end at the next quiet moment (RFC 8446 5.5).
-    pub fn is_spent(self) -> bool {
-        self.sent.max(self.received) >= RECORDS_BEFORE_END
-    }
 }
 
 impl KernelTls {
@@ -230,11 +221,6 @@ impl KernelTls {
     pub fn records(&self, socket: BorrowedFd<'_>) -> io::Result<Records> {
         let sent = self.sequence(socket, sys::TLS_TX)?;
         Ok(Records { sent, received: self.sequence(socket, sys::TLS_RX)? })
-    }
-
-    /// True if the kernel decrypts straight to the reader.
-    pub fn expects_no_pad(&self) -> bool {
-        self.expects_no_pad
     }
 
     fn sequence(&self, socket: BorrowedFd<'_>, direction: i32) -> io::Result<u64> {
