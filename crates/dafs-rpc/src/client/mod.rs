@@ -139,9 +139,9 @@ impl RpcClient {
     ) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let begin = |tls| tcp::begin_tls(&stream, tls, options.connect_timeout);
-        let channel = options.tls.as_ref().map(begin).transpose()?;
+        let tls = options.tls.as_ref().map(begin).transpose()?;
         stream.set_nonblocking(true)?;
-        let shared = Shared::new(stream.into(), options, back, channel)?;
+        let shared = Shared::new(stream.into(), options, back, tls)?;
         let shutdown = Arc::new(Shutdown::new(shared.clone()));
         Ok(Self { link: Link::Tcp { shared, shutdown } })
     }
@@ -267,6 +267,7 @@ impl RpcClient {
     fn dispatch(&self, outgoing: &Outgoing<'_>, is_hurried: bool) -> Result<Pending, CallError> {
         match &self.link {
             Link::Tcp { shared, .. } => {
+                shared.check_trust()?;
                 // Queueing would have to copy the data, so it is sent at once.
                 let may_queue = !is_hurried || outgoing.request.is_short() && shared.may_queue();
                 if may_queue && !outgoing.has_data {

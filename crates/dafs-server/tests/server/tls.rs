@@ -241,10 +241,14 @@ fn a_client_that_loses_its_trust_loses_its_mount() {
     let (pki, other) = (Pki::new(), Pki::new());
     let server = serve(&pki, Mtls);
     let address = server.server().nfs_addresses()[0];
-    let mount = mount(address, &pki.options(Mtls)).unwrap();
+    // The client itself trusts the server all the time.
+    let authority = pki.folder.authority_files().certificate;
+    let kept = authority.with_extension("own");
+    std::fs::copy(&authority, &kept).unwrap();
+    let options = pki.options(Mtls).replace(authority.to_str().unwrap(), kept.to_str().unwrap());
+    let mount = mount(address, &options).unwrap();
     write(&mount, "before", b"x").unwrap();
     // The files of the server change, without a restart.
-    let authority = pki.folder.authority_files().certificate;
     let own = std::fs::read(&authority).unwrap();
     std::fs::copy(other.folder.authority_files().certificate, &authority).unwrap();
     let start = Instant::now();

@@ -15,6 +15,7 @@ pub(in crate::client) use tls::begin as begin_tls;
 use crate::client::core::{Core, Event, Results};
 use crate::client::error::CallError;
 use crate::client::options::Options;
+use crate::client::tls::Trusted;
 use crate::client::{BackHandler, Rejection, Server};
 use crate::limits::{CLIENT_RECEIVE_BYTES, LARGE_RECORD_BYTES, RECEIVE_BYTES_BEFORE_LARGE};
 use crate::memory::Block;
@@ -58,6 +59,8 @@ pub(in crate::client) struct Shared {
     unsent: AtomicBool,
     /// The records of TLS that leave. Locked after `outbound`.
     sending: Option<Mutex<Sending>>,
+    /// The server, if it must stay trusted.
+    trusted: Option<Trusted>,
     broken: OnceLock<String>,
     back: Option<BackHandler>,
     /// For callbacks, which must not keep the client alive.
@@ -97,12 +100,11 @@ impl Shared {
         socket: OwnedFd,
         options: Options,
         back: Option<BackHandler>,
-        tls: Option<Channel>,
+        tls: Option<(Channel, Option<Trusted>)>,
     ) -> io::Result<Arc<Self>> {
-        let (sending, receiving) = match tls {
-            Some(Channel { sealer, opener }) => (Some(sealer), Some(Receiving::new(opener))),
-            None => (None, None),
-        };
+        let (channel, trusted) = tls.unzip();
+        let (sending, receiving) =
+            channel.map(|Channel { sealer, opener }| (sealer, Receiving::new(opener))).unzip();
         let sending = sending.map(|sealer| Mutex::new(Sending::new(sealer)));
         let inbound = Inbound {
             reader: RecordReader::new(options.record_bytes_max, Origin::Unknown),
@@ -121,6 +123,7 @@ impl Shared {
             outbound: Mutex::default(),
             unsent: AtomicBool::new(false),
             sending,
+            trusted: trusted.flatten(),
             broken: OnceLock::new(),
             back,
             this: this.clone(),

@@ -8,7 +8,8 @@
 
 use super::{Inbound, Shared, is_passing};
 use crate::client::core::Event;
-use crate::client::tls::{ClientTls, TlsError};
+use crate::client::error::CallError;
+use crate::client::tls::{ClientTls, TlsError, Trusted};
 use crate::limits::TLS_RECEIVE_BYTES;
 use crate::memory::source;
 use crate::output::Parts;
@@ -33,14 +34,14 @@ pub(in crate::client) fn begin(
     stream: &TcpStream,
     tls: &ClientTls,
     timeout: Duration,
-) -> io::Result<Channel> {
+) -> io::Result<(Channel, Option<Trusted>)> {
     stream.set_nonblocking(false)?;
     let mut line = Line { stream, deadline: Instant::now() + timeout };
     ask(&mut line, tls)?;
-    let channel = shake(&mut line, tls)?;
+    let secured = shake(&mut line, tls)?;
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
-    Ok(channel)
+    Ok(secured)
 }
 
 /// A blocking socket whose calls end at one deadline.
@@ -121,7 +122,7 @@ fn is_offer(answer: &[u8], xid: u32) -> bool {
         && decoder.rest().is_empty()
 }
 
-fn shake(line: &mut Line<'_>, tls: &ClientTls) -> io::Result<Channel> {
+fn shake(line: &mut Line<'_>, tls: &ClientTls) -> io::Result<(Channel, Option<Trusted>)> {
     let begun = Handshake::client(&tls.side(), tls.name(), Protocol::Rpc, now_seconds());
     let mut handshake = begun.map_err(TlsError::from)?;
     let mut record = vec![0; RECORD_BYTES_MAX];
@@ -147,10 +148,17 @@ fn shake(line: &mut Line<'_>, tls: &ClientTls) -> io::Result<Channel> {
     if tls.is_mutual() && !established.facts.has_shown_certificate {
         return Err(TlsError::NotAsked.into());
     }
-    Ok(Channel::new(established.keys))
+    Ok((Channel::new(established.keys), Trusted::new(tls, established.facts)))
 }
 
 impl Shared {
+    /// Ends a connection whose server is not trusted any more, before its next call.
+    pub(in crate::client) fn check_trust(&self) -> Result<(), CallError> {
+        let Some(Err(distrust)) = self.trusted.as_ref().map(Trusted::check) else { return Ok(()) };
+        self.break_off(format!("the server's certificate is not trusted any more: {distrust}"));
+        self.check()
+    }
+
     /// Sends some of the parts; in TLS as records. Returns the bytes of the parts that have left.
     pub(super) fn transmit(&self, parts: &Parts<'_>) -> io::Result<usize> {
         let Some(sending) = &self.sending else {

@@ -199,7 +199,10 @@ fn a_busy_connection_gives_up_its_keys() {
 #[test]
 fn a_client_that_loses_its_trust_loses_its_connection() {
     let world = World::new();
-    let (trusted, anonymous) = (world.connect(Mtls), world.connect(Tls));
+    let trusted = world.connect(Mtls);
+    // This client itself trusts the server as before.
+    let options = Options { tls: Some(world.demand_by(Tls, world.own_authorities())), ..options() };
+    let anonymous = world.server.connect_with(options, None);
     trusted.call(procedure(procedures::NULL), &[]).unwrap();
     let other = World::new();
     let authority = world.folder.authority_files().certificate;
@@ -251,23 +254,47 @@ fn a_client_that_has_lost_its_trust_makes_no_further_call() {
 }
 
 #[test]
+fn a_server_that_has_lost_its_trust_gets_no_further_call() {
+    let (world, other) = (World::new(), World::new());
+    let path = world.own_authorities();
+    let demand = world.demand_by(Tls, path.clone());
+    let options = || Options { tls: Some(demand.clone()), ..options() };
+    let client = world.server.connect_with(options(), None);
+    let call = |client: &RpcClient| client.call(procedure(procedures::NULL), &[]);
+    call(&client).unwrap();
+    // The client looks at its files once a second.
+    let start = std::time::Instant::now();
+    std::fs::copy(other.folder.authority_files().certificate, &path).unwrap();
+    while call(&client).is_ok() {
+        assert!(start.elapsed() < PATIENCE, "the server is still trusted");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(client.broken().unwrap().contains("not trusted any more"), "{:?}", client.broken());
+    // A change that leaves the trust as it was ends nothing.
+    std::fs::copy(world.folder.authority_files().certificate, &path).unwrap();
+    let client = world.server.connect_with(options(), None);
+    let both = [&path, &other.folder.authority_files().certificate].map(std::fs::read);
+    std::fs::write(&path, both.map(Result::unwrap).concat()).unwrap();
+    let start = std::time::Instant::now();
+    while start.elapsed() < std::time::Duration::from_secs(2) {
+        call(&client).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn a_client_that_becomes_trusted_needs_no_new_connection() {
     let world = World::new();
     let other = World::new();
     let authority = world.folder.authority_files().certificate;
-    let own = std::fs::read(&authority).unwrap();
+    let own = world.own_authorities();
     std::fs::copy(other.folder.authority_files().certificate, &authority).unwrap();
     world.tls.files().follow(now_seconds()).unwrap();
     // The client itself trusts the server as before.
-    let client = {
-        let mut demand = world.options(Mtls);
-        let path = world.folder.authority_files().certificate.with_extension("own");
-        std::fs::write(&path, &own).unwrap();
-        demand.tls = Some(world.demand_by(Mtls, path));
-        world.server.connect_with(demand, None)
-    };
+    let options = Options { tls: Some(world.demand_by(Mtls, own.clone())), ..options() };
+    let client = world.server.connect_with(options, None);
     assert_eq!(super::calls::security(&client), "tls");
-    std::fs::write(&authority, own).unwrap();
+    std::fs::copy(own, &authority).unwrap();
     world.tls.files().follow(now_seconds()).unwrap();
     let start = std::time::Instant::now();
     while super::calls::security(&client) != "mtls" {

@@ -81,6 +81,14 @@ impl World {
         ClientTls::new(files, "localhost", least, (PROGRAM, 1))
     }
 
+    /// A file of the same authority for a client alone.
+    fn own_authorities(&self) -> PathBuf {
+        let path = self.folder.authority_files().certificate;
+        let own = path.with_extension("own");
+        std::fs::copy(path, &own).unwrap();
+        own
+    }
+
     fn options(&self, least: TransportSecurity) -> Options {
         Options { tls: Some(self.demand(least)), ..options() }
     }
