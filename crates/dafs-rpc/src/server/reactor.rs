@@ -110,7 +110,8 @@ impl<H: Handler> Reactor<H> {
         events.clear();
         let may_sleep = self.again.is_empty() && spin.is_over(self.worker.now_ns);
         let sleep = may_sleep && self.worker.inbox.fall_asleep();
-        let ns = if sleep { self.next_tick_ns.saturating_sub(self.worker.now_ns) } else { 0 };
+        let due_ns = self.next_tick_ns.min(self.worker.judge_at_ns);
+        let ns = if sleep { due_ns.saturating_sub(self.worker.now_ns) } else { 0 };
         let timeout =
             Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
         let waited =
@@ -166,6 +167,9 @@ impl<H: Handler> Reactor<H> {
         self.feed_starved();
         if self.worker.now_ns >= self.next_tick_ns {
             self.tick();
+        } else if self.worker.now_ns >= self.worker.judge_at_ns {
+            let broken = self.worker.judge_some(&mut self.slots, false);
+            broken.into_iter().for_each(|(id, ending)| self.end(id, &ending));
         }
         self.worker.publish();
         busy
@@ -320,6 +324,7 @@ impl<H: Handler> Reactor<H> {
             }
             return None;
         };
+        let mut result = Ok(());
         match command {
             Command::Answer { to, answer, held_bytes, .. } => {
                 peer.connection.answer_later(to, answer, held_bytes, self.worker.now_ns);
@@ -327,16 +332,13 @@ impl<H: Handler> Reactor<H> {
             Command::Forget { held_bytes, .. } => {
                 peer.connection.forget(held_bytes, self.worker.now_ns);
             }
-            Command::CallBack { call, .. } => {
-                peer.connection.send_callback(&call, &mut self.worker.turn());
-            }
-            Command::Shaken { stepped, .. } => {
-                if let Err(ending) = self.worker.shaken(peer, *stepped) {
-                    self.end(id, &ending);
-                    return None;
-                }
-            }
+            Command::CallBack { call, .. } => result = self.worker.call_back(peer, &call),
+            Command::Shaken { stepped, .. } => result = self.worker.shaken(peer, *stepped),
             Command::Adopt { .. } | Command::Close { .. } => {}
+        }
+        if let Err(ending) = result {
+            self.end(id, &ending);
+            return None;
         }
         // The flag shows that the connection is in a list already, this one or that of the next
         // turn.
@@ -355,7 +357,7 @@ impl<H: Handler> Reactor<H> {
             // File descriptors may be free again; if not, the next accept fails again.
             let _ = self.listen(true);
         }
-        let mut broken = self.worker.judge_some(&mut self.slots);
+        let mut broken = self.worker.judge_some(&mut self.slots, true);
         for peer in self.slots.iter_mut().flatten() {
             let looked = shielded(|| {
                 self.worker.tick_tls(peer)?;

@@ -6,7 +6,8 @@
 //! * A turn opens a bounded number of records. Records that were read and must wait are kept, and
 //!   the connection is listed for the next turn.
 //! * A verified client whose certificate is in doubt is judged before its next call is served. A
-//!   tick judges a bounded number of certificates of clients that make no calls, and of strangers.
+//!   turn judges a bounded number of certificates of clients that make no calls, and a tick of
+//!   strangers.
 //! * A connection whose keys are spent takes no more calls, and ends when all are answered.
 //! * A connection in its handshake takes no call and sends no reply.
 
@@ -31,12 +32,15 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Certificates that a tick judges. Those of verified clients take two or three checks of
+/// Certificates that a turn judges. Those of verified clients take two or three checks of
 /// signatures.
-const JUDGED_PER_TICK: usize = 64;
+const JUDGED_PER_TURN: usize = 8;
 
-/// The same of strangers, each of whom can cost a hundred checks of signatures.
+/// The same of strangers, each of whom can cost a hundred checks of signatures, in a tick.
 const STRANGERS_JUDGED_PER_TICK: usize = 2;
+
+/// Nanoseconds until the next turn that judges, while more certificates wait.
+const JUDGE_AGAIN_NS: u64 = 10_000_000;
 
 /// TLS of one connection.
 #[derive(Debug)]
@@ -313,16 +317,19 @@ impl<H: Handler> Worker<H> {
         Ok(())
     }
 
-    /// Judges some certificates again. Returns the connections that have lost their trust.
+    /// Judges some certificates again, those of strangers in a tick only. Returns the connections
+    /// that have lost their trust.
     pub(super) fn judge_some(
         &mut self,
         slots: &mut [Option<Box<Peer>>],
+        is_tick: bool,
     ) -> Vec<(ConnectionId, Ending)> {
+        self.judge_at_ns = u64::MAX;
         let mut broken = Vec::new();
         let Some(host) = self.shared.tls.clone() else { return broken };
         let (side, now_seconds) = (host.side(), now_seconds());
-        let mut left = JUDGED_PER_TICK;
-        for is_trusted in [true, false] {
+        let mut left = JUDGED_PER_TURN;
+        for is_trusted in if is_tick { &[true, false][..] } else { &[true] }.iter().copied() {
             let is_due = |slot: usize| {
                 let tls = slots[slot].as_ref().and_then(|peer| peer.tls.as_deref());
                 tls.is_some_and(|tls| {
@@ -333,6 +340,9 @@ impl<H: Handler> Worker<H> {
             let from = &mut self.judged_to[usize::from(is_trusted)];
             let due = next_due(slots.len(), from, most, is_due);
             left -= due.len();
+            if left == 0 {
+                self.judge_at_ns = self.now_ns.saturating_add(JUDGE_AGAIN_NS);
+            }
             for slot in due {
                 let Some(Peer { tls: Some(tls), connection, .. }) = slots[slot].as_deref_mut()
                 else {

@@ -7,8 +7,8 @@
 use super::group::{Counters, Shared, add};
 use super::peer::Peer;
 use crate::connection::{Ending, Progress, Tally, TurnContext};
-use crate::handler::Handler;
-use crate::inbox::{Inbox, Injector};
+use crate::handler::{CallbackError, Handler};
+use crate::inbox::{CallbackRequest, Inbox, Injector};
 use crate::limits::{
     LARGE_RECORD_BYTES, READS_PER_TURN, RECEIVE_BYTES, RECEIVE_BYTES_BEFORE_LARGE,
 };
@@ -36,6 +36,8 @@ pub(super) struct Worker<H: Handler> {
     /// The slots behind those whose certificates were judged last: of strangers, of trusted
     /// clients.
     pub(super) judged_to: [usize; 2],
+    /// The time to judge more of them, if some wait.
+    pub(super) judge_at_ns: u64,
     /// The memory of an output queue, lent to the connection in service.
     spare: VecDeque<Reply>,
 }
@@ -59,6 +61,7 @@ impl<H: Handler> Worker<H> {
             receive: Block::new(RECEIVE_BYTES)?,
             tally: Tally::default(),
             judged_to: [0; 2],
+            judge_at_ns: u64::MAX,
             spare: VecDeque::new(),
         })
     }
@@ -110,6 +113,20 @@ impl<H: Handler> Worker<H> {
             return Err(Ending::Crowded);
         }
         served
+    }
+
+    /// Queues a callback to a peer, unless it has lost its trust.
+    pub(super) fn call_back(
+        &mut self,
+        peer: &mut Peer,
+        call: &CallbackRequest,
+    ) -> Result<(), Ending> {
+        let (trusted, id) = (self.check_trust(peer), peer.connection.id);
+        match trusted {
+            Ok(()) => peer.connection.send_callback(call, &mut self.turn()),
+            Err(_) => self.turn().back_reply(id, call.token, Err(CallbackError::Disconnected)),
+        }
+        trusted
     }
 
     /// Discards the input of a connection that met a fault.

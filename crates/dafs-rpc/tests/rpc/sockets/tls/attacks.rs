@@ -1,10 +1,11 @@
 //! Peers that break the rules of TLS, or take it away.
 
-use super::super::common::{PATIENCE, Raw, Server, options, procedure, procedures, sum};
+use super::super::common::{Event, PATIENCE, Raw, Server, options, procedure, procedures, sum};
 use super::{World, bad_credential, echo, now_seconds, probe, shaking, starttls};
 use dafs_rpc::client::{Options, RpcClient};
 use dafs_rpc::server::Config;
 use dafs_rpc::tls::TransportSecurity::{Mtls, Tls};
+use dafs_rpc::{CallbackError, CallbackRequest};
 use dafs_wire::rpc::FragmentMark;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -247,10 +248,40 @@ fn a_client_that_has_lost_its_trust_makes_no_further_call() {
     let authority = world.folder.authority_files().certificate;
     std::fs::copy(other.folder.authority_files().certificate, authority).unwrap();
     world.tls.files().follow(now_seconds()).unwrap();
-    // More than one tick judges, and none may have come.
+    // More than one turn judges, and none may have come.
     for client in &trusted {
         assert!(client.call(procedure(procedures::NULL), &[]).is_err());
     }
+}
+
+#[test]
+fn a_client_that_has_lost_its_trust_gets_no_callback() {
+    let world = World::new();
+    let (called, calls) = std::sync::mpsc::channel();
+    let back = move |request| drop(called.send(request));
+    let client = world.server.connect_with(world.options(Mtls), Some(Box::new(back)));
+    let _held = client.submit(procedure(procedures::HOLD), &[]).unwrap();
+    client.call(procedure(procedures::NULL), &[]).unwrap();
+    let held = world.server.held.lock().unwrap().pop().unwrap();
+    let other = World::new();
+    let authority = world.folder.authority_files().certificate;
+    std::fs::copy(other.folder.authority_files().certificate, authority).unwrap();
+    world.tls.files().follow(now_seconds()).unwrap();
+    held.connection().send_callback(CallbackRequest {
+        program: super::PROGRAM + 1,
+        version: 1,
+        procedure: 2,
+        auth_sys: None,
+        args: Vec::new(),
+        token: 7,
+    });
+    // The connection may have ended before.
+    let mut events = std::iter::repeat_with(|| world.server.event());
+    let told = events.find(|event| *event != Event::Disconnected);
+    assert_eq!(told, Some(Event::BackReply(7, Err(CallbackError::Disconnected))));
+    // It reads to the end.
+    assert!(client.call(procedure(procedures::NULL), &[]).is_err());
+    assert!(calls.try_recv().is_err(), "a callback left");
 }
 
 #[test]
