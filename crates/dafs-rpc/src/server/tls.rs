@@ -395,21 +395,22 @@ impl<H: Handler> Worker<H> {
         let Some(PeerTls { state: State::User(receiving, _), .. }) = tls.as_deref_mut() else {
             return Ok(());
         };
-        let (is_ready, mut received_bytes) = (receiving.is_ready(), 0);
-        let mut filled = receiving.put_kept(stream);
-        if !is_ready {
-            match readv(socket.as_fd(), &[VolatileSlice::from_mut(&mut stream[filled..])]) {
-                Ok(0) => return Err(cut(receiving.end(filled)).into()),
-                Ok(read) => {
-                    filled += read;
-                    received_bytes = read as u64;
-                    connection.received(0, now_ns);
+        let mut read = 0;
+        if !receiving.is_ready() {
+            let behind = &mut stream[receiving.kept_bytes()..];
+            read = match readv(socket.as_fd(), &[VolatileSlice::from_mut(behind)]) {
+                Ok(0) => return Err(cut(receiving.end()).into()),
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    *readable = false;
+                    return Ok(());
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => *readable = false,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
                 Err(error) => return Err(error.into()),
-            }
+            };
+            connection.received(0, now_ns);
         }
+        let filled = receiving.put_kept(stream) + read;
         let (mut at, mut progress) = (0, Progress::Drained);
         while progress == Progress::Drained {
             let next = receiving.next(&mut stream[at..filled], connection.reader());
@@ -426,7 +427,7 @@ impl<H: Handler> Worker<H> {
         }
         receiving.keep(&stream[at..filled])?;
         connection.set_inside_tls(receiving.part_bytes(), turn.budget, now_ns);
-        add(&self.counters().received_bytes, received_bytes);
+        add(&self.counters().received_bytes, read as u64);
         Ok(())
     }
 }

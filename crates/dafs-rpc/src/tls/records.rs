@@ -60,6 +60,11 @@ impl Receiving {
         self.kept.as_ref().filter(|_| self.is_ready).map_or(0, Block::capacity)
     }
 
+    /// The bytes that are kept. A read goes behind their place.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.kept.as_ref().map_or(0, Block::filled)
+    }
+
     /// Puts the kept bytes to the front of `buffer`, and returns how many.
     pub(crate) fn put_kept(&mut self, buffer: &mut [u8]) -> usize {
         let Some(kept) = self.kept.take() else { return 0 };
@@ -112,9 +117,9 @@ impl Receiving {
         })
     }
 
-    /// Judges the end of the stream, with this many bytes left over.
-    pub(crate) fn end(&self, bytes_left: usize) -> End {
-        self.opener.end(bytes_left)
+    /// Judges the end of the stream.
+    pub(crate) fn end(&self) -> End {
+        self.opener.end(self.kept_bytes())
     }
 
     /// Records so far.

@@ -191,18 +191,19 @@ impl Shared {
         let Inbound { reader, budget, receive, receiving } = inbound;
         let Some(receiving) = receiving else { return Ok(()) };
         let stream = receive.spare(TLS_RECEIVE_BYTES);
-        let mut filled = receiving.put_kept(stream);
-        match readv(self.socket.as_fd(), &[VolatileSlice::from_mut(&mut stream[filled..])]) {
+        let behind = &mut stream[receiving.kept_bytes()..];
+        let read = match readv(self.socket.as_fd(), &[VolatileSlice::from_mut(behind)]) {
             Ok(0) => {
-                return Err(match receiving.end(filled) {
+                return Err(match receiving.end() {
                     End::Closed => "the server closed it".to_owned(),
                     _ => "it was cut: the end of TLS is missing".to_owned(),
                 });
             }
-            Ok(read) => filled += read,
-            Err(error) if is_passing(&error) => {}
+            Ok(read) => read,
+            Err(error) if is_passing(&error) => return Ok(()),
             Err(error) => return Err(error.to_string()),
-        }
+        };
+        let filled = receiving.put_kept(stream) + read;
         let mut at = 0;
         loop {
             reader.make_room(budget).map_err(|error| error.to_string())?;
