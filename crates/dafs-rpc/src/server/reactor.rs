@@ -139,7 +139,7 @@ impl<H: Handler> Reactor<H> {
                     peer.listed = false;
                     self.serve(id);
                 }
-                None => self.discard(id),
+                None => self.linger(id),
             }
         }
         for event in events {
@@ -155,7 +155,7 @@ impl<H: Handler> Reactor<H> {
                             peer.note(flags);
                             self.serve(id);
                         }
-                        None => self.discard(id),
+                        None => self.linger(id),
                     }
                 }
             }
@@ -231,9 +231,9 @@ impl<H: Handler> Reactor<H> {
         (peer.connection.id == id).then_some(peer)
     }
 
-    /// Discards input of a connection that has ended, if it lingers.
-    fn discard(&mut self, id: ConnectionId) {
-        if self.lingering.discard(id, self.worker.receive_space(RECEIVE_BYTES)) {
+    /// Goes on with a connection that has ended, if it lingers.
+    fn linger(&mut self, id: ConnectionId) {
+        if self.lingering.advance(id, self.worker.receive_space(RECEIVE_BYTES)) {
             self.again.push(id);
         }
     }
@@ -539,24 +539,20 @@ impl<H: Handler> Reactor<H> {
             }
         }
         let Peer { socket, mut connection, mut tls, .. } = *peer;
-        if let Some(tls) = &mut tls {
-            tls.close(&socket, ending);
-        }
-        let lingers = match ending {
-            // Clients that are idle do not notice the end of the server's direction.
-            Ending::Stopped => rustix::io::ioctl_fionread(&socket).is_ok_and(|unread| unread > 0),
-            ending => ending.lingers(),
+        let mut lingering = Lingering {
+            socket,
+            goodbye: tls.as_deref_mut().and_then(|tls| tls.goodbye(ending)),
+            tls: tls.and_then(|tls| tls.into_kernel()),
+            host: connection.host(),
+            _admitted: connection.admitted.take(),
+            since_ns: self.worker.now_ns,
+            is_idle: false,
         };
-        if lingers && closed.is_none() {
-            let (host, since_ns) = (connection.host(), self.worker.now_ns);
-            let _admitted = connection.admitted.take();
-            // Records in user space need no more than the alert, which was sent.
-            let tls = tls.filter(|tls| tls.is_kernel());
-            let lingering = Lingering { socket, tls, host, _admitted, since_ns };
-            if self.lingering.keep(id, lingering) {
-                // No event tells of input that has come already.
-                self.again.push(id);
-            }
+        if closed.is_some() || !lingering.is_needed(ending) {
+            let _ = lingering.say_goodbye();
+        } else if self.lingering.keep(id, lingering) {
+            // No event tells of input that has come already.
+            self.again.push(id);
         }
         // INVARIANT: slots are numbered below 2^20.
         self.free.push(id.slot() as u32);
@@ -565,8 +561,8 @@ impl<H: Handler> Reactor<H> {
         self.worker.shared.unload(self.worker.number);
     }
 
-    /// Ends the connections of a stopping reactor when everything is sent. True when no socket is
-    /// left whose peer may not have received it, or the timeout has expired.
+    /// Ends the connections of a stopping reactor when everything is sent. True when none lingers
+    /// for a peer that may not have received it, or the timeout has expired.
     fn may_end(&mut self) -> bool {
         let late = self.stop_by_ns.is_some_and(|by_ns| self.worker.now_ns >= by_ns);
         // A sleeping reactor must check again soon.
@@ -576,7 +572,7 @@ impl<H: Handler> Reactor<H> {
             return false;
         }
         self.end_all();
-        late || self.lingering.is_empty()
+        late || self.lingering.may_stop()
     }
 
     fn end_all(&mut self) {

@@ -27,7 +27,7 @@ use crate::tls::{
 use dafs_dat::tls::limits::HANDSHAKE_TIMEOUT;
 use dafs_mem::{VolatileSlice, readv, sendmsg};
 use dafs_tls::ktls::{self, InstallError, KernelTls, Received};
-use dafs_tls::{Channel, End, Facts, Protocol, ServerSide, TrafficKeys};
+use dafs_tls::{Alert, Channel, End, Facts, Protocol, ServerSide, TrafficKeys};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -65,6 +65,15 @@ enum State {
     Kernel(KernelTls),
     /// Between two states, and after an error.
     Over,
+}
+
+/// The last record of a connection: close_notify, or the alert with the reason for the end.
+#[derive(Debug)]
+pub(super) enum Goodbye {
+    /// Its bytes that have not been sent.
+    Sealed(Vec<u8>),
+    /// The kernel makes it.
+    Alert(Alert),
 }
 
 impl PeerTls {
@@ -135,25 +144,25 @@ impl PeerTls {
         Ok(sent_bytes)
     }
 
-    /// Says goodbye, as far as the socket takes it at once.
-    pub(super) fn close(&mut self, socket: &OwnedFd, ending: &Ending) {
+    /// Makes the last record, unless another one has left in part.
+    pub(super) fn goodbye(&mut self, ending: &Ending) -> Option<Goodbye> {
         let alert = match ending {
-            Ending::Tls(ending) => ending.alert(),
-            Ending::Io(_) => None,
-            _ => Some(dafs_tls::Alert::CLOSE_NOTIFY),
+            Ending::Tls(ending) => ending.alert()?,
+            Ending::Io(_) => return None,
+            _ => Alert::CLOSE_NOTIFY,
         };
-        let Some(alert) = alert else { return };
         match &mut self.state {
-            State::User(_, sending) => {
-                if let Some(record) = sending.close(alert) {
-                    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-                    let _ = sendmsg(socket.as_fd(), &[crate::memory::source(&record)], flags);
-                }
-            }
-            State::Kernel(kernel) => {
-                let _ = kernel.close(socket.as_fd(), alert);
-            }
-            State::Handshake(_) | State::Over => {}
+            State::User(_, sending) => Some(Goodbye::Sealed(sending.close(alert)?.to_vec())),
+            State::Kernel(_) => Some(Goodbye::Alert(alert)),
+            State::Handshake(_) | State::Over => None,
+        }
+    }
+
+    /// What it takes to read on, if the kernel protects the records.
+    pub(super) fn into_kernel(self) -> Option<KernelTls> {
+        match self.state {
+            State::Kernel(kernel) => Some(kernel),
+            _ => None,
         }
     }
 

@@ -348,6 +348,23 @@ fn a_server_that_stops_sends_its_answers_first() {
 }
 
 #[test]
+fn replies_arrive_although_the_server_stops_and_the_client_sends_on() {
+    const BULK_BYTES: usize = 256 << 10;
+    let server = Server::start(1, Config::default());
+    let mut raw = Raw::connect(&server);
+    // Most of the reply waits in the server's socket.
+    rustix::net::sockopt::set_socket_recv_buffer_size(&raw.0, 16 << 10).unwrap();
+    raw.send(&call(1, procedures::BULK, &(BULK_BYTES as u32).to_be_bytes()));
+    raw.0.read_exact(&mut [0; 32]).unwrap();
+    server.group.stop();
+    server.wait_for(|statistics| statistics.connections == 0);
+    raw.send(&call(2, procedures::NULL, &[]));
+    let mut rest = Vec::new();
+    raw.0.read_to_end(&mut rest).expect("the end, and no reset");
+    assert!(rest == pattern(BULK_BYTES));
+}
+
+#[test]
 fn nothing_of_a_call_that_was_given_up_follows_when_the_connection_has_ended() {
     const CALL_BYTES: usize = 64 << 10;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
