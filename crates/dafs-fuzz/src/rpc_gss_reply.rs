@@ -9,11 +9,10 @@
 
 use crate::input::Input;
 use crate::rpcrdma_steps::spoil;
-use dafs_gss::token::{Agreed, Enctype, Key, Keys, Parts, Role, Seed};
-use dafs_mem::VolatileSlice;
+use dafs_gss::token::{Agreed, Enctype, Key, Keys, Role, Seed};
 use dafs_rpc::GssService;
-use dafs_rpc::client::gss::{Established, InitiatorKeys, Protection};
-use dafs_rpc::gss::BadToken;
+use dafs_rpc::client::gss::{Established, Protection};
+use dafs_testkit_rpc::tokens::InitiatorTokens;
 use dafs_wire::rpc::{AcceptStatus, AuthFlavor, OpaqueAuth, ReplyHeader, ReplyStatus};
 use dafs_wire::xdr::{Encode, Encoder};
 use std::time::Duration;
@@ -31,37 +30,8 @@ fn keys(role: Role, byte: u8) -> Keys {
     Keys::new(&agreed, Seed::from_bytes([5; 16]))
 }
 
-#[derive(Debug)]
-struct Own(Keys);
-
-impl InitiatorKeys for Own {
-    fn mic_bytes(&self) -> usize {
-        self.0.enctype().mic_len()
-    }
-
-    fn mic(&self, parts: &[VolatileSlice<'_>], mic: &mut [u8]) {
-        self.0.mic(Parts::new(parts), mic).unwrap();
-    }
-
-    fn verify(&self, parts: &[VolatileSlice<'_>], mic: &[u8]) -> Result<(), BadToken> {
-        self.0.verify_mic(Parts::new(parts), mic).map_err(|_| BadToken)
-    }
-
-    fn sealed_bytes(&self, plain_bytes: usize) -> usize {
-        self.0.enctype().sealed_len(plain_bytes)
-    }
-
-    fn seal(&self, parts: &[VolatileSlice<'_>], token: &mut [u8]) {
-        self.0.seal(Parts::new(parts), token).unwrap();
-    }
-
-    fn open(&self, token: &[u8], write: &mut dyn FnMut(&[u8])) -> Result<(), BadToken> {
-        self.0.open_to(token, write).map(drop).map_err(|_| BadToken)
-    }
-}
-
 fn call(byte: u8, service: GssService) -> Protection {
-    let keys = Box::new(Own(keys(Role::Initiator, byte)));
+    let keys = Box::new(InitiatorTokens(keys(Role::Initiator, byte)));
     let (principal, remaining) = ("anna@R".to_owned(), Duration::from_secs(60));
     Protection::alone(Established { principal, remaining, keys }, service)
 }

@@ -16,3 +16,4 @@ pub mod nfs;
 pub mod peer;
 pub mod program;
 pub mod raw;
+pub mod tokens;

@@ -6,6 +6,7 @@ use dafs_gss::token::Keys;
 use dafs_rpc::GssService;
 use dafs_rpc::client::CallError;
 use dafs_rpc::client::gss::{Established, Protection};
+use dafs_testkit_rpc::tokens::InitiatorTokens;
 use dafs_wire::rpc::{AcceptStatus, AuthFlavor, OpaqueAuth, ReplyHeader, ReplyStatus};
 use dafs_wire::xdr::{Encode, Encoder};
 use std::time::Duration;
@@ -27,7 +28,7 @@ fn call_of(user: &str, service_of_call: GssService) -> (Protection, Keys) {
     let established = Established {
         principal: user.to_owned(),
         remaining: Duration::from_secs(3600),
-        keys: Box::new(Own(own.keys)),
+        keys: Box::new(InitiatorTokens(own.keys)),
     };
     (Protection::alone(established, service_of_call), theirs.keys)
 }

@@ -7,16 +7,16 @@ use dafs_gss::mechanism::{
     Accept, Initiate, Pending as Half, Principal as Name, ServiceName, Step as Taken, Wanted,
 };
 use dafs_gss::testing::{Toy, ToyAcceptor, ToyInitiator};
-use dafs_gss::token::{Enctype, Keys, Parts};
-use dafs_mem::{Site, VolatileSlice};
-use dafs_rpc::client::gss::{self as ours, Initiator, InitiatorKeys, Mechanism};
+use dafs_gss::token::Enctype;
+use dafs_mem::Site;
+use dafs_rpc::client::gss::{self as ours, Initiator, Mechanism};
 use dafs_rpc::client::{Identity, Options, Port, Procedure, RpcClient};
 use dafs_rpc::gss::{
-    Acceptor, BadToken, ContextLimits, Contexts, Established, Failure, Job, MessageKeys,
-    PartialContext, Principal, Step,
+    Acceptor, ContextLimits, Contexts, Established, Failure, Job, PartialContext, Principal, Step,
 };
 use dafs_rpc::server::{Config, Group};
 use dafs_rpc::{AcceptStatus, Call, Credential, GssService, Handled, Handler};
+use dafs_testkit_rpc::tokens::{AcceptorTokens, InitiatorTokens};
 use dafs_wire::xdr::{Decoder, Payload};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,66 +44,6 @@ pub(super) fn service() -> ServiceName {
 
 pub(super) fn now_seconds() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs()
-}
-
-/// The initiator's keys.
-#[derive(Debug)]
-pub(super) struct Own(pub(super) Keys);
-
-impl InitiatorKeys for Own {
-    fn mic_bytes(&self) -> usize {
-        self.0.enctype().mic_len()
-    }
-
-    fn mic(&self, parts: &[VolatileSlice<'_>], mic: &mut [u8]) {
-        self.0.mic(Parts::new(parts), mic).unwrap();
-    }
-
-    fn verify(&self, parts: &[VolatileSlice<'_>], mic: &[u8]) -> Result<(), BadToken> {
-        self.0.verify_mic(Parts::new(parts), mic).map_err(|_| BadToken)
-    }
-
-    fn sealed_bytes(&self, plain_bytes: usize) -> usize {
-        self.0.enctype().sealed_len(plain_bytes)
-    }
-
-    fn seal(&self, parts: &[VolatileSlice<'_>], token: &mut [u8]) {
-        self.0.seal(Parts::new(parts), token).unwrap();
-    }
-
-    fn open(&self, token: &[u8], write: &mut dyn FnMut(&[u8])) -> Result<(), BadToken> {
-        self.0.open_to(token, write).map(drop).map_err(|_| BadToken)
-    }
-}
-
-/// The acceptor's keys.
-#[derive(Debug)]
-struct Theirs(Keys);
-
-impl MessageKeys for Theirs {
-    fn mic_bytes(&self) -> usize {
-        self.0.enctype().mic_len()
-    }
-
-    fn mic(&self, parts: &[&[u8]], mic: &mut [u8]) {
-        self.0.mic(Parts::new(parts), mic).unwrap();
-    }
-
-    fn verify(&self, parts: &[&[u8]], mic: &[u8]) -> Result<(), BadToken> {
-        self.0.verify_mic(Parts::new(parts), mic).map_err(|_| BadToken)
-    }
-
-    fn sealed_bytes(&self, plain_bytes: usize) -> usize {
-        self.0.enctype().sealed_len(plain_bytes)
-    }
-
-    fn seal(&self, parts: &[&[u8]], token: &mut [u8]) {
-        self.0.seal(Parts::new(parts), token).unwrap();
-    }
-
-    fn open(&self, token: &[u8], plain: &mut [u8]) -> Result<usize, BadToken> {
-        self.0.open(token, plain).map_err(|_| BadToken)
-    }
 }
 
 /// A user with tickets.
@@ -142,7 +82,7 @@ impl ours::PartialContext for OwnPartial {
                 let established = ours::Established {
                     principal: done.principal.display().to_owned(),
                     remaining: Duration::from_secs(left),
-                    keys: Box::new(Own(done.keys)),
+                    keys: Box::new(InitiatorTokens(done.keys)),
                 };
                 ours::Step::Complete { token: done.token.unwrap_or_default(), established }
             }
@@ -210,7 +150,7 @@ impl PartialContext for TheirPartial {
             Taken::Done(done) => {
                 let principal = named(&done.principal);
                 let remaining = Duration::from_secs(3600);
-                let keys = Box::new(Theirs(done.keys));
+                let keys = Box::new(AcceptorTokens(done.keys));
                 let established = Established { principal, remaining, keys };
                 Step::Complete { token: done.token.unwrap_or_default(), established }
             }
