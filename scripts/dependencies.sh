@@ -1,6 +1,7 @@
 #!/bin/bash
-# dependencies.sh -- check offline that every dependency that is built here has a licence which the
-# list in deny.toml allows, and needs no newer compiler than the workspace declares.
+# dependencies.sh -- check that every dependency that is built here has a licence which the list in
+# deny.toml allows, and needs no newer compiler than the workspace declares; and that the lock file of
+# the fuzz targets, a workspace of their own, has what their crates need.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/env.sh
@@ -45,4 +46,8 @@ while IFS= read -r package; do
         { echo "$name: needs Rust $compiler, the workspace promises less"; bad=1; }
 done <<<"$packages"
 [[ $bad == 0 ]] || exit 1
+
+# This may download crates that only the fuzz targets have.
+cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null ||
+    { echo "see above; if fuzz/Cargo.lock is behind: cargo metadata --manifest-path fuzz/Cargo.toml"; exit 1; }
 echo "$count packages"
