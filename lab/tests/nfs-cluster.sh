@@ -3,12 +3,18 @@
 # uses each of them directly, goes on when one is killed under writes and restarted, and uses it
 # again for later requests.
 #
-# With LAB_TRANSPORT=siw all of it goes over RDMA, to the data servers too.
+# With LAB_TRANSPORT=siw all of it goes over RDMA, to the data servers too. LAB_SECURITY and LAB_XPRTSEC hold at the
+# data servers as well: each has the keys and the certificate.
 source "$(dirname "$0")/../nfs.sh"
 
 [[ $transport != rxe && ! ${LAB_SERVER:-} ]] || skip "only over TCP or siw, and only this server"
 ports=false
 [[ $transport == tcp ]] || ports=true
+
+proofs=()
+[[ $security == sys ]] || proofs+=(--keytab "$work/out/realm/server.keytab" --keytab-host host.test.dafs)
+[[ $xprtsec == none ]] || proofs+=(--certificate "$work/out/pki/host.test.dafs.pem"
+    --key "$work/out/pki/host.test.dafs-key.pem" --authorities "$work/out/pki/ca.pem")
 
 dafs=${DAFS:-$lab/../target/debug/dafs}
 [[ -x $dafs ]] || fail "there is no $dafs; build it with: cargo build"
@@ -21,7 +27,8 @@ data() {
     [[ $transport == tcp ]] || rdma=(--nfs-rdma "$address:2105$1" --nfs-unprivileged-ports)
     "$dafs" serve --role data --cluster-secret "$work/secret" --control "127.0.0.1:710$1" \
         --nfs "$address:205$1" --nfs-network 10.0.2.0/24 --metrics "127.0.0.1:930$1" \
-        --lease "$lease_seconds" --log "${LAB_LOG:-info}" ${rdma[@]+"${rdma[@]}"} "$work/disk$1" \
+        --lease "$lease_seconds" --log "${LAB_LOG:-info}" ${rdma[@]+"${rdma[@]}"} ${proofs[@]+"${proofs[@]}"} \
+        "$work/disk$1" \
         >>"$work/data-$1.out" 2>>"$work/server.log" &
     data_server[$1]=$!
     started+=("${data_server[$1]}")
@@ -37,12 +44,16 @@ state_directory = "state"
 listen = ["$address:2049"]
 [cluster]
 secret = "secret"
+$([[ $security == sys ]] || kerberos_rules)
+$([[ $xprtsec == none ]] || tls_files)
 [[export]]
 name = "data"
 path = "export"
 squash = "none"
 networks = ["10.0.2.0/24"]
 unprivileged_ports = $ports
+sec = [$flavours]
+transport_security = "$xprtsec"
 stripe_bytes = 65536
 END
     for number in 1 2 3; do
