@@ -67,6 +67,10 @@ struct State {
     slow_working: usize,
     /// The number of the peer's unanswered calls.
     owed: usize,
+    /// Answers that the writing thread has not sent yet.
+    unsent: usize,
+    /// True while the connection ends in the next moment without these two.
+    ending: bool,
     /// Threads that have not ended.
     threads: usize,
 }
@@ -77,11 +81,16 @@ struct Shared {
     /// Notifies the threads that wait for answers, for calls, or for the end.
     changed: Condvar,
     answers: Arc<dyn Answers>,
-    /// [Framed](framed) messages to send. An empty one makes the writer check if the connection has
-    /// ended.
-    outgoing: mpsc::Sender<Vec<u8>>,
+    outgoing: mpsc::Sender<Outgoing>,
     /// Records of one direction after which the connection is spent.
     records_max: u64,
+}
+
+/// Something for the writing thread: a [framed] message, or the end of the connection.
+enum Outgoing {
+    Call(Vec<u8>),
+    Answer(Vec<u8>),
+    End,
 }
 
 /// A connection. It ends when this is dropped, and its threads end by themselves.
@@ -162,7 +171,7 @@ impl Link {
         state.next_id = id.wrapping_add(1);
         state.waiting.insert(id, None);
         drop(state);
-        let sent = shared.outgoing.send(frame(&Frame::Call { id, call }));
+        let sent = shared.outgoing.send(Outgoing::Call(frame(&Frame::Call { id, call })));
         let mut state = shared.lock();
         let answer = loop {
             match state.waiting.get_mut(&id).map(Option::take) {
@@ -207,6 +216,19 @@ impl Link {
         while !state.closed && !state.spent {
             state = self.shared.changed.wait(state);
         }
+    }
+
+    /// Ends the connection in the first moment without a call of the peer. False if there is none
+    /// within `limit`: then it works on.
+    pub(crate) fn close_between_calls(&self, limit: Duration) -> bool {
+        let shared = &*self.shared;
+        let mut state = shared.lock();
+        state.ending = true;
+        shared.end_between_calls(&mut state);
+        let waits = |state: &mut State| !state.closed;
+        (state, _) = shared.changed.wait_timeout_while(state, limit, waits);
+        state.ending = false;
+        state.closed
     }
 
     /// Ends the connection, and waits until all calls of the peer are over. False if they are not
@@ -259,17 +281,27 @@ impl Shared {
     }
 
     fn close(&self) {
-        let mut state = self.lock();
-        if !state.closed {
-            state.closed = true;
+        self.end(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    fn end(&self, state: &mut State) {
+        if !std::mem::replace(&mut state.closed, true) {
             state.queue.clear();
             state.slow.clear();
             // Wakes the threads that sleep in the socket.
             let _ = self.stream.shutdown(Shutdown::Both);
-            let _ = self.outgoing.send(Vec::new());
+            let _ = self.outgoing.send(Outgoing::End);
         }
-        drop(state);
-        self.changed.notify_all();
+    }
+
+    /// Ends the connection if that is wanted and no call of the peer is known. The peer may have sent one
+    /// that has not come yet: it gets no answer, and is not carried out.
+    fn end_between_calls(&self, state: &mut State) {
+        if state.ending && state.owed + state.unsent == 0 {
+            self.end(state);
+            self.changed.notify_all();
+        }
     }
 
     /// Notes how many records one direction has had.
@@ -309,6 +341,9 @@ impl Shared {
             }
             Frame::Call { id, call } => {
                 let mut state = self.lock();
+                if state.closed {
+                    return Err(io::Error::other("the connection has ended"));
+                }
                 state.owed += 1;
                 if state.owed > CALLS_MAX {
                     return Err(io::Error::other("too many calls at once"));
@@ -338,8 +373,11 @@ impl Shared {
         let answer = self.answers.answer(call, &mut space);
         let answer = frame(&Frame::Answer { id, answer });
         // Before the peer can get the answer.
-        self.lock().owed -= 1;
-        let _ = self.outgoing.send(answer);
+        let mut state = self.lock();
+        state.owed -= 1;
+        state.unsent += 1;
+        drop(state);
+        let _ = self.outgoing.send(Outgoing::Answer(answer));
     }
 
     fn work(&self) {
@@ -366,17 +404,22 @@ impl Shared {
         }
     }
 
-    fn write(&self, sender: &mut Sender, incoming: &mpsc::Receiver<Vec<u8>>) {
+    fn write(&self, sender: &mut Sender, incoming: &mpsc::Receiver<Outgoing>) {
         while !self.lock().closed {
-            let message = match incoming.recv_timeout(ALIVE_INTERVAL) {
-                Ok(message) if message.is_empty() => continue,
-                Ok(message) => message,
-                Err(RecvTimeoutError::Timeout) => frame(&Frame::Alive),
-                Err(RecvTimeoutError::Disconnected) => return,
+            let (message, is_answer) = match incoming.recv_timeout(ALIVE_INTERVAL) {
+                Ok(Outgoing::Call(message)) => (message, false),
+                Ok(Outgoing::Answer(message)) => (message, true),
+                Err(RecvTimeoutError::Timeout) => (frame(&Frame::Alive), false),
+                Ok(Outgoing::End) | Err(RecvTimeoutError::Disconnected) => return,
             };
             if let Err(error) = sender.send(message, &mut &self.stream) {
                 tracing::debug!(%error, "a peer of the cluster takes nothing");
                 return;
+            }
+            if is_answer {
+                let mut state = self.lock();
+                state.unsent -= 1;
+                self.end_between_calls(&mut state);
             }
             self.count(sender.records());
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * Without a connection every call but `drop_grants` returns `Busy` at once, and the caller
-//!   retries.
+//!   retries. While a connection gets new keys, calls wait for it, up to `HELLO_TIME`.
 //! * `drop_grants` succeeds when the data server says so, or when all its cached authorisations
 //!   have expired since its last question. Questions to an earlier run of this server count as
 //!   asked when this run began.
@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The metadata server's interface for data servers of other processes: it judges state-ids without
 /// waiting, and reaches data that they lack. The provided methods serve a file system whose data
@@ -120,8 +120,8 @@ struct Shared {
 
 struct State {
     link: Option<Arc<Link>>,
-    /// True while calls wait for a connection with new keys.
-    renewing: bool,
+    /// The end of the time in which calls wait for a connection with new keys.
+    held_until: Option<Instant>,
     /// Calls under way.
     calls: usize,
     /// The data server's description of itself, from the last connection.
@@ -137,6 +137,14 @@ struct State {
     /// before. A connection sets it to zero.
     old_grants_end: Duration,
     stop: bool,
+}
+
+impl State {
+    /// How long calls wait for a connection with new keys.
+    fn hold(&self) -> Option<Duration> {
+        let left = self.held_until?.checked_duration_since(Instant::now())?;
+        Some(left).filter(|left| !left.is_zero() && !self.stop)
+    }
 }
 
 impl std::fmt::Debug for RemoteNode {
@@ -158,7 +166,7 @@ impl RemoteNode {
     fn start_with(config: RemoteConfig, records_max: u64) -> io::Result<Self> {
         let state = State {
             link: None,
-            renewing: false,
+            held_until: None,
             calls: 0,
             member: None,
             trouble: "not connected yet".to_owned(),
@@ -192,7 +200,7 @@ impl RemoteNode {
     pub fn status(&self) -> NodeStatus {
         let state = self.shared.lock();
         let connected = state.link.as_ref().is_some_and(|link| !link.is_closed());
-        let connected = connected || state.renewing;
+        let connected = connected || state.hold().is_some();
         NodeStatus { connected, trouble: state.trouble.clone() }
     }
 

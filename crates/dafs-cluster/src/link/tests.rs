@@ -110,6 +110,36 @@ fn an_answer_that_does_not_come_ends_the_connection_and_what_was_asked_ends_befo
 }
 
 #[test]
+fn a_connection_ends_between_the_calls_of_its_peer() {
+    let (open, gate) = channel();
+    let echo = Arc::new(Echo { gate: Some(Mutex::new(gate)), ..Echo::default() });
+    let (mut one, two) = ends();
+    let two = start(two, echo);
+    send(&mut one, &Frame::Call { id: 0, call: Call::Cut { component: [0; 16], size: 0 } });
+    send(&mut one, &Frame::Call { id: 1, call: Call::Size { component: [0; 16] } });
+    assert_eq!(next_answer(&mut one), 1);
+    assert!(!two.close_between_calls(Duration::ZERO));
+    assert!(!two.is_closed());
+    open.send(()).expect("the gate");
+    assert!(two.close_between_calls(LIMIT));
+    assert!(two.is_closed());
+    assert_eq!(next_answer(&mut one), 0, "the answer has left before");
+}
+
+/// The number of the call whose answer comes next.
+fn next_answer(end: &mut End) -> u32 {
+    end.stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+    loop {
+        let message = end.receiver.receive(RECORD_BYTES_MAX, &mut &end.stream).expect("an answer");
+        match Frame::decode(&mut Decoder::new(message.body())).expect("a frame") {
+            Frame::Answer { id, .. } => break id,
+            Frame::Alive => {}
+            frame => panic!("{frame:?}"),
+        }
+    }
+}
+
+#[test]
 fn calls_that_wait_for_others_delay_no_other_call() {
     let (open, gate) = channel();
     let echo = Arc::new(Echo { gate: Some(Mutex::new(gate)), ..Echo::default() });
@@ -121,15 +151,7 @@ fn calls_that_wait_for_others_delay_no_other_call() {
         send(&mut one, &Frame::Call { id, call });
     }
     send(&mut one, &Frame::Call { id: cuts, call: Call::Space });
-    one.stream.set_read_timeout(Some(LIMIT)).expect("a limit");
-    let mut next = || loop {
-        let message = one.receiver.receive(RECORD_BYTES_MAX, &mut &one.stream).expect("an answer");
-        match Frame::decode(&mut Decoder::new(message.body())).expect("a frame") {
-            Frame::Answer { id, .. } => break id,
-            Frame::Alive => {}
-            frame => panic!("{frame:?}"),
-        }
-    };
+    let mut next = || next_answer(&mut one);
     assert_eq!(next(), cuts);
     let mut answered: Vec<_> = (0..cuts)
         .map(|_| {

@@ -1,13 +1,16 @@
 //! The connection to a data server: how it is made, and made again.
 //!
 //! Invariants
-//! * A connection whose keys are spent is replaced while no call is under way. Calls wait for the new
-//!   one, and the node counts as connected meanwhile.
+//! * A connection whose keys are spent is replaced while no call to the node and no known call of the
+//!   node is under way. Calls to the node wait for the new one, up to `HELLO_TIME`, and the node counts
+//!   as connected meanwhile.
+//! * What the node has asked for by one connection has ended before the next one is made: a write that
+//!   a client repeats is not overtaken by its first attempt.
 
 use super::answers::MetadataAnswers;
 use super::{Shared, State};
 use crate::hello::{HelloError, Initiator};
-use crate::limits::{HELLO_TIME, RECONNECT_MAX, RECONNECT_MIN, RENEWAL_HOLD};
+use crate::limits::{DRAIN_TIME, HELLO_TIME, RECONNECT_MAX, RECONNECT_MIN, RENEWAL_HOLD};
 use crate::link::{Link, Lost};
 use crate::memory;
 use crate::tls::{self, Line, Secured, TlsError};
@@ -32,24 +35,20 @@ enum ConnectError {
 }
 
 impl Shared {
-    /// Makes a call by the connection. During a renewal it waits for the new one, as long as a
-    /// handshake may take.
+    /// Makes a call by the connection. During a renewal it waits for the new one.
     pub(super) fn with_link<T>(
         &self,
         call: impl FnOnce(&Link) -> Result<T, Lost>,
     ) -> Result<T, Lost> {
-        let is_renewing = |state: &mut State| state.renewing && !state.stop;
-        let mut state = self.changed.wait_timeout_while(self.lock(), HELLO_TIME, is_renewing).0;
+        let mut state = self.lock();
+        while let Some(left) = state.hold() {
+            state = self.changed.wait_timeout(state, left).0;
+        }
         let link = state.link.clone().ok_or(Lost)?;
         state.calls += 1;
         drop(state);
-        let called = call(&link);
-        let mut state = self.lock();
-        state.calls -= 1;
-        if state.renewing {
-            self.changed.notify_all();
-        }
-        called
+        let _under_way = UnderWay(self);
+        call(&link)
     }
 
     /// Waits for the end of a connection. True if its keys were spent and calls wait for a new one.
@@ -60,19 +59,25 @@ impl Shared {
             if link.is_closed() || state.stop {
                 return false;
             }
-            state.renewing = true;
+            let began = Instant::now();
+            state.held_until = Some(began + HELLO_TIME);
             let are_busy = |state: &mut State| state.calls > 0 && !state.stop;
             state = self.changed.wait_timeout_while(state, RENEWAL_HOLD, are_busy).0;
             let is_quiet = state.calls == 0 && !state.stop;
-            state.renewing = is_quiet;
-            if is_quiet {
+            drop(state);
+            // The node does not know, so it may ask on.
+            let left = RENEWAL_HOLD.saturating_sub(began.elapsed());
+            let is_over = is_quiet && link.close_between_calls(left);
+            let mut state = self.lock();
+            if is_over {
                 state.link = None;
+            } else {
+                state.held_until = None;
             }
             drop(state);
             self.changed.notify_all();
-            if is_quiet {
-                link.close();
-                return true;
+            if is_over || link.is_closed() {
+                return is_over;
             }
             // Calls that take long go on, and others with them, until the next attempt.
             self.pause(RECONNECT_MAX);
@@ -87,30 +92,37 @@ impl Shared {
     pub(super) fn run(self: Arc<Self>) {
         let number = self.config.number;
         let mut pause = RECONNECT_MIN;
-        let mut hold_end = Instant::now();
         while !self.lock().stop {
             let connected = self.connect();
             let is_busy = matches!(connected, Err(ConnectError::Hello(HelloError::Busy)));
-            if !is_busy || Instant::now() >= hold_end {
-                self.lock().renewing = false;
+            if !is_busy {
+                self.lock().held_until = None;
                 self.changed.notify_all();
             }
             match connected {
                 Ok(link) => {
                     tracing::info!(number, control = self.config.control, "a node is there");
                     pause = RECONNECT_MIN;
-                    if self.is_renewed(&link) {
+                    let is_renewed = self.is_renewed(&link);
+                    if is_renewed {
                         tracing::info!(number, "the connection to a node gets new keys");
-                        hold_end = Instant::now() + HELLO_TIME;
-                        continue;
+                    } else {
+                        let mut state = self.lock();
+                        state.link = None;
+                        "the connection was lost".clone_into(&mut state.trouble);
+                        let stop = state.stop;
+                        drop(state);
+                        if !stop {
+                            let control = &self.config.control;
+                            tracing::warn!(number, control, "a node was lost");
+                        }
                     }
-                    let mut state = self.lock();
-                    state.link = None;
-                    "the connection was lost".clone_into(&mut state.trouble);
-                    let stop = state.stop;
-                    drop(state);
-                    if !stop {
-                        tracing::warn!(number, control = self.config.control, "a node was lost");
+                    while !self.lock().stop && !link.drain(DRAIN_TIME) {
+                        "what the node has asked for before is still under way"
+                            .clone_into(&mut self.lock().trouble);
+                    }
+                    if is_renewed {
+                        continue;
                     }
                 }
                 Err(error) => {
@@ -180,5 +192,18 @@ impl Shared {
         state.old_grants_end = Duration::ZERO;
         state.trouble.clear();
         Ok(link)
+    }
+}
+
+/// A call that is counted until it ends, also by a panic.
+struct UnderWay<'a>(&'a Shared);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.calls -= 1;
+        if state.held_until.is_some() {
+            self.0.changed.notify_all();
+        }
     }
 }

@@ -3,11 +3,13 @@
 use super::*;
 use crate::data::{Answering, DataNode, DataNodeConfig};
 use crate::tls::{self, Line, Secured, TlsError, framed};
+use dafs_service::ForeignUse;
+use dafs_store::FileId;
 use dafs_wire::cluster::{Frame, HELLO_BYTES_MAX};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::mpsc;
 use tempfile::TempDir;
 
 const ONE: ComponentId = ComponentId([1; 16]);
@@ -267,4 +269,51 @@ fn calls_do_not_wait_for_a_new_connection_that_fails() {
     assert!(calls.any(|size| size == Err(StoreError::Busy)));
     settled(|| node.status().trouble.contains("ended the connection"));
     assert!(!node.status().connected);
+}
+
+/// Knows no state, and learns a size when the gate opens.
+struct Slow {
+    begun: AtomicBool,
+    gate: Mutex<mpsc::Receiver<()>>,
+}
+
+impl ForeignStates for Slow {
+    fn check(&self, _wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
+        Err(dafs_service::ServiceError::BadStateId)
+    }
+
+    fn size(&self, _component: &FileId) -> Result<u64> {
+        Err(StoreError::NotSupported)
+    }
+}
+
+impl Metadata for Slow {
+    fn size_of(&self, _component: &ComponentId) -> Result<u64> {
+        self.begun.store(true, Ordering::SeqCst);
+        let _ = self.gate.lock().recv();
+        Ok(7)
+    }
+}
+
+#[test]
+fn calls_of_a_lost_connection_end_before_the_next_one() {
+    let (open, gate) = mpsc::channel();
+    let slow = Arc::new(Slow { begun: AtomicBool::new(false), gate: Mutex::new(gate) });
+    let cluster = Cluster::new();
+    let node = cluster.node(cluster.data.address(), u64::MAX);
+    node.answer_by(slow.clone());
+    settled(|| node.status().connected);
+    let judge = cluster.data.judge();
+    let asked = std::thread::spawn(move || judge.size(&ONE));
+    settled(|| slow.begun.load(Ordering::SeqCst));
+    node.rejoin();
+    assert_eq!(asked.join().unwrap(), Err(StoreError::Busy));
+    // Longer than it takes to connect.
+    let end = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < end {
+        assert!(!node.status().connected, "the question is still under way");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    open.send(()).unwrap();
+    settled(|| node.status().connected);
 }
