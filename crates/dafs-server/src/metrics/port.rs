@@ -13,6 +13,7 @@
 
 use super::ServerCollector;
 use super::tls::Secured;
+use crate::config::Config;
 use crate::limits::{METRICS_PEERS, METRICS_REQUEST_BYTES_MAX, METRICS_TIMEOUT};
 use crate::peers::serve_each;
 use crate::server::StartError;
@@ -36,6 +37,30 @@ pub(crate) struct MetricsTls {
     pub(crate) tls: Arc<ServerTls>,
     /// The least protection, `Tls` or `Mtls`.
     pub(crate) least: TransportSecurity,
+}
+
+impl MetricsTls {
+    /// What the configuration demands.
+    ///
+    /// # Errors
+    /// It demands TLS of a server without a certificate, or certificates of scrapers without
+    /// authorities for them.
+    pub(crate) fn demanded(
+        config: &Config,
+        tls: Option<Arc<ServerTls>>,
+    ) -> Result<Option<Self>, StartError> {
+        let least = config.metrics_transport_security;
+        if least == TransportSecurity::None {
+            return Ok(None);
+        }
+        let tls = tls.ok_or(StartError::MetricsWithoutTls { least })?;
+        let files = config.tls.as_ref();
+        let has_authorities = files.is_some_and(|files| files.authorities.is_some());
+        if least == TransportSecurity::Mtls && !has_authorities {
+            return Err(StartError::MetricsWithoutAuthorities);
+        }
+        Ok(Some(Self { tls, least }))
+    }
 }
 
 /// The thread that answers scrapers. It ends when this is dropped.
@@ -193,7 +218,9 @@ fn serve(
         }
     };
     let Some(head) = request(&mut line, &mut socket)? else { return Ok(()) };
-    admitted.establish();
+    if is_admitted {
+        admitted.establish();
+    }
     let mut socket = Timed::within(stream, METRICS_TIMEOUT);
     line.finish(&mut socket, &answer(&head, is_admitted, registry)?)?;
     rustix::net::shutdown(stream, Shutdown::Write)?;

@@ -11,7 +11,7 @@ use super::tls::Tls;
 use super::{Random, StartError, descriptors, listen, operation_name};
 use crate::config::{BrickConfig, Config, DataRdma, EngineConfig, OsdConfig};
 use crate::limits::STOP_TIME;
-use crate::metrics::{MetricsPort, ServerCollector};
+use crate::metrics::{MetricsPort, MetricsTls, ServerCollector};
 use dafs_cephfs::{CephNode, CephNodeOptions};
 use dafs_cluster::{Answering, ClusterSecret, DataNode, DataNodeConfig, Judge, Opened};
 use dafs_dat::connections::Connections;
@@ -96,13 +96,16 @@ impl DataProcess {
         control.set_nonblocking(false).map_err(failed)?;
         // So the caller sees errors now, and not the metadata server later.
         drop(rdma_clients.adapters(&config.general, (&connections, None), 0, 1)?);
+        let tls = config.general.tls.as_ref();
+        let pool = Arc::new(ThreadPool::new());
+        let tls = tls.map(|files| Tls::start(files, pool.clone())).transpose()?;
+        // So the caller sees this error now, too.
+        drop(MetricsTls::demanded(&config.general, tls.as_ref().map(Tls::shared))?);
         let metrics_port = config.general.metrics_listen.map(MetricsPort::listen).transpose()?;
         let metrics = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
         let random = Random::draw()?;
         let write_verifier = Arc::new(WriteVerifier::new(random.write_verifier));
-        let (pool, running) = (Arc::new(ThreadPool::new()), Arc::new(Mutex::new(None)));
-        let tls = config.general.tls.as_ref();
-        let tls = tls.map(|files| Tls::start(files, pool.clone())).transpose()?;
+        let running = Arc::new(Mutex::new(None));
         let changed = write_verifier.clone();
         let directory = config.directory.clone();
         let sockets =
@@ -300,7 +303,8 @@ impl Opener {
         let (pool, write_verifier) = (self.pool.clone(), self.write_verifier.clone());
         let front = (&self.connections, self.tls.as_ref());
         let server = DataServer::start(general, front, pool, write_verifier, parts)?;
-        let answered = metrics.map(|port| MetricsPort::start(port, collector(&server), None));
+        let secured = MetricsTls::demanded(general, self.tls.clone())?;
+        let answered = metrics.map(|port| MetricsPort::start(port, collector(&server), secured));
         let metrics = answered.transpose()?;
         if let Some(port) = &metrics {
             tracing::info!("metrics at {}", port.url());

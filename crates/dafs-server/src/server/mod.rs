@@ -23,6 +23,7 @@ mod nfs_rdma;
 mod node_drain;
 mod rpcbind;
 mod sessions;
+mod start_error;
 mod state;
 mod stores;
 mod striped;
@@ -31,31 +32,25 @@ mod tls;
 pub use administration::ReadConfig;
 pub use data_process::{DataProcess, DataServerConfig};
 pub use inventory::{StateError, accept_loss};
+pub use start_error::StartError;
 pub use state::default_state_directory;
 pub(crate) use state::of_config as open_state_directory;
 
 use crate::admin::AdminSocket;
-use crate::config::{Config, ConfigError, NFS_PORT};
+use crate::config::{Config, NFS_PORT};
 use crate::limits::{PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector};
 use adapters::adapters;
 use administration::{Administration, open_exports};
-use dafs_cluster::{DataNodeError, JoinError, SecretError};
 use dafs_dat::connections::Connections;
-use dafs_dat::verbs::VerbsError;
 use dafs_engine::{
-    AuthConfig, Authenticator, Clock, EngineCounts, Gauge, PasswordFileError, Reactor, Registry,
-    Shared, ThreadPool,
+    AuthConfig, Authenticator, Clock, EngineCounts, Gauge, Reactor, Registry, Shared, ThreadPool,
 };
 use dafs_journal::Workers;
-use dafs_service::durable::JournalError;
 use dafs_service::{
-    ClientRecords, Export, FileFences, FileRecords, FrontEnd, Namespace, NamespaceError, NoRecords,
-    Pool, RecordsError, Service, ServiceConfig, ServiceCounts, TransportSecurity, UndoError,
-    WriteVerifier,
+    ClientRecords, Export, FileFences, FileRecords, FrontEnd, Namespace, NoRecords, Pool, Service,
+    ServiceConfig, ServiceCounts, WriteVerifier,
 };
-use dafs_store::StoreError;
-use dafs_store::own::OwnError;
 use dafs_tls::Protocol;
 use data::{DataServer, DataServers};
 use inherited::Inherited;
@@ -64,9 +59,7 @@ use listen::Listener;
 use nfs::{Identity, NfsServer};
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
-use thiserror::Error;
 use tls::Tls;
 
 /// Connections that wait for a reactor.
@@ -74,189 +67,6 @@ const BACKLOG: i32 = 1024;
 
 /// The directory of undo logs of locks, in the state directory. Its list is beside it.
 const UNDO: &str = "undo";
-
-/// The reason why a server could not start.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// An error of the configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// An error of the password file.
-    #[error(transparent)]
-    Passwords(#[from] PasswordFileError),
-    /// An error of the names of the exports.
-    #[error(transparent)]
-    Namespace(#[from] NamespaceError),
-    /// Kerberos cannot be used.
-    #[error(transparent)]
-    Kerberos(#[from] dafs_gss::library::LibraryError),
-    /// TLS cannot be used.
-    #[error("cannot use TLS: {0}")]
-    Tls(#[from] dafs_tls::ConfigError),
-    /// An error of the undo logs.
-    #[error(transparent)]
-    Undo(#[from] UndoError),
-    /// The directory of an export cannot be opened.
-    #[error("cannot export {path}: {error}", path = .path.display())]
-    Export {
-        /// The path of the directory.
-        path: PathBuf,
-        /// The store's error.
-        error: StoreError,
-    },
-    /// A CephFS cannot be opened.
-    #[error("cannot export {root:?} of CephFS as {name:?}: {error}")]
-    CephFs {
-        /// The export.
-        name: String,
-        /// The directory of the file system.
-        root: String,
-        /// The error, and its possible causes.
-        error: dafs_cephfs::OpenError,
-    },
-    /// A volume of GlusterFS cannot be opened.
-    #[error("cannot export {root:?} of the GlusterFS volume {volume:?} as {name:?}: {error}")]
-    Gluster {
-        /// The export.
-        name: String,
-        /// The volume.
-        volume: String,
-        /// The directory of the volume.
-        root: String,
-        /// The error, and its possible causes.
-        error: dafs_gluster::OpenError,
-    },
-    /// Storage daemons of CephFS cannot be used.
-    #[error("cannot serve the OSDs {osds:?}: {error}")]
-    Osds {
-        /// The numbers of the daemons.
-        osds: Vec<u32>,
-        /// The error, and its possible causes.
-        error: dafs_cephfs::OpenError,
-    },
-    /// A brick of GlusterFS cannot be used.
-    #[error("cannot serve the brick {brick:?}: {error}")]
-    Brick {
-        /// The name of the brick.
-        brick: String,
-        /// The error, and its possible causes.
-        error: dafs_gluster::OpenError,
-    },
-    /// The sockets of a data server are used up by a failed attempt to start its front end.
-    #[error(
-        "the data server could not admit clients before, for the reason given then: restart it"
-    )]
-    ListenersTaken,
-    /// An error of the files of the state directory.
-    #[error("cannot use the state of the last run: {0}")]
-    StateFiles(#[from] StateError),
-    /// The key of file handles cannot be kept.
-    #[error(
-        "cannot keep the key that signs file handles in {path}: {error}; name a writable directory \
-         with state_directory or --state-directory",
-        path = .path.display()
-    )]
-    State {
-        /// The path of the directory.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The state directory, or a file in it, does not belong to the server's user.
-    #[error("cannot trust the state directory: {0}")]
-    Own(#[from] OwnError),
-    /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// An address for RDMA in software cannot be listened on.
-    #[error("cannot listen on {address} for NFS over RDMA: {error}")]
-    ListenRdma {
-        /// The address.
-        address: SocketAddr,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// An address for RDMA by a device cannot be listened on.
-    #[error("cannot listen on the RDMA device of {address} for NFS: {error}")]
-    ListenVerbs {
-        /// The address.
-        address: SocketAddr,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// A device for RDMA cannot be used.
-    #[error("cannot use an RDMA device for NFS at {address}: {error}")]
-    Verbs {
-        /// The address.
-        address: SocketAddr,
-        /// The error, and its solution.
-        error: VerbsError,
-    },
-    /// A device that would corrupt data, and expose all memory.
-    #[error(
-        "{address} is on {device}, a siw device, and NFS served from siw was seen to deliver wrong \
-         data; listen there in software instead: rdma_listen or --nfs-rdma, which siw clients can \
-         mount"
-    )]
-    Siw {
-        /// The address.
-        address: SocketAddr,
-        /// The name of the device.
-        device: String,
-    },
-    /// An error of the records of clients and locks.
-    #[error("cannot keep the records of clients: {0}")]
-    Records(#[from] RecordsError),
-    /// An error of the fences of the last run.
-    #[error("cannot serve without the fences that were set: {0}")]
-    Fences(RecordsError),
-    /// The directory of the journal cannot be used.
-    #[error("cannot keep durable replies in {path}: {error}", path = .path.display())]
-    JournalDirectory {
-        /// The path of the directory.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// An error of the last run's journal.
-    #[error("cannot serve exports with durable_replies: {0}")]
-    Journal(#[from] JournalError),
-    /// The port of metrics cannot be listened on.
-    #[error("cannot listen on {address} for metrics: {error}")]
-    Metrics {
-        /// The address.
-        address: SocketAddr,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The metrics demand TLS, and there is no certificate.
-    #[error("metrics_transport_security = \"{least}\" needs a certificate: write [tls]")]
-    MetricsWithoutTls {
-        /// The demand.
-        least: TransportSecurity,
-    },
-    /// A directory for stripes of files cannot be used.
-    #[error("cannot spread files: {0}")]
-    Node(#[from] JoinError),
-    /// An error of the secret of the cluster.
-    #[error("cannot work in a cluster: {0}")]
-    Secret(#[from] SecretError),
-    /// An error of the directory of a data server.
-    #[error(transparent)]
-    DataNode(#[from] DataNodeError),
-    /// The process cannot be confined as the configuration requires.
-    #[error(transparent)]
-    Sandbox(#[from] dafs_sandbox::Refused),
-    /// The system has no threads, descriptors or randomness left.
-    #[error("cannot start: {0}")]
-    System(#[from] io::Error),
-}
 
 /// A server with its threads. They end when this is dropped.
 pub struct Server {
@@ -429,12 +239,7 @@ impl Server {
             NfsServer::start(config, (&connections, tls), &shared, &mut inherited, identity)?;
         if let Some(address) = config.metrics_listen {
             let (listener, collector) = (MetricsPort::listen(address)?, server.collector());
-            let least = config.metrics_transport_security;
-            let tls = server.tls.as_ref().filter(|_| least > TransportSecurity::None);
-            let tls = tls.map(|tls| MetricsTls { tls: tls.shared(), least });
-            if tls.is_none() && least > TransportSecurity::None {
-                return Err(StartError::MetricsWithoutTls { least });
-            }
+            let tls = MetricsTls::demanded(config, server.tls.as_ref().map(Tls::shared))?;
             server.metrics = Some(MetricsPort::start(listener, collector, tls)?);
         }
         Ok(server)

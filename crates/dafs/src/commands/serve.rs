@@ -12,7 +12,8 @@ use dafs_server::{
     parse_listen_nfs, parse_listen_nfs_rdma,
 };
 use dafs_service::durable::Durability;
-use dafs_service::{AddressRange, Squash};
+use dafs_service::{AddressRange, Squash, TransportSecurity};
+use dafs_tls::NoTransportSecurity;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
@@ -97,6 +98,10 @@ pub(crate) struct Serve {
     /// Where Prometheus reads counters
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
     metrics: Option<SocketAddr>,
+    /// The least protection of metrics on the network: none, tls, or mtls for scrapers with a
+    /// certificate that the authorities vouch for
+    #[arg(long, value_name = "LEVEL", value_parser = parse_transport_security)]
+    metrics_transport_security: Option<TransportSecurity>,
     /// Grace period in which NFS clients of the last run reclaim their files and locks; else as
     /// --lease
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
@@ -271,6 +276,9 @@ impl Serve {
             config.nfs.rdma_verbs_listen.clone_from(&self.nfs_verbs);
         }
         config.metrics_listen = self.metrics.or(config.metrics_listen);
+        if let Some(least) = self.metrics_transport_security {
+            config.metrics_transport_security = least;
+        }
         if let Some(seconds) = self.grace {
             config.nfs.grace_time = Some(Duration::from_secs(seconds));
         }
@@ -311,6 +319,10 @@ fn start_trimming() -> Result<(), Failure> {
 
 fn parse_sandbox(text: &str) -> Result<Sandbox, String> {
     text.parse()
+}
+
+fn parse_transport_security(text: &str) -> Result<TransportSecurity, String> {
+    text.parse().map_err(|error: NoTransportSecurity| error.to_string())
 }
 
 fn parse_durability(text: &str) -> Result<Durability, String> {

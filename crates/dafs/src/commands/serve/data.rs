@@ -115,6 +115,7 @@ impl Serve {
         };
         let mut general = Config::for_directory(directory.clone());
         general.metrics_listen = self.metrics;
+        general.metrics_transport_security = self.metrics_transport_security.unwrap_or_default();
         general.sandbox = self.sandbox;
         if let Some(wake) = wake {
             general.wake = wake.into();
