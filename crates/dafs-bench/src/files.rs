@@ -277,7 +277,13 @@ pub(crate) fn remote(
 }
 
 /// Keeps `depth` operations outstanding for `time`; returns how many completed.
-fn run(client: &Client, file: &File, buffer: &IoBuffer, load: Load, time: Duration) -> Result<u64> {
+pub(crate) fn run(
+    client: &Client,
+    file: &File,
+    buffer: &IoBuffer,
+    load: Load,
+    time: Duration,
+) -> Result<u64> {
     let bytes = load.bytes();
     let mut offsets = Offsets::new(load);
     if load == WRITE_BATCH {

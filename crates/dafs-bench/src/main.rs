@@ -92,7 +92,7 @@ enum Child {
     #[command(hide = true)]
     ServeConfig { config: PathBuf },
     #[command(hide = true)]
-    ServeSecure { config: PathBuf, cpu: usize },
+    ServeSecure { config: PathBuf, cpu: Option<usize> },
     #[command(hide = true)]
     SecureLoad(security::Load),
     #[command(hide = true)]

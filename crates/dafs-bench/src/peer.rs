@@ -11,6 +11,8 @@ const START_SECONDS: u64 = 20;
 
 const LOAD_SOURCE: &str = include_str!("../peer/nfs3_load.c");
 
+pub(crate) const SEAL_SOURCE: &str = include_str!("../peer/gss_seal.c");
+
 /// The missing requirement of the comparison, in words, if any.
 pub(crate) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
@@ -18,14 +20,11 @@ pub(crate) fn missing() -> Option<String> {
     }
     let programs = ["ganesha.nfsd", "rpcbind", "cc", "ip"];
     let absent = programs.into_iter().find(|program| find(program).is_none());
-    let header = Path::new("/usr/include/nfsc/libnfs-raw.h");
-    match absent {
-        Some(program) => Some(format!("there is no {program}; run: scripts/setup.sh bench")),
-        None if !header.exists() => {
-            Some("there is no libnfs-dev; run: scripts/setup.sh bench".to_owned())
-        }
-        None => None,
-    }
+    let headers = [("nfsc/libnfs-raw.h", "libnfs-dev"), ("gssapi/gssapi.h", "libkrb5-dev")];
+    let is_missing = |header: &str| !Path::new("/usr/include").join(header).exists();
+    let package = headers.into_iter().find(|(header, _)| is_missing(header));
+    let missing = absent.or(package.map(|(_, package)| package))?;
+    Some(format!("there is no {missing}; run: scripts/setup.sh bench"))
 }
 
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
@@ -34,13 +33,18 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(program)).find(|file| file.exists())
 }
 
-/// Builds the load generator in `folder`.
+/// Builds the load generator for NFSv3 in `folder`.
 pub(crate) fn build_load(folder: &Path) -> Result<PathBuf> {
-    let (source, program) = (folder.join("nfs3_load.c"), folder.join("nfs3_load"));
-    std::fs::write(&source, LOAD_SOURCE)?;
+    build(folder, "nfs3_load", LOAD_SOURCE, "-lnfs")
+}
+
+/// Builds a program in C, which needs one library, in `folder`.
+pub(crate) fn build(folder: &Path, name: &str, text: &str, library: &str) -> Result<PathBuf> {
+    let (source, program) = (folder.join(format!("{name}.c")), folder.join(name));
+    std::fs::write(&source, text)?;
     run(
         "cc",
-        [OsStr::new("-O2"), "-o".as_ref(), program.as_ref(), source.as_ref(), "-lnfs".as_ref()],
+        [OsStr::new("-O2"), "-o".as_ref(), program.as_ref(), source.as_ref(), library.as_ref()],
     )?;
     Ok(program)
 }
@@ -72,6 +76,16 @@ pub(crate) fn in_own_network(inside: impl FnOnce() -> Result<()> + Send) -> Resu
     })
 }
 
+/// What a server of NFS-Ganesha has beside an export.
+pub(crate) struct Options<'a> {
+    /// The flavours of its export.
+    pub(crate) flavours: &'a str,
+    /// Blocks of its configuration.
+    pub(crate) more: &'a str,
+    /// Variables of its environment.
+    pub(crate) variables: &'a [(&'a str, String)],
+}
+
 /// NFS-Ganesha with its own rpcbind, killed on drop. The calling thread must be in a network
 /// namespace of its own.
 pub(crate) struct Ganesha {
@@ -83,7 +97,18 @@ impl Ganesha {
     pub(crate) const PORT: u16 = 12_049;
     pub(crate) const MOUNT_PORT: u16 = 12_048;
 
+    /// Starts one that takes claims alone.
     pub(crate) fn start(export: &Path, folder: &Path, cpu: usize) -> Result<Self> {
+        let options = Options { flavours: "sys", more: "", variables: &[] };
+        Self::start_with(export, folder, cpu, &options)
+    }
+
+    pub(crate) fn start_with(
+        export: &Path,
+        folder: &Path,
+        cpu: usize,
+        options: &Options<'_>,
+    ) -> Result<Self> {
         std::fs::create_dir_all("/run/ganesha")?;
         let config = folder.join("ganesha.conf");
         let (port, mount_port) = (Self::PORT, Self::MOUNT_PORT);
@@ -92,10 +117,12 @@ impl Ganesha {
              Enable_NLM = false; Enable_RQUOTA = false; }}\n\
              NFSv4 {{ Graceless = true; }}\n\
              EXPORT {{ Export_Id = 1; Path = {path}; Pseudo = /export; Access_Type = RW;\n\
-             Squash = No_Root_Squash; SecType = sys; Protocols = 3,4; Transports = TCP;\n\
+             Squash = No_Root_Squash; SecType = {flavours}; Protocols = 3,4; Transports = TCP;\n\
              FSAL {{ Name = VFS; }} }}\n\
-             LOG {{ Default_Log_Level = WARN; }}\n",
-            path = export.display()
+             LOG {{ Default_Log_Level = WARN; }}\n{more}",
+            path = export.display(),
+            flavours = options.flavours,
+            more = options.more,
         );
         std::fs::write(&config, text)?;
         let rpcbind = find("rpcbind").context("there is no rpcbind")?;
@@ -103,7 +130,9 @@ impl Ganesha {
         std::thread::sleep(Duration::from_millis(300));
         let ganesha = find("ganesha.nfsd").context("there is no ganesha.nfsd")?;
         crate::cpu::pin(cpu)?;
+        let variables = options.variables.iter().map(|(name, value)| (name, value));
         let server = Command::new(ganesha)
+            .envs(variables)
             .arg("-F")
             .args([OsStr::new("-f"), config.as_ref()])
             .args([OsStr::new("-L"), folder.join("ganesha.log").as_ref()])
