@@ -223,7 +223,6 @@ impl Records {
             }
         }
         (self.rest, self.sent) = (Vec::new(), 0);
-        self.leaving.shrink_to(IDLE_QUEUE_CAPACITY);
         Ok(true)
     }
 
@@ -276,6 +275,7 @@ impl Transmitter {
             result?;
             if sealed == 0 {
                 self.shrink();
+                records.leaving.shrink_to(IDLE_QUEUE_CAPACITY);
                 return Ok(Progress::Idle);
             }
         }

@@ -4,10 +4,11 @@
 //! * All posted work has completed, flushed if need be, before the last event; work that a panic
 //!   has lost is the exception.
 //! * The shared state of the adapter holds no trace of an ended connection.
-//! * The last record of TLS, or a Terminate, waits for room in the socket. The end of the stream
-//!   comes behind it.
+//! * The last record of TLS, or a Terminate, waits for room in the socket, as long as the adapter
+//!   lives. The end of the stream comes behind it.
 //! * A connection that this side closes gracefully is drained until the peer has closed too, or the
-//!   timeout expires. A close with unread bytes would reset it and lose the last message.
+//!   timeout expires. A close with unread bytes would reset it and lose the last message. A peer that has
+//!   closed its side still gets the last bytes.
 
 use super::adapter::{Entry, IwarpAdapter, Stream};
 use super::connection::{Connection, Stage};
@@ -169,7 +170,9 @@ impl IwarpAdapter {
                 || send_last(stream, last)
                     && (!last.is_empty() || epoll.change(&**stream, sys::READABLE, id).is_ok()))
             && match (&***stream).read(staging) {
-                Ok(bytes) => bytes > 0,
+                // The peer has closed its side, and still reads.
+                Ok(0) => !last.is_empty() && epoll.change(&**stream, sys::WRITABLE, id).is_ok(),
+                Ok(_) => true,
                 Err(error) => is_passing(&error),
             };
         if !goes_on {
