@@ -1,7 +1,7 @@
 //! An X.509 certificate (RFC 5280), as far as administrators and policies look at it.
 //!
 //! Verification of signatures and chains is rustls' part. This reader answers other questions:
-//! serial number, issuer, subject names, end, extended key usage.
+//! serial number, issuer, subject names, the user, end, extended key usage.
 //!
 //! Invariants
 //! * Text that other crates get has no control characters and no NUL.
@@ -11,6 +11,7 @@
 
 use crate::der::{Malformed, Reader, tag};
 use crate::limits::{DAY_SECONDS, NAME_LETTERS_MAX, NAMES_MAX};
+use crate::user::UserName;
 use rustls::pki_types::CertificateDer;
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -83,6 +84,7 @@ pub struct Certificate {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Extensions {
     names: Vec<SubjectName>,
+    user: UserName,
     purposes: Option<Purposes>,
     is_authority: bool,
 }
@@ -177,6 +179,11 @@ impl Certificate {
         &self.extensions.names
     }
 
+    /// The user for whom the subject acts.
+    pub fn user(&self) -> &UserName {
+        &self.extensions.user
+    }
+
     /// The allowed uses; none without the extension, and then every use is allowed.
     pub fn purposes(&self) -> Option<Purposes> {
         self.extensions.purposes
@@ -224,7 +231,7 @@ fn read_extensions(bytes: &[u8]) -> Result<Extensions, Malformed> {
         extension.optional(tag::BOOLEAN)?;
         let value = extension.expect(tag::OCTET_STRING)?;
         match id {
-            oid::SUBJECT_ALT_NAME => found.names = read_subject_names(value)?,
+            oid::SUBJECT_ALT_NAME => read_subject_names(value, &mut found)?,
             oid::BASIC_CONSTRAINTS => {
                 let mut constraints = Reader::new(value).inside(tag::SEQUENCE)?;
                 found.is_authority = constraints.optional(tag::BOOLEAN)? == Some(&[0xff]);
@@ -249,21 +256,22 @@ fn read_purposes(value: &[u8]) -> Result<Purposes, Malformed> {
     Ok(purposes)
 }
 
-fn read_subject_names(value: &[u8]) -> Result<Vec<SubjectName>, Malformed> {
+fn read_subject_names(value: &[u8], found: &mut Extensions) -> Result<(), Malformed> {
     let mut list = Reader::new(value).inside(tag::SEQUENCE)?;
-    let mut names = Vec::new();
+    let names = &mut found.names;
     while !list.is_empty() {
         let name = list.next()?;
         match name.tag {
             tag::DNS_NAME => names.push(SubjectName::Dns(plain_text(name.content))),
             tag::IP_ADDRESS => names.push(SubjectName::Address(read_address(name.content)?)),
+            tag::OTHER_NAME => found.user.add(name.content),
             _ => {}
         }
         if names.len() > NAMES_MAX {
             return Err(Malformed);
         }
     }
-    Ok(names)
+    Ok(())
 }
 
 fn read_address(bytes: &[u8]) -> Result<IpAddr, Malformed> {

@@ -19,6 +19,10 @@ pub(crate) mod tag {
     pub(crate) const BMP_STRING: u8 = 0x1e;
     pub(crate) const SEQUENCE: u8 = 0x30;
     pub(crate) const SET: u8 = 0x31;
+    /// `[0] IMPLICIT`, constructed: another name in GeneralName (RFC 5280 4.2.1.6).
+    pub(crate) const OTHER_NAME: u8 = 0xa0;
+    /// `[0] EXPLICIT`: the value of another name.
+    pub(crate) const OTHER_VALUE: u8 = 0xa0;
     /// `[2] IMPLICIT`, primitive: a DNS name in GeneralName (RFC 5280 4.2.1.6).
     pub(crate) const DNS_NAME: u8 = 0x82;
     /// `[7] IMPLICIT`, primitive: an IP address in GeneralName.

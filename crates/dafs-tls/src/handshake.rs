@@ -290,6 +290,17 @@ impl Handshake {
         std::mem::take(&mut self.output)
     }
 
+    /// The user for whom the client acts, when the handshake is [`Progress::Done`].
+    pub fn user(&self) -> Option<String> {
+        if self.phase != Phase::Done {
+            return None;
+        }
+        let seen = self.seen.lock();
+        let own = self.connection.common().peer_certificates()?.get(..1)?;
+        let peer = Peer::new(own, seen.standing.clone()?, seen.rules)?;
+        peer.user().map(str::to_owned)
+    }
+
     /// Ends the handshake after [`Progress::Done`], when all output has been taken. The output must
     /// be in the socket before the kernel gets the keys.
     ///
@@ -308,7 +319,7 @@ impl Handshake {
         let exporter = seen.exporter.take().ok_or(HandshakeError::Unfinished)?;
         let has_shown_certificate = seen.has_shown_certificate;
         let peer = match (common.peer_certificates(), seen.standing.take()) {
-            (Some(chain), Some(standing)) => Peer::new(chain, standing),
+            (Some(chain), Some(standing)) => Peer::new(chain, standing, seen.rules),
             _ => None,
         };
         let generation = self.generation;

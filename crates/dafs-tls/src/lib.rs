@@ -35,6 +35,7 @@ mod provider;
 mod record;
 mod suite;
 mod trust;
+mod user;
 mod witness;
 
 pub use alert::{Alert, ControlError};
@@ -55,3 +56,4 @@ pub use protocol::{NoTransportSecurity, Protocol, TransportSecurity};
 pub use record::{Channel, End, OpenError, Opened, Opener, SealError, Sealer, sealed_bytes};
 pub use suite::Suite;
 pub use trust::Distrust;
+pub use user::UserName;

@@ -4,6 +4,7 @@ use crate::certificate::{Certificate, SubjectName};
 use crate::protocol::{Protocol, TransportSecurity};
 use crate::suite::Suite;
 use crate::trust::Distrust;
+use crate::user::UserName;
 use rustls::pki_types::CertificateDer;
 
 /// The verdict of the configured authorities on a certificate.
@@ -21,15 +22,21 @@ pub struct Peer {
     certificate: Certificate,
     chain: Vec<CertificateDer<'static>>,
     standing: Standing,
+    /// The generation of the rules for users that this end had, if it had any.
+    rules: Option<u64>,
 }
 
 impl Peer {
     /// Takes the chain as the peer sent it.
-    pub(crate) fn new(chain: &[CertificateDer<'_>], standing: Standing) -> Option<Self> {
+    pub(crate) fn new(
+        chain: &[CertificateDer<'_>],
+        standing: Standing,
+        rules: Option<u64>,
+    ) -> Option<Self> {
         let (own, others) = chain.split_first()?;
         let certificate = Certificate::read(own).ok()?;
         let chain = others.iter().map(|other| other.clone().into_owned()).collect();
-        Some(Self { certificate, chain, standing })
+        Some(Self { certificate, chain, standing, rules })
     }
 
     /// The peer's own certificate. Its issuer and serial number name it.
@@ -50,6 +57,19 @@ impl Peer {
     /// True if the authorities vouched for the peer.
     pub fn is_verified(&self) -> bool {
         self.standing == Standing::Verified
+    }
+
+    /// The user for whom a verified peer acts, where this end has rules for such names.
+    pub fn user(&self) -> Option<&str> {
+        match self.certificate.user() {
+            UserName::One(name) if self.is_verified() && self.rules.is_some() => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The generation of the rules for users at the time of the handshake.
+    pub(crate) fn rules(&self) -> Option<u64> {
+        self.rules
     }
 
     /// Bytes of all certificates that the peer has sent.

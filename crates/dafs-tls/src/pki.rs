@@ -12,9 +12,11 @@ pub use folder::{Folder, Made};
 
 use crate::certificate::Certificate;
 use crate::limits::{AUTHORITY_DAYS, CERTIFICATE_DAYS, CLOCK_SKEW_SECONDS, DAY_SECONDS};
+use crate::user::is_user;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, date_time_ymd,
+    Issuer, KeyPair, KeyUsagePurpose, OtherNameValue, PKCS_ECDSA_P256_SHA256, SanType,
+    date_time_ymd,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -27,6 +29,9 @@ use zeroize::Zeroizing;
 
 /// The latest time for new certificates, since 1970: the year 6325.
 const NOW_SECONDS_MAX: u64 = 1 << 37;
+
+/// The kind of a subject alternative name that names a user.
+const USER: [u64; 10] = [1, 3, 6, 1, 4, 1, 2238, 1, 1, 1];
 
 /// Why no certificate was made.
 #[derive(Debug, Error)]
@@ -52,6 +57,12 @@ pub enum PkiError {
     Unreadable(PathBuf),
     #[error("the key of the authority does not belong to its certificate, or is damaged")]
     WrongKey,
+    #[error(
+        "{0} names several users, or one that is not of the form user@domain; issue another one"
+    )]
+    UnclearUser(PathBuf),
+    #[error("\"{0}\" is no user; write anna@example.org")]
+    User(String),
     #[error("the certificate could not be made: {0}")]
     Failed(String),
 }
@@ -181,7 +192,7 @@ impl Authority {
     /// # Errors
     /// [`PkiError::Name`], [`PkiError::NoName`], [`PkiError::Failed`].
     pub fn server(&self, names: &[String], now_seconds: u64) -> Result<Pair, PkiError> {
-        self.issue(names, Use::Server, now_seconds)
+        self.issue(names, None, Use::Server, now_seconds)
     }
 
     /// Issues a certificate for a client. The first name is its common name.
@@ -189,12 +200,13 @@ impl Authority {
     /// # Errors
     /// As [`Self::server`].
     pub fn client(&self, names: &[String], now_seconds: u64) -> Result<Pair, PkiError> {
-        self.issue(names, Use::Client, now_seconds)
+        self.issue(names, None, Use::Client, now_seconds)
     }
 
     pub(crate) fn issue(
         &self,
         names: &[String],
+        user: Option<&str>,
         purpose: Use,
         now_seconds: u64,
     ) -> Result<Pair, PkiError> {
@@ -202,7 +214,14 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(first);
         params.subject_alt_names =
-            names.iter().map(|name| subject_name(name)).collect::<Result<_, _>>()?;
+            names.iter().map(|name| subject_name(name)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(user) = user {
+            if !is_user(user) {
+                return Err(PkiError::User(user.to_owned()));
+            }
+            let value = OtherNameValue::Utf8String(user.to_owned());
+            params.subject_alt_names.push(SanType::OtherName((USER.to_vec(), value)));
+        }
         set_validity(&mut params, now_seconds, CERTIFICATE_DAYS);
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

@@ -50,6 +50,10 @@ pub enum Distrust {
     Signature,
     #[error("it comes from an authority that is not configured")]
     UnknownIssuer,
+    #[error("it names several users, or one that is not of the form user@domain")]
+    UnclearUser,
+    #[error("it names a user, and the rules for users have changed; the client must connect again")]
+    OtherRules,
     #[error("it is refused: {0}")]
     Other(String),
 }
@@ -122,13 +126,14 @@ impl Trust {
         self.authorities == other.authorities && self.revocations == other.revocations
     }
 
-    /// Judges the chain of a client, its own certificate first, at a time in seconds since 1970.
+    /// Judges the chain of a client, its own certificate first, at a time in seconds since 1970. Returns that
+    /// certificate.
     pub(crate) fn judge_client(
         &self,
         own: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
         now_seconds: u64,
-    ) -> Result<(), Distrust> {
+    ) -> Result<Certificate, Distrust> {
         let verifiers = self.verifiers_for(others)?;
         let read = Certificate::read(own).map_err(|_| Distrust::Malformed)?;
         verifiers
@@ -136,7 +141,7 @@ impl Trust {
             .verify_client_cert(own, others, unix_time(now_seconds))
             .map_err(|error| words(&read, error, CLIENTS, None))?;
         match read.purposes() {
-            Some(purposes) if purposes.client => Ok(()),
+            Some(purposes) if purposes.client => Ok(read),
             _ => Err(Distrust::Purpose(CLIENTS)),
         }
     }
@@ -221,7 +226,7 @@ mod tests {
         let own = authority.client(&["host".to_owned()], NOW).unwrap().certificate_der();
         let trust = Trust::new(vec![authority.certificate_der()], Vec::new()).unwrap();
         let others = |count| vec![authority.certificate_der(); count];
-        assert_eq!(trust.judge_client(&own, &others(CHAIN_CERTIFICATES_MAX - 1), NOW), Ok(()));
+        assert!(trust.judge_client(&own, &others(CHAIN_CERTIFICATES_MAX - 1), NOW).is_ok());
         let long = others(CHAIN_CERTIFICATES_MAX);
         assert_eq!(trust.judge_client(&own, &long, NOW), Err(Distrust::ChainTooLong));
         let junk = CertificateDer::from(vec![0x30, 0]);

@@ -39,6 +39,8 @@ pub(crate) struct Seen(Mutex<Findings>);
 pub(crate) struct Findings {
     pub(crate) exporter: Option<OkmBlock>,
     pub(crate) standing: Option<Standing>,
+    /// The generation of the rules for users; on a server alone.
+    pub(crate) rules: Option<u64>,
     /// The client named no protocol though it must.
     pub(crate) lacks_protocol: bool,
     /// The server asked for the certificate of this client, and got it.
@@ -163,7 +165,8 @@ impl ClientCertVerifier for ServerWitness {
         others: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let judgement = self.side.trust().judge_client(own, others, self.now_seconds);
+        let judgement = self.side.judge_client(own, others, self.now_seconds);
+        self.seen.lock().rules = self.side.rules();
         self.seen.judged(judgement, self.client_auth_mandatory())?;
         Ok(ClientCertVerified::assertion())
     }

@@ -32,7 +32,8 @@ impl ServerSide {
         let identity =
             Identity { key: Arc::new(key.map_err(|error| failed(&error))?), certificate };
         let (trust, policy) = (Trust::nobody(), TransportSecurity::Tls);
-        Ok(Self { identity, trust, policy, generation: 1, trust_generation: 1 })
+        let (identity, trust) = (Arc::new(identity), Arc::new(trust));
+        Ok(Self { identity, trust, policy, generation: 1, trust_generation: 1, rules: None })
     }
 }
 

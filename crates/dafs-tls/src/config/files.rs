@@ -78,7 +78,8 @@ impl ServerFiles {
         let identity = read_identity(&self.certificate, &self.key, Side::Server, loading)?;
         let trust = read_trust(self.authorities.as_deref(), self.revocations.as_deref())?;
         let trust_generation = generation;
-        Ok(ServerSide { identity, trust, policy, generation, trust_generation })
+        let (identity, trust, rules) = (Arc::new(identity), Arc::new(trust), None);
+        Ok(ServerSide { identity, trust, policy, generation, trust_generation, rules })
     }
 }
 

@@ -20,7 +20,8 @@ use crate::certificate::{Certificate, SubjectName};
 use crate::peer::Peer;
 use crate::protocol::TransportSecurity;
 use crate::trust::{Distrust, Trust};
-use rustls::pki_types::ServerName;
+use crate::user::UserName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::sign::CertifiedKey;
 use std::sync::Arc;
 
@@ -59,11 +60,13 @@ impl Identity {
 /// The configuration of a server's listeners.
 #[derive(Debug)]
 pub struct ServerSide {
-    identity: Identity,
-    trust: Trust,
+    identity: Arc<Identity>,
+    trust: Arc<Trust>,
     policy: TransportSecurity,
     generation: u64,
     trust_generation: u64,
+    /// The generation that changed the rules for users last, if there are any.
+    rules: Option<u64>,
 }
 
 impl ServerSide {
@@ -82,8 +85,8 @@ impl ServerSide {
         self.generation
     }
 
-    /// The generation that changed the authorities or their revocation lists last. Clients that an
-    /// older one has judged are judged again.
+    /// The generation that changed the authorities, their revocation lists or the rules for users last. Clients
+    /// that an older one has judged are judged again.
     pub fn trust_generation(&self) -> u64 {
         self.trust_generation
     }
@@ -94,11 +97,49 @@ impl ServerSide {
     /// # Errors
     /// [`Distrust`].
     pub fn still_trusts(&self, peer: &Peer, now_seconds: u64) -> Result<(), Distrust> {
-        self.trust.judge_client(peer.certificate().der(), peer.others(), now_seconds)
+        // A connection does not change its user, and gets none later.
+        let has_other_rules = peer.rules() != self.rules || !peer.is_verified();
+        let has_rules = peer.rules().or(self.rules).is_some();
+        if has_rules && has_other_rules && *peer.certificate().user() != UserName::Absent {
+            return Err(Distrust::OtherRules);
+        }
+        self.judge_client(peer.certificate().der(), peer.others(), now_seconds)
+    }
+
+    /// Judges the chain of a client, its own certificate first.
+    pub(crate) fn judge_client(
+        &self,
+        own: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now_seconds: u64,
+    ) -> Result<(), Distrust> {
+        let certificate = self.trust.judge_client(own, others, now_seconds)?;
+        match certificate.user() {
+            UserName::Unclear if self.rules.is_some() => Err(Distrust::UnclearUser),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn trust(&self) -> &Trust {
         &self.trust
+    }
+
+    /// The generation of the rules for users.
+    pub(crate) fn rules(&self) -> Option<u64> {
+        self.rules
+    }
+
+    /// The same files, with rules for users or without.
+    fn with_rules(&self, has_rules: bool) -> Self {
+        let generation = self.generation + 1;
+        Self {
+            identity: self.identity.clone(),
+            trust: self.trust.clone(),
+            policy: self.policy,
+            generation,
+            trust_generation: generation,
+            rules: has_rules.then_some(generation),
+        }
     }
 
     fn has_same_files(&self, other: &Self) -> bool {

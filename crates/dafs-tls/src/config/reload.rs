@@ -72,6 +72,7 @@ impl Files for ServerFiles {
         if old.trust.has_same_files(&new.trust) {
             new.trust_generation = old.trust_generation;
         }
+        new.rules = old.rules;
     }
 }
 
@@ -217,6 +218,17 @@ impl<F: Files> Reloading<F> {
         F::follow_on(&old, &mut new);
         *self.current.write() = Arc::new(new);
         Ok(Reload::Changed { generation })
+    }
+}
+
+impl ReloadingServer {
+    /// Says whether there are rules for the users that certificates of clients name, and that they have
+    /// changed. Connections of such clients end, and begin again under these rules. Without rules the names
+    /// mean nothing.
+    pub fn change_rules(&self, has_rules: bool) {
+        let _one_at_a_time = self.looked.lock();
+        let new = self.current().with_rules(has_rules);
+        *self.current.write() = Arc::new(new);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::certificate::{Certificate, SubjectName};
 use crate::pki::{Authority, Pair, PkiError, Use};
+use crate::user::UserName;
 use rustix::fs::{FlockOperation, flock};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -66,10 +67,10 @@ impl Folder {
     /// # Errors
     /// [`PkiError`]; existing files stay.
     pub fn add_server(&self, names: &[String], now_seconds: u64) -> Result<Made, PkiError> {
-        self.issue(Use::Server, "server", names, now_seconds)
+        self.issue(Use::Server, "server", names, None, now_seconds)
     }
 
-    /// Issues `STEM.pem` for these names.
+    /// Issues `STEM.pem` for these names, and for this user.
     ///
     /// # Errors
     /// [`PkiError`]; existing files stay.
@@ -78,10 +79,11 @@ impl Folder {
         purpose: Use,
         stem: &str,
         names: &[String],
+        user: Option<&str>,
         now_seconds: u64,
     ) -> Result<Made, PkiError> {
         let stem = checked(stem)?;
-        let pair = self.authority()?.issue(names, purpose, now_seconds)?;
+        let pair = self.authority()?.issue(names, user, purpose, now_seconds)?;
         self.add(stem, &pair)
     }
 
@@ -95,8 +97,14 @@ impl Folder {
         let folder = File::open(&self.0).map_err(|error| failed(&self.0, error))?;
         let locked = flock(&folder, FlockOperation::LockExclusive);
         locked.map_err(|error| failed(&self.0, error.into()))?;
-        let names = self.names(stem)?;
-        let pair = self.authority()?.issue(&names, purpose, now_seconds)?;
+        let old = self.read(stem)?;
+        let names: Vec<_> = old.names().iter().map(SubjectName::to_string).collect();
+        let user = match old.user() {
+            UserName::One(user) => Some(&**user),
+            UserName::Absent => None,
+            UserName::Unclear => return Err(PkiError::UnclearUser(self.files(stem).certificate)),
+        };
+        let pair = self.authority()?.issue(&names, user, purpose, now_seconds)?;
         self.replace(stem, &pair)
     }
 
@@ -105,7 +113,7 @@ impl Folder {
     /// # Errors
     /// [`PkiError`]; existing files stay.
     pub fn add_client(&self, names: &[String], now_seconds: u64) -> Result<Made, PkiError> {
-        self.issue(Use::Client, "client", names, now_seconds)
+        self.issue(Use::Client, "client", names, None, now_seconds)
     }
 
     /// Replaces `server.pem` and its key by new ones with the same names.
@@ -136,15 +144,14 @@ impl Folder {
         Made { certificate: at(format!("{stem}.pem")), key: at(format!("{stem}-key.pem")) }
     }
 
-    /// The names in an issued certificate.
-    fn names(&self, stem: &str) -> Result<Vec<String>, PkiError> {
+    /// An issued certificate.
+    fn read(&self, stem: &str) -> Result<Certificate, PkiError> {
         let path = self.files(stem).certificate;
         let bytes = fs::read(&path).map_err(|error| failed(&path, error))?;
-        let read = CertificateDer::from_pem_slice(&bytes)
+        CertificateDer::from_pem_slice(&bytes)
             .ok()
             .and_then(|own| Certificate::read(&own).ok())
-            .ok_or_else(|| PkiError::Unreadable(path.clone()))?;
-        Ok(read.names().iter().map(SubjectName::to_string).collect())
+            .ok_or(PkiError::Unreadable(path))
     }
 
     fn add(&self, stem: &str, pair: &Pair) -> Result<Made, PkiError> {

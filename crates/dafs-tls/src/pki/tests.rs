@@ -1,6 +1,7 @@
 //! Authorities and their folders.
 
 use super::*;
+use crate::user::UserName;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -39,11 +40,11 @@ fn a_folder_has_certificates_of_many_ends() {
     let path = home.path().join("pki");
     let folder = Folder::create(&path, "example CA", NOW).unwrap();
     for host in ["host7", "host8"] {
-        let made = folder.issue(Use::Client, host, &names(&[host]), NOW).unwrap();
+        let made = folder.issue(Use::Client, host, &names(&[host]), None, NOW).unwrap();
         assert_eq!(made.certificate, path.join(format!("{host}.pem")));
     }
     for stem in ["", "../x", ".x", "ca", "ca-key", "-x"] {
-        let error = folder.issue(Use::Client, stem, &names(&["x"]), NOW);
+        let error = folder.issue(Use::Client, stem, &names(&["x"]), None, NOW);
         assert!(matches!(error, Err(PkiError::Name(_))), "{stem}");
     }
     // Two renewals at a time leave a pair.
@@ -140,4 +141,34 @@ fn debug_shows_no_key() {
     let authority = Authority::create("CA", NOW).unwrap();
     let pair = authority.client(&names(&["host"]), NOW).unwrap();
     assert_eq!(format!("{authority:?} {pair:?}"), "Authority Pair");
+}
+
+#[test]
+fn a_certificate_names_its_user_and_a_renewal_keeps_it() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = Folder::create(&home.path().join("pki"), "CA", NOW).unwrap();
+    let hosts = names(&["host7"]);
+    let user = Some("anna@example.org");
+    let made = folder.issue(Use::Client, "host7", &hosts, user, NOW).unwrap();
+    for _ in 0..2 {
+        let own = der(&fs::read_to_string(&made.certificate).unwrap());
+        let read = Certificate::read(&own).unwrap();
+        assert_eq!(*read.user(), UserName::One("anna@example.org".to_owned()));
+        assert_eq!(read.names().len(), 1);
+        folder.renew(Use::Client, "host7", NOW).unwrap();
+    }
+    // One who counts as nobody stays so.
+    let mut params = CertificateParams::default();
+    for user in ["anna@example.org", "bert@example.org"] {
+        let value = OtherNameValue::Utf8String(user.to_owned());
+        params.subject_alt_names.push(SanType::OtherName((USER.to_vec(), value)));
+    }
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    fs::write(&made.certificate, params.self_signed(&key).unwrap().pem()).unwrap();
+    let refused = folder.renew(Use::Client, "host7", NOW);
+    assert!(matches!(refused, Err(PkiError::UnclearUser(_))), "{refused:?}");
+    for bad in ["", "anna", "anna@", "@b", "a@b@c", "a\n@b"] {
+        let refused = folder.issue(Use::Client, "other", &hosts, Some(bad), NOW);
+        assert!(matches!(refused, Err(PkiError::User(_))), "{bad:?}");
+    }
 }

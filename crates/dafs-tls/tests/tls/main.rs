@@ -6,4 +6,5 @@ mod foreign;
 mod handshakes;
 mod hostile;
 mod trust;
+mod users;
 mod world;

@@ -7,8 +7,8 @@ use dafs_tls::{
 };
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose,
-    IsCa, Issuer, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber,
-    date_time_ymd,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose, OtherNameValue, RevokedCertParams, SanType,
+    SerialNumber, date_time_ymd,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -125,6 +125,11 @@ impl World {
 
     /// A client's certificate with a serial number.
     pub(crate) fn client_pair(&self, serial: u8, flaw: Flaw) -> Pair {
+        self.client_pair_of(serial, flaw, &[])
+    }
+
+    /// The same with names of users.
+    pub(crate) fn client_pair_of(&self, serial: u8, flaw: Flaw, users: &[&str]) -> Pair {
         let at = |seconds: u64| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
         let mut params = CertificateParams::default();
         (params.not_before, params.not_after) = match flaw {
@@ -134,6 +139,10 @@ impl World {
         };
         params.serial_number = Some(SerialNumber::from_slice(&[serial]));
         params.subject_alt_names = vec![SanType::DnsName("host7.example".try_into().unwrap())];
+        params.subject_alt_names.extend(users.iter().map(|user| {
+            let value = OtherNameValue::Utf8String((*user).to_owned());
+            SanType::OtherName((vec![1, 3, 6, 1, 4, 1, 2238, 1, 1, 1], value))
+        }));
         params.extended_key_usages = match flaw {
             Flaw::NoPurpose => Vec::new(),
             Flaw::ServerPurpose => vec![ExtendedKeyUsagePurpose::ServerAuth],

@@ -34,7 +34,14 @@ enum Step {
     /// Issue a certificate for a server
     Server(Issue),
     /// Issue a certificate for a client machine
-    Client(Issue),
+    Client {
+        #[command(flatten)]
+        issue: Issue,
+        /// All that the client does is done as this user: a name for the rules of the server's
+        /// configuration, [[identity]] with certificate = "NAME@DOMAIN"
+        #[arg(long, value_name = "NAME@DOMAIN", conflicts_with = "renew")]
+        for_user: Option<String>,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -44,7 +51,7 @@ struct Issue {
     /// The names and addresses of the machine. Those of a server must be the ones that clients use
     #[arg(required = true)]
     names: Vec<String>,
-    /// Replace the certificate of the first name; its names stay
+    /// Replace the certificate of the first name; its names and its user stay
     #[arg(long)]
     renew: bool,
 }
@@ -53,8 +60,8 @@ impl Pki {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         match &self.step {
             Step::Init { folder, name } => init(folder, name),
-            Step::Server(issue) => issue.run(Use::Server),
-            Step::Client(issue) => issue.run(Use::Client),
+            Step::Server(issue) => issue.run(Use::Server, None),
+            Step::Client { issue, for_user } => issue.run(Use::Client, for_user.as_deref()),
         }
     }
 }
@@ -70,13 +77,13 @@ fn init(folder: &Path, name: &str) -> Result<(), Failure> {
 }
 
 impl Issue {
-    fn run(&self, purpose: Use) -> Result<(), Failure> {
+    fn run(&self, purpose: Use, user: Option<&str>) -> Result<(), Failure> {
         let folder = Folder::open(&self.folder);
         // INVARIANT: the parser demands a name.
         let stem = self.names.first().map_or("", String::as_str);
         let made = match self.renew {
             true => folder.renew(purpose, stem, now_seconds()),
-            false => folder.issue(purpose, stem, &self.names, now_seconds()),
+            false => folder.issue(purpose, stem, &self.names, user, now_seconds()),
         };
         let made = made.map_err(failure)?;
         let (certificate, key) = (made.certificate.display(), made.key.display());
@@ -85,8 +92,12 @@ impl Issue {
             return say!("Copy both to {stem}; a running server takes them by itself.");
         }
         match purpose {
-            Use::Server => told_server(stem, &made, &folder.authority_files()),
-            Use::Client => told_client(stem, &made, &folder.authority_files()),
+            Use::Server => told_server(stem, &made, &folder.authority_files())?,
+            Use::Client => told_client(stem, &made, &folder.authority_files())?,
+        }
+        match user {
+            Some(user) => told_rule(user),
+            None => Ok(()),
         }
     }
 }
@@ -117,6 +128,18 @@ fn told_client(host: &str, made: &Made, authority: &Made) -> Result<(), Failure>
         at(&authority.certificate)
     )?;
     say!("For mount -t nfs -o xprtsec=mtls, name the same files in /etc/tlshd.conf of the client.")
+}
+
+fn told_rule(user: &str) -> Result<(), Failure> {
+    say!("On the server, a rule in its configuration says who {user} is there:")?;
+    say!("  [[identity]]")?;
+    say!("  certificate = {}", toml_text(user))?;
+    say!("  user = \"local\"")
+}
+
+/// A text without control characters as a string of TOML.
+fn toml_text(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// The name of a file without its folder.
@@ -151,14 +174,18 @@ mod tests {
             renew,
         };
         for (name, purpose) in [("nas", Use::Server), ("host7", Use::Client)] {
-            issue(name, false).run(purpose).unwrap();
+            let user = (purpose == Use::Client).then_some("anna@example.org");
+            issue(name, false).run(purpose, user).unwrap();
             let read = || std::fs::read(folder.join(format!("{name}.pem"))).unwrap();
             let first = read();
-            assert!(matches!(issue(name, false).run(purpose), Err(Failure::Usage(_))));
+            assert!(matches!(issue(name, false).run(purpose, None), Err(Failure::Usage(_))));
             assert!(read() == first);
-            issue(name, true).run(purpose).unwrap();
+            issue(name, true).run(purpose, None).unwrap();
             assert!(read() != first);
         }
-        assert!(matches!(issue("*.nas", false).run(Use::Server), Err(Failure::Usage(_))));
+        assert!(matches!(issue("*.nas", false).run(Use::Server, None), Err(Failure::Usage(_))));
+        assert_eq!(toml_text("a\\\"n\u{301}na'@b"), "\"a\\\\\\\"n\u{301}na'@b\"");
+        let no_user = issue("host8", false).run(Use::Client, Some("anna"));
+        assert!(matches!(no_user, Err(Failure::Usage(_))));
     }
 }
