@@ -7,6 +7,8 @@
 //!   host.
 //! * A password is accepted only where no other host can read it, or where the configuration has its
 //!   danger sentence.
+//! * A client whose certificate names a user acts as that user, unless it proves another one. Its
+//!   address gives it no trust.
 //! * AUTH_NONE is accepted only from trusted addresses, from processes of this host whose user the
 //!   kernel vouches for, or where the configuration has its danger sentence (DAFS O28).
 
@@ -17,11 +19,12 @@ use crate::passwords::{HashedPassword, Passwords};
 use argon2::Argon2;
 use argon2::password_hash::PasswordHasher;
 use dafs_dat::{Instant, PeerInfo, PeerProcess};
-use dafs_service::{AddressRange, Identity, Origin};
+use dafs_service::{AddressRange, Identities, Identity, Known, NO_USER, Origin};
 use dafs_store::Cred;
 use dafs_store::own::{self, OwnError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 
@@ -40,6 +43,8 @@ pub struct AuthConfig {
     pub clear_passwords: bool,
     /// The means to check tokens of GSS, if they are accepted.
     pub gss: Option<GssAuth>,
+    /// The users whom certificates of clients name.
+    pub certificates: Option<Arc<Identities>>,
 }
 
 /// The identity that the server shows to clients that ask for it (SERVER_AUTH with TEXT). It
@@ -131,6 +136,7 @@ pub struct Authenticator {
     checks: AtomicU64,
     clear_passwords: bool,
     gss: Option<GssAuth>,
+    certificates: Option<Arc<Identities>>,
 }
 
 /// The reason why a proof was not accepted.
@@ -168,6 +174,7 @@ impl Authenticator {
             checks: AtomicU64::new(0),
             clear_passwords: config.clear_passwords,
             gss: config.gss.clone(),
+            certificates: config.certificates.clone(),
         })
     }
 
@@ -220,7 +227,45 @@ impl Authenticator {
     pub fn allows_none(&self, peer: &PeerInfo) -> bool {
         // A server that cannot act as other users would lend its own rights to them.
         let vouched_for = peer.process.is_some() && self.privileged;
-        self.is_trusted(peer) || vouched_for || self.strangers_allowed
+        self.is_trusted_place(peer) || vouched_for || self.strangers_allowed
+    }
+
+    /// Returns the user whom the peer's certificate names, with the users of such names.
+    pub(crate) fn certificate(&self, peer: &PeerInfo) -> Option<(Arc<Identities>, Arc<str>)> {
+        Some((self.certificates.clone()?, peer.tls.as_ref()?.user.clone()?))
+    }
+
+    /// True if that is a user of this host, as far as it is known.
+    pub(crate) fn takes_certificate(&self, peer: &PeerInfo) -> bool {
+        let known = self.certificate(peer).and_then(|(users, user)| users.last_known(&user));
+        known.is_some_and(|mapped| mapped.cred.is_some())
+    }
+
+    /// Accepts or refuses a client whose certificate names a user, who offers no other proof. The database of
+    /// users may be asked, so call this where it blocks no other request.
+    ///
+    /// # Errors
+    /// The reason why the client was not accepted.
+    pub(crate) fn admit_user(
+        &self,
+        peer: &PeerInfo,
+        (users, user): (&Identities, &str),
+        now: Instant,
+    ) -> Result<Admission, NotProven> {
+        let mapped = match (users.resolve(user, now.0), users.known(user, now.0)) {
+            (Ok(mapped), _) | (_, Known::Fresh(mapped) | Known::Stale(mapped)) => mapped,
+            (Err(error), Known::Nothing) => {
+                tracing::warn!(%error, "a client waits for the user of its certificate");
+                return Err(NotProven::TooMany);
+            }
+        };
+        let identity = Identity::of_certificate(user.as_bytes());
+        let (cred, trusted) = match &mapped.cred {
+            Some(cred) => (cred.clone(), mapped.trusted),
+            None if self.allows_none(peer) => (Cred::new(NO_USER, NO_USER), false),
+            None => return Err(NotProven::Wrong),
+        };
+        Ok(Admission { identity, cred, trusted, gss: None })
     }
 
     /// Accepts or refuses a proof. The check of a password takes tens of milliseconds by design, so
@@ -303,6 +348,10 @@ impl Authenticator {
     }
 
     fn is_trusted(&self, peer: &PeerInfo) -> bool {
+        self.certificate(peer).is_none() && self.is_trusted_place(peer)
+    }
+
+    fn is_trusted_place(&self, peer: &PeerInfo) -> bool {
         if peer.sim_host.is_some() {
             return true;
         }
@@ -457,7 +506,7 @@ mod tests {
         let line = password_line("anna", 1000, 100, &[], b"secret");
         let mut auth = authenticator(&line, 0o600).unwrap();
         let (level, suite) = (dafs_service::TransportSecurity::Tls, dafs_tls::Suite::Aes128);
-        let tls = TlsPeer { level, suite, subject: None, binding: [0; 32] };
+        let tls = TlsPeer { level, suite, subject: None, user: None, binding: [0; 32] };
         let process = Some(PeerProcess { pid: 1, uid: 4242, gid: 5 });
         let far = peer("192.0.2.1:999");
         let cases = [

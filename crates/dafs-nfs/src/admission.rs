@@ -5,6 +5,9 @@
 //! user. RDMA connections come from any port. So other hosts that use RDMA are admitted only where
 //! an export allows unprivileged ports.
 //!
+//! If the certificate of a connection names a user, AUTH_SYS and AUTH_NONE stand for that user
+//! ([`certificate`](crate::certificate)). Addresses and ports are judged as for others.
+//!
 //! Invariants
 //! * The port proves nothing about a process of this host, where the kernel may let any user bind
 //!   it. A process whose user the kernel does not name is refused.
@@ -65,7 +68,8 @@ pub struct CallerIdentity {
     pub cred: Cred,
     /// The flavour of RPC authentication.
     pub flavour: Flavour,
-    /// The name that the caller has proven, as its mechanism exports it.
+    /// The name that the caller has proven, as its mechanism exports it. With a flavour that proves nothing it is
+    /// the user whom the certificate of the connection names.
     pub principal: Option<Arc<[u8]>>,
 }
 

@@ -7,8 +7,9 @@
 
 use crate::admission::{CallerIdentity, Origin};
 use crate::args::Args;
+use crate::certificate::Certified;
 use crate::connection::Connection;
-use crate::limits::PROVEN_REUSED_NS;
+use crate::limits::{PROVEN_REUSED_NS, USERS_LANE};
 use crate::listings::Listings;
 use crate::mount;
 use crate::shared::NfsShared;
@@ -17,7 +18,7 @@ use crate::v4::compound::context::CallContext;
 use crate::v4::compound::end::Parked;
 use crate::v4::compound::engine::{self, Answer};
 use dafs_mem::Shrinking as _;
-use dafs_rpc::gss::{Acceptor, Handle, Origin as GssOrigin};
+use dafs_rpc::gss::{Acceptor, Context, Handle, Origin as GssOrigin};
 use dafs_rpc::{
     AcceptStatus, AuthStatus, Call, CallbackError, CallerProcess, ConnectionId, Credential, Groups,
     GssService, Handled, Handler, OwnedArgs, RejectStatus, Rejection, Reply, Responder,
@@ -56,6 +57,9 @@ struct PeerState {
     last: Option<(u32, u32, Groups, CallerIdentity)>,
     /// The same for callers that prove their names.
     proven: Option<Proven>,
+    /// The user whom the certificate of the connection names, and the time until which it is not
+    /// looked up again.
+    certified: Option<(Certified, u64)>,
 }
 
 /// A caller that has proven its name.
@@ -138,7 +142,15 @@ impl NfsHandler {
             let number = call.connection_id.to_u64();
             let owner = Owner { origin: origin.of_turns(), number };
             let connection = Connection::new(call.connection(), self.listings.clone());
-            PeerState { connection, origin, owner, admitted: [None; 2], last: None, proven: None }
+            PeerState {
+                connection,
+                origin,
+                owner,
+                admitted: [None; 2],
+                last: None,
+                proven: None,
+                certified: None,
+            }
         });
         // A connection may begin in the clear and go on in TLS.
         if peer.origin.security() != call.security {
@@ -179,11 +191,55 @@ impl NfsHandler {
         refused.is_none()
     }
 
-    /// Identifies the caller.
-    fn who(&mut self, call: &Call<'_>) -> Result<CallerIdentity, AuthStatus> {
-        let Credential::Gss { context, service } = call.credential else {
-            return Ok(self.peer(call).who(&call.credential));
-        };
+    /// Identifies the caller. An error without a status means that there is no answer, and that the
+    /// connection ends.
+    fn who(&mut self, call: &Call<'_>) -> Result<CallerIdentity, Option<AuthStatus>> {
+        match (call.credential, call.user) {
+            (Credential::Gss { context, service }, _) => {
+                self.proven(call, context, service).map_err(Some)
+            }
+            (_, None) => Ok(self.peer(call).who(&call.credential)),
+            (_, Some(user)) => self.certified(call, user).ok_or_else(|| {
+                tracing::info!(peer = %call.peer, %user, "a connection ends: its user is not known");
+                call.connection().close();
+                None
+            }),
+        }
+    }
+
+    /// Identifies the caller on a connection whose certificate names a user.
+    fn certified(&mut self, call: &Call<'_>, user: &Arc<str>) -> Option<CallerIdentity> {
+        if let Some((known, until_ns)) = &self.peer(call).certified
+            && call.now_ns < *until_ns
+        {
+            return Some(known.caller(&call.credential));
+        }
+        let shared = self.shared.clone();
+        let users = shared.users();
+        let known = Certified::find(users.map(|users| &**users), user, call.now_ns)?;
+        if let Some(users) = users.filter(|_| known.is_stale) {
+            let (users, user, now_ns) = (users.clone(), user.clone(), call.now_ns);
+            let job = move || {
+                if let Err(error) = users.resolve(&user, now_ns) {
+                    tracing::warn!(%error, "the groups of a user may be old");
+                }
+            };
+            let owner = self.peer(call).owner;
+            shared.run_in(Place { lane: USERS_LANE, owner }, Box::new(job));
+        }
+        let who = known.caller(&call.credential);
+        let until_ns = call.now_ns.saturating_add(PROVEN_REUSED_NS);
+        self.peer(call).certified = Some((known, until_ns));
+        Some(who)
+    }
+
+    /// Identifies the caller of a context.
+    fn proven(
+        &mut self,
+        call: &Call<'_>,
+        context: &Arc<Context>,
+        service: GssService,
+    ) -> Result<CallerIdentity, AuthStatus> {
         let (by, now_ns) = ((context.handle(), service), call.now_ns);
         if let Some(proven) = &self.peer(call).proven
             && proven.by == by
@@ -227,6 +283,7 @@ impl NfsHandler {
             owner: peer.owner,
             connection: peer.connection.clone(),
             peer: call.peer,
+            user: call.user.cloned(),
             is_rdma: call.is_rdma,
             now_ns,
             call_bytes: call.call_bytes(),
@@ -262,7 +319,8 @@ impl Handler for NfsHandler {
         }
         let who = match self.who(&call) {
             Ok(who) => who,
-            Err(status) => return RejectStatus::Auth(status).into(),
+            Err(Some(status)) => return RejectStatus::Auth(status).into(),
+            Err(None) => return Handled::Drop,
         };
         match (call.program, call.version) {
             (nfs4::limits::PROGRAM, nfs4::limits::VERSION) => self.call_v4(call, who),

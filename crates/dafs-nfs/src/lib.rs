@@ -8,6 +8,7 @@ pub mod limits;
 
 mod admission;
 mod args;
+mod certificate;
 mod connection;
 mod gss;
 mod handler;

@@ -46,6 +46,10 @@ pub const BACK_OPERATIONS_MIN: u32 = 2;
 /// that all connections share, in nanoseconds. A change of groups is seen so much later.
 pub const PROVEN_REUSED_NS: u64 = 1_000_000_000;
 
+/// The lane of the pool for users of certificates, which may wait for the machines of a database of users. A
+/// server looks up users of principals there, too.
+pub const USERS_LANE: u64 = u64::MAX;
+
 /// Names of owners that one job looks up. Further ones take a turn of their own.
 pub const OWNER_LOOKUPS_MAX: usize = 256;
 

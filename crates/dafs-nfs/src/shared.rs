@@ -19,8 +19,8 @@ use crate::v4::session::{NfsClient, Session, SessionTable};
 use dafs_rpc::CallbackError;
 use dafs_rpc::gss::ContextCounts;
 use dafs_service::{
-    AttrAnswer, ClientKey, DataRole, Export, Flavour, Front, Handle, Job, Place, Pool, Service,
-    StateRef, WriteVerifier,
+    AttrAnswer, ClientKey, DataRole, Export, Flavour, Front, Handle, Identities, Job, Place, Pool,
+    Service, StateRef, WriteVerifier,
 };
 use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::Status;
@@ -60,6 +60,8 @@ pub struct NfsShared {
     options: Arc<NfsOptions>,
     /// Set before the first call, if the server has RPCSEC_GSS.
     gss: OnceLock<Arc<NfsGss>>,
+    /// Set before the first call, if the server has rules for users of certificates.
+    users: OnceLock<Arc<Identities>>,
     /// The role of a data server, if it is one.
     data_role: Option<DataRole>,
     pub(crate) sessions: SessionTable,
@@ -137,6 +139,7 @@ impl NfsShared {
             mounts: Mounts::default(),
             options: Arc::new(options),
             gss: OnceLock::new(),
+            users: OnceLock::new(),
             data_role,
             refusals: Refusals::default(),
             tokens: Tokens::default(),
@@ -160,6 +163,16 @@ impl NfsShared {
     /// The acceptor of callers that prove their names, if the server has one.
     pub(crate) fn gss(&self) -> Option<&Arc<NfsGss>> {
         self.gss.get()
+    }
+
+    /// Takes the users of certificates. For the time before the first call.
+    pub fn accept_users(&self, users: Arc<Identities>) {
+        let _ = self.users.set(users);
+    }
+
+    /// The users of certificates, if there are rules for them.
+    pub(crate) fn users(&self) -> Option<&Arc<Identities>> {
+        self.users.get()
     }
 
     /// Counts the contexts of callers that prove their names, if the server has them.

@@ -158,6 +158,9 @@ pub struct Call<'a> {
     /// The protection of the connection. Shared memory counts as `Mtls`: the bytes leave this host
     /// nowhere, and its kernel vouches for the process.
     pub security: TransportSecurity,
+    /// The user that the client's certificate names, as `user@domain`, where this server has rules
+    /// for such names. It is proven, and the same for all calls of the connection.
+    pub user: Option<&'a Arc<str>>,
     /// The connection.
     pub connection_id: ConnectionId,
     /// Monotonic time at which the reactor took the call, in nanoseconds (`CLOCK_MONOTONIC`).

@@ -152,6 +152,8 @@ pub(crate) struct Connection {
     offer: Offer,
     /// The protection of the bytes that come now.
     security: TransportSecurity,
+    /// The user that the peer's certificate names.
+    user: Option<Arc<str>>,
     /// True while a part of a record of TLS has come.
     is_inside_tls: bool,
     /// Memory that this part takes of the budget.
@@ -195,6 +197,7 @@ impl Connection {
             known: false,
             offer: Offer::None,
             security: TransportSecurity::None,
+            user: None,
             is_inside_tls: false,
             inside_tls_bytes: 0,
             is_draining: false,
@@ -397,6 +400,7 @@ impl Connection {
             process: self.process,
             is_rdma: false,
             security: self.security,
+            user: self.user.as_ref(),
             admitted: self.admitted.as_ref(),
         };
         match dispatch(&incoming, &mut self.known, turn)? {
@@ -459,9 +463,14 @@ impl Connection {
     }
 
     /// Takes calls again, which come inside TLS from now on.
-    pub(crate) fn secured(&mut self, security: TransportSecurity, now_ns: u64) {
+    pub(crate) fn secured(
+        &mut self,
+        security: TransportSecurity,
+        user: Option<Arc<str>>,
+        now_ns: u64,
+    ) {
         self.offer = Offer::None;
-        self.security = security;
+        (self.security, self.user) = (security, user);
         self.begun_ns = now_ns;
     }
 

@@ -39,6 +39,7 @@ pub(crate) struct Incoming<'a> {
     pub(crate) process: CallerProcess,
     pub(crate) is_rdma: bool,
     pub(crate) security: TransportSecurity,
+    pub(crate) user: Option<&'a Arc<str>>,
     pub(crate) admitted: Option<&'a Arc<Admitted>>,
 }
 
@@ -253,6 +254,7 @@ fn hand_over<H: Handler>(
         process: incoming.process,
         is_rdma: incoming.is_rdma,
         security: incoming.security,
+        user: incoming.user,
         admitted: incoming.admitted,
         connection_id: incoming.connection_id,
         now_ns: turn.now_ns,

@@ -48,6 +48,8 @@ pub struct LocalReactor {
     pub process: CallerProcess,
     /// The protection of all connections; by default none.
     pub security: TransportSecurity,
+    /// The user that certificates name; by default none.
+    pub user: Option<Arc<str>>,
 }
 
 impl LocalReactor {
@@ -61,6 +63,7 @@ impl LocalReactor {
             peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
             process: CallerProcess::Elsewhere,
             security: TransportSecurity::None,
+            user: None,
         })
     }
 
@@ -102,6 +105,7 @@ impl LocalReactor {
             process: self.process,
             is_rdma: false,
             security: self.security,
+            user: self.user.as_ref(),
             admitted: None,
             connection_id: id(connection),
             now_ns: request.now_ns,

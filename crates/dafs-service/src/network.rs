@@ -132,7 +132,7 @@ pub struct Admits {
     /// Networks of admitted callers.
     pub networks: Vec<AddressRange>,
     /// The admitted flavours, in the order of preference that clients are told. Callers with
-    /// AUTH_NONE are the anonymous user.
+    /// AUTH_NONE are the anonymous user, or the user whom the certificate of their connection names.
     pub flavours: Vec<Flavour>,
     /// Admits unproven callers from ports from 1024 up, which every user of the caller's host may
     /// use.

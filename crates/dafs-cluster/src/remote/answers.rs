@@ -27,7 +27,7 @@ impl MetadataAnswers {
         let mut state = self.node.lock();
         state.asked = state.asked.max(time::now());
         drop(state);
-        let known = ["none", "sys", "text", "gss"];
+        let known = ["none", "sys", "text", "gss", "tls"];
         let mechanism = known.into_iter().find(|known| known.as_bytes() == wanted.mechanism);
         let mechanism = mechanism.ok_or(ServiceError::BadStateId)?;
         let identity = Identity { mechanism, principal: wanted.principal.to_vec() };

@@ -142,8 +142,7 @@ impl IwarpAdapter {
                         Wait::Step(step) => {
                             self.core.epoll.remove(&*request.stream)?;
                             let returns = tls.returns.clone();
-                            let job = move || returns.push(id, Stepped::make(step));
-                            tls.host.run(origin, Box::new(job));
+                            tls.host.run(origin, step, move |stepped| returns.push(id, stepped));
                             return Ok(false);
                         }
                         Wait::Nothing => self.establish_request(id)?,

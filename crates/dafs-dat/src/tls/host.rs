@@ -6,6 +6,7 @@
 //! * A handshake is counted until it ends, wherever it is.
 
 use super::limits::{HANDSHAKES_MAX, HANDSHAKES_PER_HOST_MAX};
+use super::shaking::{Step, Stepped};
 use crate::connections::Origin;
 use dafs_mem::{Mutex, Shrinking as _};
 use dafs_tls::ktls::{self, NoKernelTls};
@@ -19,10 +20,15 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// Runs the arithmetic of a handshake for a host on a thread that reactors do not wait for.
 pub type RunJob = Box<dyn Fn(Origin, Job) + Send + Sync>;
 
+/// Has a job done for a host once the user whom a client's certificate names was looked up, so that no call has
+/// to wait for it. It never waits itself.
+pub type LookUp = Box<dyn Fn(Origin, String, Job) + Send + Sync>;
+
 /// TLS for the TCP connections of a server: RPC (RFC 9289), and iWARP with TLS below MPA.
 pub struct ServerTls {
     files: Arc<ReloadingServer>,
     run: RunJob,
+    look_up: Option<LookUp>,
     shares: Arc<Mutex<Shares>>,
     kernel: Result<(), NoKernelTls>,
 }
@@ -64,8 +70,17 @@ impl ServerTls {
     /// TLS with these certificates. `run` takes the steps of handshakes, 0.1 to 1 ms of arithmetic
     /// each.
     pub fn new(files: Arc<ReloadingServer>, run: RunJob) -> Arc<Self> {
+        Self::with_users(files, run, None)
+    }
+
+    /// The same with users of certificates, whom `look_up` looks up after the last step.
+    pub fn with_users(
+        files: Arc<ReloadingServer>,
+        run: RunJob,
+        look_up: Option<LookUp>,
+    ) -> Arc<Self> {
         let kernel = ktls::available();
-        Arc::new(Self { files, run, shares: Arc::default(), kernel })
+        Arc::new(Self { files, run, look_up, shares: Arc::default(), kernel })
     }
 
     /// The certificates and authorities for the next connection.
@@ -112,9 +127,23 @@ impl ServerTls {
         Some(Ticket { shares: self.shares.clone(), host })
     }
 
-    /// Has a job done for a host.
-    pub fn run(&self, host: Origin, job: Job) {
-        (self.run)(host, job);
+    /// Has a step of a handshake made for a host, and after the last one the client's user looked up. `give`
+    /// takes the handshake back.
+    pub fn run(
+        self: &Arc<Self>,
+        host: Origin,
+        step: Step,
+        give: impl FnOnce(Stepped) + Send + 'static,
+    ) {
+        let own = self.clone();
+        let job = move || {
+            let stepped = Stepped::make(step);
+            match own.look_up.as_ref().zip(stepped.user()) {
+                Some((look_up, user)) => look_up(host, user, Box::new(move || give(stepped))),
+                None => give(stepped),
+            }
+        };
+        (self.run)(host, Box::new(job));
     }
 }
 

@@ -15,6 +15,6 @@ mod peer;
 mod shaking;
 
 pub use client::ClientTls;
-pub use host::{Job, RunJob, ServerTls, Ticket, now_seconds};
+pub use host::{Job, LookUp, RunJob, ServerTls, Ticket, now_seconds};
 pub use peer::TlsPeer;
 pub use shaking::{ShakeError, Shaking, Step, Stepped, Wait};

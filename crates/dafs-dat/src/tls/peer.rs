@@ -4,6 +4,7 @@ use dafs_tls::{
     CHANNEL_BINDING_BYTES, CHANNEL_BINDING_LABEL, Exporter, Facts, Suite, TransportSecurity,
 };
 use std::fmt;
+use std::sync::Arc;
 
 /// The results of a handshake that layers above need.
 #[derive(Clone, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub struct TlsPeer {
     pub suite: Suite,
     /// The subject of that certificate.
     pub subject: Option<String>,
+    /// The user for whom the peer acts, by that certificate and the rules of this end.
+    pub user: Option<Arc<str>>,
     /// The channel binding `tls-exporter` (RFC 9266). Both ends have the same value, and no other
     /// connection has it.
     pub binding: [u8; CHANNEL_BINDING_BYTES],
@@ -28,7 +31,8 @@ impl TlsPeer {
         exported.expect("RFC 9266 has a label and a length within the limits");
         let verified = facts.peer.as_ref().filter(|peer| peer.is_verified());
         let subject = verified.map(|peer| peer.certificate().subject().to_owned());
-        Self { level: facts.level(), suite: facts.suite, subject, binding }
+        let user = facts.peer.as_ref().and_then(|peer| peer.user()).map(Arc::from);
+        Self { level: facts.level(), suite: facts.suite, subject, user, binding }
     }
 }
 

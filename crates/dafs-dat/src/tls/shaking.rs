@@ -3,7 +3,7 @@
 //! Invariants
 //! * This end reads one record at a time, and none behind the last of the handshake.
 //! * The output of a step is in the socket before the next step begins.
-//! * A step of a dead connection counts as a handshake until it has ended.
+//! * A step of a dead connection counts as a handshake until the thread has given it back.
 //! * While a thread of the pool has the handshake, the connection neither reads nor writes.
 
 use super::host::Ticket;
@@ -52,7 +52,7 @@ pub struct Shaking {
 #[derive(Debug)]
 pub struct Step {
     handshake: Box<Handshake>,
-    _ticket: Option<Arc<Ticket>>,
+    ticket: Option<Arc<Ticket>>,
 }
 
 /// A handshake that has made a step.
@@ -61,15 +61,21 @@ pub struct Stepped {
     handshake: Box<Handshake>,
     outcome: Result<Progress, HandshakeError>,
     output: Vec<u8>,
+    _ticket: Option<Arc<Ticket>>,
 }
 
 impl Stepped {
     /// Does the arithmetic of one step.
     pub fn make(step: Step) -> Self {
-        let Step { mut handshake, _ticket } = step;
+        let Step { mut handshake, ticket } = step;
         let outcome = handshake.step();
         let output = handshake.take_output();
-        Self { handshake, outcome, output }
+        Self { handshake, outcome, output, _ticket: ticket }
+    }
+
+    /// The user for whom the client acts, after the last step.
+    pub(super) fn user(&self) -> Option<String> {
+        self.handshake.user()
     }
 }
 
@@ -152,7 +158,7 @@ impl Shaking {
                 return Ok(Wait::Nothing);
             }
             let Some(handshake) = self.handshake.as_mut().filter(|it| !it.is_due()) else {
-                let step = |handshake| Step { handshake, _ticket: self.ticket.clone() };
+                let step = |handshake| Step { handshake, ticket: self.ticket.clone() };
                 return Ok(self.handshake.take().map_or(Wait::Pool, |it| Wait::Step(step(it))));
             };
             if !*readable {
@@ -235,7 +241,10 @@ mod tests {
         }
         // The connections are gone, and the pool has not come to their steps.
         assert!(host.begin(Origin::Unknown, &[Protocol::Dafs]).is_none());
-        drop(Stepped::make(steps.pop().unwrap()));
+        // What is done after a step counts, too.
+        let stepped = Stepped::make(steps.pop().unwrap());
+        assert!(host.begin(Origin::Unknown, &[Protocol::Dafs]).is_none());
+        drop(stepped);
         assert!(host.begin(Origin::Unknown, &[Protocol::Dafs]).is_some());
     }
 }

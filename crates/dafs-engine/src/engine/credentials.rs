@@ -29,7 +29,7 @@ pub(crate) fn sec_info(cx: &mut Context<'_>, call: &Call) -> Done {
             |service: &GssService| SecInfoEntry::Gss { oid: KERBEROS, qop: 0, service: *service };
         entries.extend(services.iter().map(entry));
     }
-    if authenticator.allows_none(peer) {
+    if authenticator.allows_none(peer) || authenticator.takes_certificate(peer) {
         entries.push(SecInfoEntry::None);
     }
     if authenticator.allows_passwords(peer) {

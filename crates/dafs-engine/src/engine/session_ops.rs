@@ -1,6 +1,7 @@
 //! Sessions: connection, authentication, bound channels, disconnection.
 
 use super::back::{Address, Back, BackFront, Mail};
+use super::certificate;
 use super::connection::{Channel, Phase, Proven, Session};
 use super::convert;
 use super::data_door::admit_by_ticket;
@@ -181,6 +182,9 @@ pub(super) fn authenticate(cx: &mut Context<'_>, call: &Call, auth: &AuthRequest
     };
     let peer = cx.connection.peer.clone();
     if let Proof::None = proof {
+        if let Some(user) = cx.shared.authenticator.certificate(&peer) {
+            return certificate::take(cx, call, user);
+        }
         let admission = cx.shared.authenticator.admit(&peer, &proof);
         return admission_done(cx, call, admission.ok_or_else(|| note_refusal(cx)));
     }

@@ -69,7 +69,7 @@ fn in_tls(host: u32) -> PeerInfo {
 
 fn in_tls_of(level: TransportSecurity, host: u32) -> PeerInfo {
     let (suite, subject, binding) = (Suite::Aes256, None, [host as u8; 32]);
-    let tls = Some(Arc::new(TlsPeer { level, suite, subject, binding }));
+    let tls = Some(Arc::new(TlsPeer { level, suite, subject, user: None, binding }));
     PeerInfo { tls, ..stranger(host) }
 }
 

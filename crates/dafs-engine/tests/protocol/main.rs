@@ -8,6 +8,7 @@
 mod append;
 mod back;
 mod batch;
+mod certificates;
 mod chains;
 mod common;
 mod credits;

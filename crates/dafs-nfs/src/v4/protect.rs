@@ -81,6 +81,16 @@ pub(super) fn check(record: &Client, who: &CallerIdentity) -> Result<(), Status>
     if !record.is_protected() || is_machine() { Ok(()) } else { Err(Status::WrongCred) }
 }
 
+/// True if a session may come on a connection whose certificate names this user, or none. A client of a certificate's
+/// user comes with that certificate alone. A client that only claims its user comes without any such certificate: it
+/// may hold state that the user must not have. Clients with proven names come on all connections.
+pub(super) fn may_come(record: &Client, user: Option<&str>) -> bool {
+    match record.identity().certificate_user() {
+        Some(owner) => user.map(str::as_bytes) == Some(owner),
+        None => user.is_none() || record.identity().mechanism == "gss",
+    }
+}
+
 /// True if the caller is the machine of a client that wants to send this operation for its users.
 pub(super) fn allows(client: &NfsClient, who: &CallerIdentity, number: OpNum) -> bool {
     client.machine_may(number as u32)

@@ -258,11 +258,10 @@ impl<H: Handler> Worker<H> {
             Wait::Step(step) => {
                 let Some(host) = &self.shared.tls else { return Err(Ending::Fault) };
                 let (inbox, id): (Arc<Inbox>, _) = (self.inbox.clone(), connection.id);
-                let job = move || {
-                    let stepped = Box::new(Stepped::make(step));
+                host.run(connection.host(), step, move |stepped| {
+                    let stepped = Box::new(stepped);
                     inbox.push(Command::Shaken { connection: id, stepped });
-                };
-                host.run(connection.host(), Box::new(job));
+                });
                 Ok(())
             }
             Wait::Nothing => self.establish(peer),
@@ -289,8 +288,9 @@ impl<H: Handler> Worker<H> {
         let is_kept = |client: &dafs_tls::Peer| {
             client.is_verified() || client.chain_bytes() <= TLS_KEPT_CHAIN_BYTES_MAX
         };
+        let user = facts.peer.as_ref().and_then(dafs_tls::Peer::user).map(Arc::from);
         tls.client = facts.peer.filter(is_kept).map(Box::new);
-        peer.connection.secured(level, self.now_ns);
+        peer.connection.secured(level, user, self.now_ns);
         Ok(())
     }
 
@@ -483,12 +483,13 @@ fn tell(peer: std::net::SocketAddr, facts: &Facts, level: TransportSecurity, is_
     let by = if is_kernel { "kernel" } else { "user space" };
     let client = facts.peer.as_ref().map(|client| client.certificate().subject().to_owned());
     let client = client.as_deref().unwrap_or("none");
+    let user = facts.peer.as_ref().and_then(dafs_tls::Peer::user);
     let doubt = facts.peer.as_ref().and_then(|client| match client.standing() {
         dafs_tls::Standing::Verified => None,
         dafs_tls::Standing::Unverified(distrust) => Some(distrust.to_string()),
     });
     match doubt {
-        None => tracing::info!(%peer, %level, by, client, suite = %facts.suite, "TLS is on"),
+        None => tracing::info!(%peer, %level, by, client, user, suite = %facts.suite, "TLS is on"),
         Some(reason) => tracing::info!(
             %peer, %level, by, client, reason,
             "TLS is on, and the client's certificate does not count"

@@ -212,6 +212,8 @@ impl ConfigFile {
         config.kerberos = kerberos::check(kerberos, &self.identity, exports, base)?;
         let metrics = config.metrics_transport_security;
         config.tls = tls::check(self.tls, (config.exports.iter(), metrics), base)?;
+        config.certificate_users =
+            kerberos::certificate_users(&self.identity, config.tls.as_ref())?;
         self.limits.apply(&mut config.limits)?;
         self.nfs.apply(&mut config.nfs)?;
         kerberos::check_domain(&config)?;

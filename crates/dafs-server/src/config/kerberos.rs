@@ -1,9 +1,13 @@
-//! The table `[kerberos]` and the rules `[[identity]]`: keys of this server, and users of
-//! principals.
+//! The table `[kerberos]` and the rules `[[identity]]`: keys of this server, users of principals, and
+//! users of certificates.
+//!
+//! Invariants
+//! * A rule is about principals or about certificates, never about both.
 
 use super::{CLEAR_SENTENCE, Config, ExportConfig, Wrong, wrong};
 use dafs_gss::mechanism::ServiceName;
 use dafs_service::{Pattern, Rule, Rules, UserOf};
+use dafs_tls::ServerFiles;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -34,7 +38,8 @@ pub(super) struct KerberosFile {
 #[serde(deny_unknown_fields)]
 pub(super) struct IdentityFile {
     #[serde(rename = "match")]
-    pattern: String,
+    principal: Option<String>,
+    certificate: Option<String>,
     user: UserFile,
     gid: Option<u32>,
     #[serde(default)]
@@ -50,12 +55,27 @@ enum UserFile {
 
 impl IdentityFile {
     fn check(&self, index: usize) -> Result<Rule, Wrong> {
+        let text = self.principal.as_ref().or(self.certificate.as_ref());
+        let text = text.map_or("", |text| &**text);
         let wrong = |field: &str, remedy: String| Wrong {
-            key: format!("identity {:?}: {field}", self.pattern),
+            key: format!("identity {text:?}: {field}"),
             steps: ["identity", &index.to_string(), field].map(str::to_owned).to_vec(),
             remedy,
         };
-        let pattern: Pattern = self.pattern.parse().map_err(|remedy| wrong("match", remedy))?;
+        let pattern: Pattern = match (&self.principal, &self.certificate) {
+            (Some(text), None) => text.parse().map_err(|remedy| wrong("match", remedy))?,
+            (None, Some(text)) => match text.parse() {
+                Ok(pattern @ (Pattern::Exact(_) | Pattern::Users(_))) => pattern,
+                _ => {
+                    let remedy = format!("{text:?} is no user; write anna@DOMAIN or *@DOMAIN");
+                    return Err(wrong("certificate", remedy));
+                }
+            },
+            _ => {
+                let remedy = "write match = \"anna@REALM\" or certificate = \"anna@DOMAIN\"";
+                return Err(wrong("match", remedy.to_owned()));
+            }
+        };
         let user = match (&self.user, self.gid) {
             (UserFile::Number(uid), Some(gid)) => UserOf::Number(*uid, gid),
             (UserFile::Number(uid), None) => {
@@ -86,6 +106,22 @@ impl IdentityFile {
         }
         Ok(Rule { pattern, user, trusted: self.trusted })
     }
+}
+
+/// Checks the rules for certificates, which need authorities that vouch for them.
+pub(super) fn certificate_users(
+    identities: &[IdentityFile],
+    tls: Option<&ServerFiles>,
+) -> Result<Vec<Rule>, Wrong> {
+    let rules = identities.iter().enumerate().filter(|(_, rule)| rule.certificate.is_some());
+    let rules: Vec<Rule> =
+        rules.map(|(index, rule)| rule.check(index)).collect::<Result<_, _>>()?;
+    if !rules.is_empty() && tls.is_none_or(|files| files.authorities.is_none()) {
+        let remedy =
+            "write [tls] with certificate, key and authorities = \"FILE\": they vouch for users";
+        return Err(wrong("identity.certificate", remedy));
+    }
+    Ok(rules)
 }
 
 /// Checks the sentence by which an administrator accepts what a channel without encryption means.
@@ -141,7 +177,10 @@ pub(super) fn check<'a>(
         remedy,
     };
     let Some(kerberos) = kerberos else {
-        if !identities.is_empty() {
+        if let Some(index) = identities.iter().position(|rule| rule.certificate.is_none()) {
+            if identities[index].principal.is_none() {
+                identities[index].check(index)?;
+            }
             let remedy = "leave it out, or write [kerberos] with keytab = \"FILE\"";
             return Err(wrong("identity", remedy));
         }
@@ -161,7 +200,8 @@ pub(super) fn check<'a>(
     }
     let services = services(kerberos.host).map_err(|remedy| wrong("kerberos.host", remedy))?;
     let (nfs, dafs) = services;
-    let rules = identities.iter().enumerate().map(|(index, rule)| rule.check(index));
+    let rules = identities.iter().enumerate().filter(|(_, rule)| rule.certificate.is_none());
+    let rules = rules.map(|(index, rule)| rule.check(index));
     let rules = Rules {
         rules: rules.collect::<Result<_, _>>()?,
         default_realm: kerberos.realm.map(String::into_boxed_str),
@@ -218,6 +258,47 @@ mod tests {
         let trusted: Vec<_> = kerberos.rules.rules.iter().map(|rule| rule.trusted).collect();
         assert_eq!(trusted, [true, false, false]);
         assert!(kerberos.dafs.as_str().starts_with("dafs@") && !kerberos.dafs_in_clear);
+    }
+
+    const TLS: &str =
+        "[tls]\ncertificate = \"nas.pem\"\nkey = \"nas-key.pem\"\nauthorities = \"ca.pem\"\n";
+
+    #[test]
+    fn rules_are_about_principals_or_certificates() {
+        let principal = "[[identity]]\nmatch = \"*@A.ORG\"\nuser = \"local\"\n";
+        let certificates = "[[identity]]\ncertificate = \"root@a.org\"\nuser = \"nobody\"\n\
+                            [[identity]]\ncertificate = \"*@a.org\"\nuser = \"local\"\n";
+        let both = load(&format!("{EXPORT}{KERBEROS}{TLS}{certificates}{principal}")).unwrap();
+        let users = |rules: &[Rule]| rules.iter().map(|rule| rule.user.clone()).collect::<Vec<_>>();
+        assert_eq!(users(&both.kerberos.unwrap().rules.rules), [UserOf::Local]);
+        assert_eq!(users(&both.certificate_users), [UserOf::Nobody, UserOf::Local]);
+        let alone = load(&format!("{EXPORT}{TLS}{certificates}")).unwrap();
+        assert_eq!(alone.certificate_users, both.certificate_users);
+        assert!(alone.kerberos.is_none());
+        assert_eq!(
+            load(&format!("{EXPORT}{KERBEROS}{TLS}{principal}")).unwrap().certificate_users,
+            []
+        );
+        let check = |text: &str, expected: &str| {
+            let error = load(&format!("{EXPORT}{text}")).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error:?} does not contain {expected:?}");
+        };
+        check(certificates, "authorities = \"FILE\"");
+        check(
+            &format!("{}{certificates}", TLS.replace("authorities", "revocations")),
+            "authorities",
+        );
+        let rule = |rule: &str| format!("{TLS}[[identity]]\n{rule}");
+        check(&rule("certificate = \"host/*@a.org\"\nuser = \"local\""), "*@DOMAIN");
+        check(&rule("certificate = \"anna\"\nuser = \"local\""), "anna@DOMAIN");
+        check(&rule("user = \"local\""), "or certificate =");
+        let twice = "match = \"a@B\"\ncertificate = \"a@b\"\nuser = 1\ngid = 1";
+        check(&rule(twice), "or certificate =");
+        check(&rule("certificate = \"a@b\"\nuser = 7"), "gid = N");
+        check(
+            &rule("certificate = \"*@b\"\nuser = \"local\"\ntrusted = true"),
+            "may act for others",
+        );
     }
 
     #[test]

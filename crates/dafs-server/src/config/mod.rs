@@ -15,7 +15,7 @@ pub use kerberos::KerberosConfig;
 use dafs_dat::Wake;
 use dafs_engine::{AuthConfig, SessionLimits};
 use dafs_sandbox::Sandbox;
-use dafs_service::{AddressRange, ExportOptions};
+use dafs_service::{AddressRange, ExportOptions, Rule};
 use dafs_store::own::{self, OwnError};
 use dafs_tls::{ServerFiles, TransportSecurity};
 use file::ConfigFile;
@@ -353,6 +353,8 @@ pub struct Config {
     pub auth: AuthConfig,
     /// The use of Kerberos, if there is any.
     pub kerberos: Option<KerberosConfig>,
+    /// The rules for users whom certificates of clients name. Without any such names mean nothing.
+    pub certificate_users: Vec<Rule>,
     /// The certificates for TLS, if there are any.
     pub tls: Option<ServerFiles>,
     /// The directory with the key that signs file handles. `None` means the user's default one.
@@ -390,6 +392,7 @@ impl Config {
             threads: default_threads(),
             auth: AuthConfig::default(),
             kerberos: None,
+            certificate_users: Vec::new(),
             tls: None,
             state_directory: None,
             crc: false,
@@ -441,7 +444,8 @@ impl Config {
         // Without TLS or its own sentence Kerberos admits no client of another host either.
         let is_used = |kerberos: &KerberosConfig| kerberos.dafs_in_clear || self.tls.is_some();
         let by_kerberos = self.kerberos.as_ref().is_some_and(is_used);
-        let proves = self.auth.password_file.is_some() || by_kerberos;
+        let by_certificates = !self.certificate_users.is_empty();
+        let proves = self.auth.password_file.is_some() || by_kerberos || by_certificates;
         // Trusted ranges are the administrator's choice. Without them and without passwords no
         // other host is admitted, and with them some hosts are admitted without any proof.
         let loopback = AddressRange::loopback();

@@ -2,6 +2,7 @@
 
 use super::data::{DataCounters, DataServers};
 use super::stores::open_store;
+use super::tls::Users;
 use super::{StartError, journal};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport, NodeReport};
 use crate::config::{Config, ExportConfig, ExportSource};
@@ -30,6 +31,8 @@ pub(super) struct Administration {
     stores: Arc<Mutex<Vec<Known>>>,
     /// The data servers of this process.
     data: Vec<DataCounters>,
+    /// The users of certificates, if the server has TLS.
+    users: Option<Users>,
     pub(super) read_config: OnceLock<ReadConfig>,
     /// The thread for periodic work of stores with data servers.
     _turns: Clock,
@@ -41,7 +44,7 @@ impl Administration {
         registry: Arc<Registry>,
         secret: ExportSecret,
         state: &Path,
-        (stores, data): (Vec<Known>, Vec<DataCounters>),
+        (stores, data, users): (Vec<Known>, Vec<DataCounters>, Option<Users>),
     ) -> Result<Arc<Self>, StartError> {
         let (stores, read_config) = (Arc::new(Mutex::new(stores)), OnceLock::new());
         let all = stores.clone();
@@ -56,6 +59,7 @@ impl Administration {
             state,
             stores,
             data,
+            users,
             read_config,
             _turns: turns,
         }))
@@ -79,12 +83,20 @@ impl Administration {
                     .to_owned(),
             );
         }
+        if self.users.is_none() && !config.certificate_users.is_empty() {
+            let text = "the server has TLS from its next start on: restart it for [[identity]] certificate";
+            return Err(text.to_owned());
+        }
         let mut stores = self.stores.lock();
         config.exports.iter().try_for_each(|export| adapt(&mut stores, export))?;
         let (exports, opened) = open_exports(&config.exports, self.secret, &self.state, &stores)
             .map_err(|error| error.to_string())?;
         let namespace = Namespace::new(exports).map_err(|error| error.to_string())?;
         let count = config.exports.len();
+        // Claims that the old rules took reach no export that expects the new ones.
+        if let Some(users) = &self.users {
+            users.follow(&config.certificate_users);
+        }
         self.service.replace_namespace(namespace);
         self.data.iter().for_each(|data| data.follow(&config.exports));
         *stores = opened;

@@ -98,9 +98,11 @@ impl DataProcess {
         drop(rdma_clients.adapters(&config.general, (&connections, None), 0, 1)?);
         let tls = config.general.tls.as_ref();
         let pool = Arc::new(ThreadPool::new());
-        let tls = tls.map(|files| Tls::start(files, pool.clone())).transpose()?;
+        let tls = tls.map(|files| Tls::start(files, None, pool.clone())).transpose()?;
         // So the caller sees this error now, too.
-        drop(MetricsTls::demanded(&config.general, tls.as_ref().map(Tls::shared))?);
+        if config.general.metrics_listen.is_some() {
+            drop(MetricsTls::demanded(&config.general, tls.as_ref().map(Tls::shared))?);
+        }
         let metrics_port = config.general.metrics_listen.map(MetricsPort::listen).transpose()?;
         let metrics = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
         let random = Random::draw()?;
@@ -303,14 +305,15 @@ impl Opener {
         let (pool, write_verifier) = (self.pool.clone(), self.write_verifier.clone());
         let front = (&self.connections, self.tls.as_ref());
         let server = DataServer::start(general, front, pool, write_verifier, parts)?;
-        let secured = MetricsTls::demanded(general, self.tls.clone())?;
-        let answered = metrics.map(|port| MetricsPort::start(port, collector(&server), secured));
-        let metrics = answered.transpose()?;
-        if let Some(port) = &metrics {
+        let mut answered = None;
+        if let Some(port) = metrics {
+            let secured = MetricsTls::demanded(general, self.tls.clone())?;
+            let port = MetricsPort::start(port, collector(&server), secured)?;
             tracing::info!("metrics at {}", port.url());
+            answered = Some(port);
         }
         tracing::info!(number, "clients are admitted");
-        Ok((Running { _metrics: metrics, server }, Answering { node, counters }))
+        Ok((Running { _metrics: answered, server }, Answering { node, counters }))
     }
 }
 

@@ -129,7 +129,8 @@ impl Server {
         let (parts, random) = ((&*data_servers, auth), &random);
         let mut server = Self::serve(config, service.clone(), random, &identity, parts)?;
         let registry = server.registry.clone();
-        let parts = (stores, server.data.iter().map(DataServer::counters).collect());
+        let users = server.tls.as_ref().and_then(Tls::users);
+        let parts = (stores, server.data.iter().map(DataServer::counters).collect(), users);
         let administration = Administration::start(service, registry, secret, &directory, parts)?;
         match AdminSocket::start(&directory, administration::handler(administration.clone())) {
             Ok(socket) => server.admin = Some(socket),
@@ -169,6 +170,8 @@ impl Server {
             config.listen.iter().map(|&address| Listener::bind(address, &mut inherited));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let connections = descriptors::connections(&config.limits);
+        let users = tls::identities(config);
+        let auth = AuthConfig { certificates: users.clone(), ..auth };
         let pool = Arc::new(ThreadPool::new());
         let proofs = Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX));
         let shared = Arc::new(Shared {
@@ -213,7 +216,7 @@ impl Server {
             );
         }
         if let Some(files) = &config.tls {
-            server.tls = Some(Tls::start(files, shared.pool.clone())?);
+            server.tls = Some(Tls::start(files, users.clone(), shared.pool.clone())?);
         }
         let tls = server.tls.as_ref().map(Tls::shared);
         for index in 0..config.threads.max(1) {
@@ -235,8 +238,8 @@ impl Server {
                 server.data.push(data);
             }
         }
-        server.nfs =
-            NfsServer::start(config, (&connections, tls), &shared, &mut inherited, identity)?;
+        let (front, shared) = ((&connections, tls), (&shared, users));
+        server.nfs = NfsServer::start(config, front, shared, &mut inherited, identity)?;
         if let Some(address) = config.metrics_listen {
             let (listener, collector) = (MetricsPort::listen(address)?, server.collector());
             let tls = MetricsTls::demanded(config, server.tls.as_ref().map(Tls::shared))?;

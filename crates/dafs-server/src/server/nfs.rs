@@ -11,6 +11,7 @@ use dafs_engine::Shared;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::server::{Config as RpcConfig, Group};
 use dafs_rpc::tls::ServerTls;
+use dafs_service::Identities;
 use dafs_store::vital;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ impl NfsServer {
     pub(super) fn start(
         config: &Config,
         (connections, tls): (&Arc<Connections>, Option<Arc<ServerTls>>),
-        shared: &Arc<Shared>,
+        (shared, users): (&Arc<Shared>, Option<Arc<Identities>>),
         inherited: &mut Inherited,
         identity: &Identity,
     ) -> Result<Option<Self>, StartError> {
@@ -64,6 +65,9 @@ impl NfsServer {
         let nfs = NfsShared::new(shared.service.clone(), pool, verifier, admission(), options);
         if let Some(gss) = gss.transpose()? {
             nfs.accept_gss(gss);
+        }
+        if let Some(users) = users {
+            nfs.accept_users(users);
         }
         let threads = config.threads.clamp(1, THREADS_MAX);
         let tcp_threads = if listeners.is_empty() { 0 } else { threads };

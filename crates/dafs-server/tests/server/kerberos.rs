@@ -347,6 +347,68 @@ fn assert_claims_are_refused(address: SocketAddr, root: &[u8]) {
     assert!(refused, "a claim was believed");
 }
 
+/// A connection has the user of its certificate, and a context inside it has its own principal.
+#[test]
+fn a_proven_user_keeps_its_name_in_the_connection_of_another() {
+    let test = "kerberos::a_proven_user_keeps_its_name_in_the_connection_of_another";
+    let Some((realm, _)) = Realm::again(test, CASES) else { return };
+    let me = rustix::process::geteuid();
+    let [anna, bert] = [4711, 4712].map(|uid| if me.is_root() { uid } else { me.as_raw() });
+    let nfs = ServiceName::new("nfs", "localhost").unwrap();
+    let pki = crate::tls::Pki::new();
+    let server = Running::new(|config| {
+        let rules = vec![crate::tls_users::rule("anna@TEST.DAFS", anna)];
+        let rules = Rules { rules, default_realm: None };
+        let keytab = realm.path("server.keytab");
+        let (nfs, dafs) = (nfs.clone(), ServiceName::new("dafs", "localhost").unwrap());
+        config.kerberos = Some(KerberosConfig { keytab, nfs, dafs, dafs_in_clear: false, rules });
+        config.tls = Some(pki.server_files());
+        // A rule for one kind of name is none for the other.
+        config.certificate_users = vec![
+            crate::tls_users::rule("anna@TEST.DAFS", 0),
+            crate::tls_users::rule("bert@example.org", bert),
+        ];
+        let export = &mut config.exports[0];
+        export.name = "data".to_owned();
+        export.options.admits.flavours = vec![Flavour::Krb5, Flavour::Sys];
+        export.options.admits.transport_security = TransportSecurity::Mtls;
+    });
+    std::fs::set_permissions(server.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .unwrap();
+    let address = server.server().nfs_addresses()[0];
+    let own = pki.client_of("bert@example.org");
+    let line = pki.foreign_as(address, Some(&own));
+    let mut client = Client::over(Way::Tcp(Box::new(line)), &realm, "anna", &nfs);
+    let mut path = Vec::new();
+    Encoder::new(&mut path).opaque(b"/data");
+    let mounted = client.call(MOUNT, 1, Service::None, &path).unwrap();
+    let mut decoder = Decoder::new(&mounted);
+    assert_eq!(decoder.u32().unwrap(), 0, "the mount was refused");
+    let root = decoder.opaque(64).unwrap().to_vec();
+    for round in 0..2 {
+        let (proven, claimed) = (format!("proven {round}"), format!("claimed {round}"));
+        assert_eq!(client.create(Service::None, &root, &proven), 0);
+        assert_eq!(std::fs::metadata(server.path().join(proven)).unwrap().uid(), anna);
+        // A claim of root beside it is the user of the certificate.
+        let header = CallHeader {
+            xid: 7 + round,
+            program: NFS.0,
+            version: NFS.1,
+            procedure: 8,
+            credential: OpaqueAuth { flavor: AuthFlavor::SYS, body: &[0; 20] },
+            verifier: OpaqueAuth::NONE,
+        };
+        let mut message = header.encoded();
+        let mut encoder = Encoder::new(&mut message);
+        encoder.opaque(&root);
+        encoder.opaque(claimed.as_bytes());
+        [0, 1, 0o640, 0, 0, 0, 0, 0].into_iter().for_each(|word| encoder.u32(word));
+        let reply = client.way.send(&message);
+        assert_eq!(status(accepted(&reply).unwrap().1), 0);
+        assert_eq!(std::fs::metadata(server.path().join(claimed)).unwrap().uid(), bert);
+    }
+}
+
 #[test]
 fn proven_users_work_inside_tls() {
     let test = "kerberos::proven_users_work_inside_tls";

@@ -16,3 +16,4 @@ mod mounts;
 mod striped;
 mod tls;
 mod tls_data;
+mod tls_users;

@@ -10,7 +10,7 @@ use dafs_nfs_client::mount::{
 use dafs_server::Config;
 use dafs_service::TransportSecurity;
 use dafs_tls::ServerFiles;
-use dafs_tls::pki::{Folder, Made};
+use dafs_tls::pki::{Folder, Made, Use};
 use dafs_wire::nfs4::Status;
 use dafs_wire::rpc::{AuthFlavor, CallHeader, FragmentMark, OpaqueAuth};
 use dafs_wire::xdr::Encode;
@@ -55,24 +55,42 @@ impl Pki {
     /// The options of a URL that demand this.
     pub(crate) fn options(&self, least: TransportSecurity) -> String {
         let authority = self.folder.authority_files().certificate;
-        let own = match least {
-            TransportSecurity::Mtls => {
-                let Made { certificate, key } = &self.client;
-                format!("&cert={}&key={}", certificate.display(), key.display())
-            }
-            _ => String::new(),
-        };
-        format!("xprtsec={least}&ca={}{own}", authority.display())
+        match least {
+            TransportSecurity::Mtls => self.options_of(&self.client),
+            _ => format!("xprtsec={least}&ca={}", authority.display()),
+        }
+    }
+
+    /// A client's certificate for this user.
+    pub(crate) fn client_of(&self, user: &str) -> Made {
+        let (stem, names) = (user.replace('@', "-"), ["host8".to_owned()]);
+        self.folder.issue(Use::Client, &stem, &names, Some(user), now_seconds()).unwrap()
+    }
+
+    /// The options of a URL that demand `mtls` with this certificate.
+    pub(crate) fn options_of(&self, own: &Made) -> String {
+        let authority = self.folder.authority_files().certificate;
+        let (certificate, key) = (own.certificate.display(), own.key.display());
+        format!("xprtsec=mtls&ca={}&cert={certificate}&key={key}", authority.display())
     }
 
     /// A foreign client inside TLS.
     pub(crate) fn foreign(&self, server: SocketAddr) -> StreamOwned<ClientConnection, TcpStream> {
+        self.foreign_as(server, None)
+    }
+
+    /// The same, with this certificate.
+    pub(crate) fn foreign_as(
+        &self,
+        server: SocketAddr,
+        own: Option<&Made>,
+    ) -> StreamOwned<ClientConnection, TcpStream> {
         let mut stream = TcpStream::connect(server).unwrap();
         stream.write_all(&null(7)).unwrap();
         let mut answer = [0; 36];
         stream.read_exact(&mut answer).unwrap();
         assert_eq!(answer[24..32], *b"STARTTLS");
-        self.shaking(stream, false)
+        self.shaking_as(stream, own)
     }
 
     /// A foreign client that begins its handshake with the first use, with a certificate if
@@ -82,6 +100,14 @@ impl Pki {
         stream: TcpStream,
         with_own: bool,
     ) -> StreamOwned<ClientConnection, TcpStream> {
+        self.shaking_as(stream, with_own.then_some(&self.client))
+    }
+
+    fn shaking_as(
+        &self,
+        stream: TcpStream,
+        own: Option<&Made>,
+    ) -> StreamOwned<ClientConnection, TcpStream> {
         let mut roots = RootCertStore::empty();
         let authority = self.folder.authority_files().certificate;
         roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
@@ -90,9 +116,9 @@ impl Pki {
             .with_protocol_versions(&[&rustls::version::TLS13])
             .unwrap()
             .with_root_certificates(roots);
-        let config = if with_own {
-            let chain = vec![CertificateDer::from_pem_file(&self.client.certificate).unwrap()];
-            let key = PrivateKeyDer::from_pem_file(&self.client.key).unwrap();
+        let config = if let Some(own) = own {
+            let chain = vec![CertificateDer::from_pem_file(&own.certificate).unwrap()];
+            let key = PrivateKeyDer::from_pem_file(&own.key).unwrap();
             builder.with_client_auth_cert(chain, key).unwrap()
         } else {
             builder.with_no_client_auth()

@@ -15,7 +15,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 /// The configuration of a cluster with certificates, and its data servers in processes of their own.
-fn cluster(base: &Path, pki: &Pki, apart: bool) -> (Vec<DataProcess>, Config) {
+pub(crate) fn cluster(base: &Path, pki: &Pki, apart: bool) -> (Vec<DataProcess>, Config) {
     let (processes, mut config) = match apart {
         true => far_with(base, |data| data.general.tls = Some(pki.server_files())),
         false => (Vec::new(), config(base)),
@@ -26,10 +26,17 @@ fn cluster(base: &Path, pki: &Pki, apart: bool) -> (Vec<DataProcess>, Config) {
 }
 
 /// Bytes of a stripe for mounts. They use no layout of shorter ones.
-const STRIPE: usize = 64 << 10;
+pub(crate) const STRIPE: usize = 64 << 10;
+
+pub(crate) fn make_stripes_long(config: &mut Config) {
+    let ExportSource::Striped { unit_bytes, .. } = &mut config.exports[0].source else {
+        panic!("the source")
+    };
+    *unit_bytes = (STRIPE as u32).try_into().unwrap();
+}
 
 /// Bytes that clients have written at data servers.
-fn written_there(base: &Path) -> u64 {
+pub(crate) fn written_there(base: &Path) -> u64 {
     crate::striped::reports(base).iter().map(|node| node.written_bytes).sum()
 }
 
@@ -40,10 +47,7 @@ fn mounts_in_tls_use_data_servers_in_tls() {
         let (dir, pki) = (TempDir::new().unwrap(), Pki::new());
         let (processes, mut config) = cluster(dir.path(), &pki, apart);
         config.exports[0].options.admits.transport_security = least;
-        let ExportSource::Striped { unit_bytes, .. } = &mut config.exports[0].source else {
-            panic!("the source")
-        };
-        *unit_bytes = (STRIPE as u32).try_into().unwrap();
+        make_stripes_long(&mut config);
         let server = Server::start(&config).unwrap();
         let address = server.nfs_addresses()[0];
         let mounted = mount(address, &format!("pnfs=yes&{}", pki.options(least))).unwrap();

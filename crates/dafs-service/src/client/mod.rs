@@ -47,10 +47,31 @@ pub struct ClientKey(pub u64);
 /// How a client authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The mechanism: "none", "text", "sys", "gss".
+    /// The mechanism: "none", "text", "sys", "gss", "tls".
     pub mechanism: &'static str,
     /// The authenticated name, with GSS its exported form (RFC 2743 3.2). Empty for mechanism none.
     pub principal: Vec<u8>,
+}
+
+impl Identity {
+    /// The mechanism of users whom certificates name.
+    const CERTIFICATE: &str = "tls";
+
+    /// Comes before the name of such a user, so that no principal of this mechanism is as short as the number
+    /// of a user.
+    const USER: &[u8] = b"user ";
+
+    /// The identity of clients whose certificate names this user.
+    pub fn of_certificate(user: &[u8]) -> Self {
+        let principal = [Self::USER, user].concat();
+        Self { mechanism: Self::CERTIFICATE, principal }
+    }
+
+    /// The user whom the client's certificate names, if that is its mechanism.
+    pub fn certificate_user(&self) -> Option<&[u8]> {
+        let is_certificate = self.mechanism == Self::CERTIFICATE;
+        is_certificate.then(|| self.principal.strip_prefix(Self::USER).unwrap_or_default())
+    }
 }
 
 /// The kind of a client, which decides the rules for its state.

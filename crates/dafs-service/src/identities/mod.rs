@@ -5,6 +5,7 @@
 //!   [`Identities::resolve`] on another thread has found.
 //! * A lookup that failed is not "no such user" and not "no groups". What was known stays, and a
 //!   principal that was not known is refused.
+//! * What was found by rules that were replaced is never kept.
 //! * The number of kept principals is bounded. Those that were used longest ago make room.
 
 mod directory;
@@ -65,21 +66,37 @@ struct Entry {
 /// The users of principals.
 #[derive(Debug)]
 pub struct Identities {
-    rules: Rules,
     directory: Box<dyn Directory>,
-    entries: Mutex<FxHashMap<Arc<str>, Entry>>,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    rules: Arc<Rules>,
+    entries: FxHashMap<Arc<str>, Entry>,
 }
 
 impl Identities {
     /// Makes a table without entries.
     pub fn new(rules: Rules, directory: Box<dyn Directory>) -> Self {
-        Self { rules, directory, entries: Mutex::default() }
+        let table = Table { rules: Arc::new(rules), entries: FxHashMap::default() };
+        Self { directory, table: Mutex::new(table) }
+    }
+
+    /// Returns the present rules.
+    pub fn rules(&self) -> Arc<Rules> {
+        self.table.lock().rules.clone()
+    }
+
+    /// Puts other rules into force, and forgets what the old ones have found.
+    pub fn replace_rules(&self, rules: Rules) {
+        *self.table.lock() = Table { rules: Arc::new(rules), entries: FxHashMap::default() };
     }
 
     /// Returns what is known of a principal, given in its display form.
     pub fn known(&self, principal: &str, now_ns: u64) -> Known {
-        let mut entries = self.entries.lock();
-        let Some(entry) = entries.get_mut(principal) else { return Known::Nothing };
+        let mut table = self.table.lock();
+        let Some(entry) = table.entries.get_mut(principal) else { return Known::Nothing };
         entry.used_ns = now_ns;
         let mapped = entry.mapped.clone();
         if now_ns.saturating_sub(entry.found_ns) <= IDENTITY_FRESH_NS {
@@ -90,13 +107,24 @@ impl Identities {
         Known::Stale(mapped)
     }
 
+    /// Returns what was found of a principal last, however long ago, and leaves the new lookup to others.
+    pub fn last_known(&self, principal: &str) -> Option<Arc<Mapped>> {
+        self.table.lock().entries.get(principal).map(|entry| entry.mapped.clone())
+    }
+
     /// Asks the database of users. It may block.
     ///
     /// # Errors
     /// When the database fails.
     pub fn resolve(&self, principal: &str, now_ns: u64) -> Result<Arc<Mapped>, LookupFailed> {
-        let mapped = Arc::new(self.look_up(principal)?);
-        let mut entries = self.entries.lock();
+        let rules = self.rules();
+        let mapped = Arc::new(self.look_up(&rules, principal)?);
+        let mut table = self.table.lock();
+        if !Arc::ptr_eq(&rules, &table.rules) {
+            drop(table);
+            return self.resolve(principal, now_ns);
+        }
+        let entries = &mut table.entries;
         if entries.len() >= IDENTITIES_MAX && !entries.contains_key(principal) {
             // An eighth goes at once, so that the search is rare.
             let mut used: Vec<u64> = entries.values().map(|entry| entry.used_ns).collect();
@@ -108,8 +136,8 @@ impl Identities {
         Ok(mapped)
     }
 
-    fn look_up(&self, principal: &str) -> Result<Mapped, LookupFailed> {
-        let verdict = self.rules.decide(principal);
+    fn look_up(&self, rules: &Rules, principal: &str) -> Result<Mapped, LookupFailed> {
+        let verdict = rules.decide(principal);
         let trusted = verdict.trusted;
         let name = match verdict.user {
             User::Nobody => return Ok(Mapped { cred: None, trusted }),
@@ -130,12 +158,13 @@ impl Identities {
 
     /// Says in words who a principal is and why, for administrators.
     pub fn explain(&self, principal: &str) -> String {
-        let verdict = self.rules.decide(principal);
+        let rules = self.rules();
+        let verdict = rules.decide(principal);
         let rule = match verdict.rule {
             Some(pattern) => format!("by the rule for {pattern}"),
             None => "by no rule".to_owned(),
         };
-        let user = match self.look_up(principal) {
+        let user = match self.look_up(&rules, principal) {
             Err(error) => return format!("{error} ({rule})"),
             Ok(Mapped { cred: Some(cred), .. }) => {
                 let groups: Vec<String> = cred.groups.iter().map(u32::to_string).collect();
@@ -222,13 +251,24 @@ mod tests {
     }
 
     #[test]
+    fn other_rules_are_in_force_at_once() {
+        let (identities, _) = identities();
+        identities.resolve("anna@R", 0).unwrap();
+        let rules = Rules { default_realm: Some("S".into()), ..Rules::default() };
+        identities.replace_rules(rules);
+        assert_eq!(identities.known("anna@R", 0), Known::Nothing);
+        assert_eq!(identities.resolve("anna@R", 0).unwrap().cred, None);
+        assert_eq!(identities.resolve("anna@S", 0).unwrap().cred.as_ref().unwrap().uid, 7);
+    }
+
+    #[test]
     fn the_table_is_bounded() {
         let (identities, _) = identities();
         let last = IDENTITIES_MAX as u64;
         for number in 0..=last {
             identities.resolve(&format!("u{number}@R"), number).unwrap();
         }
-        let len = identities.entries.lock().len();
+        let len = identities.table.lock().entries.len();
         assert!(len < IDENTITIES_MAX && len > IDENTITIES_MAX / 2, "{len}");
         assert_eq!(identities.known("u4@R", 0), Known::Nothing);
         assert_ne!(identities.known(&format!("u{last}@R"), 0), Known::Nothing);

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 const WORD_BYTES: usize = 16;
 
 /// The mechanisms by which clients authenticate.
-const MECHANISMS: [&str; 4] = ["none", "sys", "text", "gss"];
+const MECHANISMS: [&str; 5] = ["none", "sys", "text", "gss", "tls"];
 
 /// The content of a ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]

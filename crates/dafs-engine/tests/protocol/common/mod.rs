@@ -22,8 +22,8 @@ use dafs_engine::{
 use dafs_journal::sim::SimDisk;
 use dafs_service::durable::JournalConfig;
 use dafs_service::{
-    ClientRecord, ClientRecords, Export, ExportOptions, Job, LockChange, LockRecord, Namespace,
-    Owner, Place, Pool, RecordsError, Service, ServiceConfig, WriteVerifier,
+    ClientRecord, ClientRecords, Export, ExportOptions, Identities, Job, LockChange, LockRecord,
+    Namespace, Owner, Place, Pool, RecordsError, Service, ServiceConfig, WriteVerifier,
 };
 use dafs_store::{FsId, MemoryOptions, MemoryStore, Store, Waits};
 use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};
@@ -46,6 +46,8 @@ pub struct Setup {
     pub users: Vec<(&'static str, &'static str)>,
     pub own_identity: Option<OwnIdentity>,
     pub gss: Option<GssAuth>,
+    /// The users whom certificates name.
+    pub certificates: Option<Arc<Identities>>,
     pub mask: Mask,
     pub seed: u64,
     /// The server maps the memory of its clients.
@@ -72,6 +74,7 @@ impl Default for Setup {
             users: Vec::new(),
             own_identity: None,
             gss: None,
+            certificates: None,
             mask: |host| PeerInfo { sim_host: Some(host), ..PeerInfo::default() },
             seed: 1,
             maps: false,
@@ -183,10 +186,11 @@ pub struct World {
 fn authenticator(setup: &Setup) -> Authenticator {
     let dir = tempfile::tempdir().unwrap();
     let own_identity = setup.own_identity.clone();
-    let gss = setup.gss.clone();
+    let (gss, certificates) = (setup.gss.clone(), setup.certificates.clone());
     // The clients of these tests may have addresses of other hosts.
     let clear_passwords = true;
-    let mut config = AuthConfig { own_identity, gss, clear_passwords, ..AuthConfig::default() };
+    let mut config =
+        AuthConfig { own_identity, gss, certificates, clear_passwords, ..AuthConfig::default() };
     if !setup.users.is_empty() {
         let line = |(index, (name, password)): (usize, &(&str, &str))| {
             let id = 1000 + index as u32;

@@ -12,12 +12,13 @@ use crate::measure::Stages;
 use crate::principal::Principal;
 use crate::shared::NfsShared;
 use crate::v4::journal::{self, Gate, Numbered, Progress, Results, Resume};
+use crate::v4::protect;
 use crate::v4::session::{HeldSlot, Session};
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 use dafs_rpc::Reply;
 use dafs_service::durable::{self, Change};
-use dafs_service::{Caller, Client, Handle, Owner, Service, StateRef, Subject};
+use dafs_service::{Caller, Client, Handle, Owner, Service, ServiceError, StateRef, Subject};
 use dafs_store::{Stability, Wait};
 use dafs_wire::nfs4::{OpNum, SessionId, Stateid, Status, Verifier};
 use dafs_wire::xdr::{Encode, Encoder, Payload};
@@ -37,6 +38,8 @@ pub(crate) struct CallContext {
     pub(crate) connection: Arc<Connection>,
     /// The address of the peer.
     pub(crate) peer: SocketAddr,
+    /// The user whom the certificate of the connection names. It may have other callers, who prove their names.
+    pub(crate) user: Option<Arc<str>>,
     /// True for a connection over RDMA.
     pub(crate) is_rdma: bool,
     /// The time, in nanoseconds of the service's clock.
@@ -365,18 +368,42 @@ impl<'a> OpContext<'a> {
     pub(crate) fn find_session(&self, id: SessionId) -> Result<Arc<Session>, OpError> {
         let connection = &self.call.connection;
         if let Some(session) = connection.recent_session().filter(|recent| recent.id() == id) {
+            self.check_user(session.client())?;
             return Ok(session);
         }
         let Some(session) = self.shared.sessions.find(id) else {
             let dead = journal::is_kept(self.shared, id);
             return Err(if dead { Status::DeadSession } else { Status::BadSession }.into());
         };
+        self.check_user(session.client())?;
         // A connection with a session is not closed to make room for others.
         connection.establish();
         connection.set_recent_session(&session);
         // Only its client knows the session id.
         session.client().add_address(self.call.origin.client_address());
         Ok(session)
+    }
+
+    /// Checks that a session of this client may come on this connection. A client that has claimed its user, and now
+    /// comes with the certificate of one, ends at once with all its state: only the client knows the session id. So the
+    /// name is free for its next EXCHANGE_ID, and no layout of it is good any more.
+    ///
+    /// # Errors
+    /// `BadSession`, as for a session that does not exist. `Wait`. `Delay` when the disk fails.
+    fn check_user(&self, client: &Client) -> OpResult {
+        if protect::may_come(client, self.call.user.as_deref()) {
+            return Ok(());
+        }
+        let is_claimed = client.identity().certificate_user().is_none();
+        if is_claimed && client.calls_from(&self.call.origin.client_address()) {
+            // Its durable record is removed first.
+            self.may_wait()?;
+            match self.service().clients.revoke(client.key()) {
+                Ok(()) | Err(ServiceError::StaleClientId) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Status::BadSession.into())
     }
 
     /// Takes the part of the running COPY that was made in earlier turns.

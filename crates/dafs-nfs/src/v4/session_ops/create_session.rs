@@ -5,7 +5,8 @@
 //!   retries. A failed request can be repeated with the same sequence id.
 //! * A protected record gets sessions only from its principal, with integrity.
 //! * Only the principal that made the client's record can confirm it. Without state protection other
-//!   principals get further sessions (RFC 8881 18.36.4), but not other users whom the kernel names.
+//!   principals get further sessions (RFC 8881 18.36.4), but not other users whom the kernel names. Where the
+//!   client's user or that of the connection comes from a certificate, no other principal gets one.
 //! * A caller that has shown no session of a client gets one only from the client's addresses.
 
 use super::channel;
@@ -31,7 +32,9 @@ pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_
     }
     protect::check(owner.record(), &cx.call().who)?;
     let confirmed = owner.record().is_confirmed();
-    let matters = !confirmed || cx.call().origin.is_certain();
+    let is_certified = owner.record().identity().certificate_user().is_some();
+    let certified = is_certified || cx.call().user.is_some();
+    let matters = !confirmed || certified || cx.call().origin.is_certain();
     if matters && *owner.principal() != Principal::of(&cx.call().who) {
         return Err(Status::ClidInUse.into());
     }

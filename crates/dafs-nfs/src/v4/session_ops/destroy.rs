@@ -41,7 +41,7 @@ pub(crate) fn destroy_session(cx: &mut OpContext<'_>, args: &DestroySessionArgs)
 fn check_dead(cx: &OpContext<'_>, id: SessionId) -> Result<(), Status> {
     let kept = journal::kept(cx.shared(), id).ok_or(Status::BadSession)?;
     let own = Principal::of(&cx.call().who).identity().principal;
-    // A user is recorded as four bytes. Names of GSS-API are longer (RFC 2743 3.2).
+    // A user is recorded as four bytes. Names of GSS-API (RFC 2743 3.2) and of certificates are longer.
     let is_proven = kept.principal.len() > size_of::<u32>();
     if is_proven && kept.principal != own { Err(Status::WrongCred) } else { Ok(()) }
 }
@@ -54,7 +54,8 @@ pub(crate) fn destroy_clientid(cx: &mut OpContext<'_>, args: &DestroyClientidArg
     let origin = &cx.call().origin;
     // As for CREATE_SESSION: a caller whose user is only claimed could claim to be this one, unless
     // this one is proven.
-    let matters = origin.is_certain() || client.identity().mechanism == "gss";
+    let is_proven = matches!(client.identity().mechanism, "gss" | "tls");
+    let matters = origin.is_certain() || is_proven || cx.call().user.is_some();
     let is_other = matters && *client.identity() != Principal::of(&cx.call().who).identity();
     if is_other || !client.calls_from(&origin.client_address()) {
         return Err(Status::StaleClientId.into());

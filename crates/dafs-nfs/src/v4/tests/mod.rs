@@ -1,5 +1,6 @@
 //! Compounds of callers with proven names, by the bytes of the wire.
 
+mod certificates;
 mod flavours;
 mod owners;
 mod protect;
@@ -32,6 +33,8 @@ const RESTOREFH: Op<'static> = Op::Restorefh(RestorefhArgs);
 struct World {
     shared: Arc<NfsShared>,
     origin: Origin,
+    /// The user whom the certificate of the connection names.
+    user: Option<Arc<str>>,
     connection: Arc<Connection>,
     minor: u32,
     /// The work of the journal's threads.
@@ -112,7 +115,8 @@ impl World {
         let shared = shared(service);
         let reference = LocalReactor::new().unwrap().connection(1);
         let connection = Connection::new(reference, Arc::<Listings>::default());
-        Self { shared, origin: from("127.0.0.1:700"), connection, minor: 1, jobs }
+        let origin = from("127.0.0.1:700");
+        Self { shared, origin, user: None, connection, minor: 1, jobs }
     }
 
     fn run_jobs(&self) {
@@ -145,6 +149,7 @@ impl World {
             owner: Owner { origin: self.origin.of_turns(), number: 1 },
             connection: self.connection.clone(),
             peer: "127.0.0.1:700".parse().unwrap(),
+            user: self.user.clone(),
             is_rdma: false,
             now_ns: 1,
             call_bytes: args.len(),

@@ -334,6 +334,7 @@ impl<H: Handler> Context<'_, H> {
             process: self.connection.process,
             is_rdma: true,
             security: self.connection.security,
+            user: self.connection.user.as_ref(),
             admitted: self.connection.admitted.as_ref(),
         };
         match dispatch(&incoming, &mut self.connection.known, &mut self.core.turn()) {

@@ -110,6 +110,8 @@ pub(super) struct Connection {
     pub(super) begun_ns: u64,
     /// The protection of the connection.
     pub(super) security: TransportSecurity,
+    /// The user that the peer's certificate names.
+    pub(super) user: Option<Arc<str>>,
     /// Its entry in the connection counts.
     pub(super) admitted: Option<Arc<Admitted>>,
     /// The reason why it is closing.
@@ -168,6 +170,7 @@ impl Connection {
             known: false,
             begun_ns: now_ns,
             security: TransportSecurity::None,
+            user: None,
             admitted: None,
             ending: None,
         }

@@ -63,9 +63,10 @@ impl<H: Handler> RdmaReactor<H> {
         let id = ConnectionId::new(self.core.number as u8, slot, self.serial);
         let now_ns = self.core.now_ns;
         let security = info.transport_security();
+        let user = info.tls.as_ref().and_then(|tls| tls.user.clone());
         let mut connection = Connection::new(id, (port, endpoint), peer, info.into(), now_ns);
         connection.admitted = Some(admitted);
-        connection.security = security;
+        (connection.security, connection.user) = (security, user);
         self.core.shared.enter();
         tracing::debug!(%peer, ?id, transport = adapter.name(), "connected");
         let connection = Some(Box::new(connection));

@@ -5,7 +5,7 @@ use super::host::Host;
 use dafs_gss::keytab::{self, Entry};
 use dafs_gss::library::Acceptor;
 use dafs_server::{Config, KerberosConfig};
-use dafs_service::{Identities, LocalDirectory};
+use dafs_service::{Identities, LocalDirectory, Rules};
 use std::net::ToSocketAddrs as _;
 
 const TOPIC: &str = "kerberos";
@@ -29,15 +29,22 @@ pub(super) fn check(host: &Host, config: &Config) -> Vec<Finding> {
     [keys(kerberos), vec![name(kerberos), clock(host)], ports(config)].concat()
 }
 
-/// Says who a principal is, and by which rule.
-pub(super) fn explain(config: &Config, principal: &str) -> Finding {
-    const TOPIC: &str = "principal";
-    let Some(kerberos) = &config.kerberos else {
-        let fix = "write [kerberos] with keytab = \"FILE\" first";
-        return Finding::problem(TOPIC, "the configuration does not use Kerberos", fix);
+/// Says who a principal or the user of a certificate is, and by which rule.
+pub(super) fn explain(config: &Config, name: &str) -> Vec<Finding> {
+    let say = |topic, rules| {
+        let identities = Identities::new(rules, Box::new(LocalDirectory));
+        Finding::ok(topic, identities.explain(name))
     };
-    let identities = Identities::new(kerberos.rules.clone(), Box::new(LocalDirectory));
-    Finding::ok(TOPIC, identities.explain(principal))
+    let rules = || Rules { rules: config.certificate_users.clone(), default_realm: None };
+    let has_certificates = !config.certificate_users.is_empty();
+    let certificate = has_certificates.then(|| say("certificate", rules()));
+    let principal = config.kerberos.as_ref().map(|it| say("principal", it.rules.clone()));
+    let findings: Vec<Finding> = principal.into_iter().chain(certificate).collect();
+    if !findings.is_empty() {
+        return findings;
+    }
+    let fix = "write [kerberos] with keytab = \"FILE\" first";
+    vec![Finding::problem("principal", "the configuration does not use Kerberos", fix)]
 }
 
 /// The two parts of the service's name, such as `nfs@HOST`.

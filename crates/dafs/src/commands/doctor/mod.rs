@@ -52,7 +52,8 @@ pub(crate) struct Doctor {
     /// name, its certificates
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Say which user this Kerberos principal is, and by which rule of the configuration
+    /// Say which user this Kerberos principal is, or this user of a certificate, and by which rule of
+    /// the configuration
     #[arg(long, value_name = "USER@REALM", requires = "config")]
     principal: Option<String>,
 }
@@ -71,8 +72,8 @@ impl Doctor {
         if let Some(path) = &self.config {
             let config = Config::load(path).map_err(|error| Failure::Usage(error.to_string()))?;
             findings.extend(kerberos::check(&host, &config));
-            let principal = self.principal.as_deref();
-            findings.extend(principal.map(|principal| kerberos::explain(&config, principal)));
+            let principal = self.principal.iter();
+            findings.extend(principal.flat_map(|name| kerberos::explain(&config, name)));
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             findings.extend(tls::check(&config, now.map_or(0, |now| now.as_secs())));
         }

@@ -92,7 +92,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let folder = Folder::create(&home.path().join("pki"), "CA", NOW).unwrap();
         let hosts = ["nas".to_owned(), "192.0.2.1".to_owned()];
-        let made = folder.issue(Use::Server, "nas", &hosts, NOW).unwrap();
+        let made = folder.issue(Use::Server, "nas", &hosts, None, NOW).unwrap();
         let mut config = Config::for_directory(home.path().to_owned());
         assert_eq!(check(&config, NOW)[0].level, Level::Note);
         config.tls = Some(ServerFiles {
