@@ -76,7 +76,7 @@ pub(crate) fn in_own_network(inside: impl FnOnce() -> Result<()> + Send) -> Resu
     })
 }
 
-/// What a server of NFS-Ganesha has beside an export.
+/// The further settings of a server of NFS-Ganesha.
 pub(crate) struct Options<'a> {
     /// The flavours of its export.
     pub(crate) flavours: &'a str,

@@ -241,7 +241,7 @@ mod tests {
         }
         // The connections are gone, and the pool has not come to their steps.
         assert!(host.begin(Origin::Unknown, &[Protocol::Dafs]).is_none());
-        // What is done after a step counts, too.
+        // The look-up after a step counts, too.
         let stepped = Stepped::make(steps.pop().unwrap());
         assert!(host.begin(Origin::Unknown, &[Protocol::Dafs]).is_none());
         drop(stepped);

@@ -158,7 +158,7 @@ impl PeerTls {
         }
     }
 
-    /// What it takes to read on, if the kernel protects the records.
+    /// Returns the means to read on, if the kernel protects the records.
     pub(super) fn into_kernel(self) -> Option<KernelTls> {
         match self.state {
             State::Kernel(kernel) => Some(kernel),

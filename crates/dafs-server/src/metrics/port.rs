@@ -40,7 +40,7 @@ pub(crate) struct MetricsTls {
 }
 
 impl MetricsTls {
-    /// What the configuration demands.
+    /// Returns the demand of the configuration.
     ///
     /// # Errors
     /// It demands TLS of a server without a certificate, or certificates of scrapers without

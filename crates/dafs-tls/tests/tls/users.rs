@@ -30,7 +30,7 @@ fn a_name_counts_where_there_are_rules_for_it() {
         let peer = connect(&server, &named).peer.unwrap();
         assert_eq!((peer.user(), peer.is_verified()), (user, true));
         assert_eq!(connect(&server, &plain).peer.unwrap().user(), None);
-        // Nobody vouches for it.
+        // No authority vouches for it.
         let peer = connect(&server, &of_another).peer.unwrap();
         assert_eq!((peer.user(), peer.is_verified()), (None, false));
     }
