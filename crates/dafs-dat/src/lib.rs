@@ -310,8 +310,15 @@ pub trait Adapter: Send {
     /// The time at which `poll` must be called even without a readable descriptor.
     fn next_timeout(&self) -> Option<Instant>;
 
-    /// Ends a connection after the sends posted so far have been passed to the transport;
-    /// [`Event::Disconnected`] follows. Posted receives are flushed.
+    /// True while peers could lose what ended connections have sent to them, if the adapter were
+    /// dropped now. The caller goes on to poll, without an event to wait for, up to a timeout of its
+    /// own.
+    fn is_lingering(&self) -> bool {
+        false
+    }
+
+    /// Ends a connection after the sends posted so far have been passed to the transport, or the peer
+    /// has closed it; [`Event::Disconnected`] follows. Posted receives are flushed.
     fn disconnect(&mut self, endpoint: EndpointId);
 
     /// Ends a connection at once and drops its queue.

@@ -22,6 +22,9 @@ const TURNS_PER_CLOCK_READING: u32 = 32;
 /// The timeout for an orderly close of connections when the server stops.
 const CLOSE: Duration = Duration::from_secs(2);
 
+/// The time between two looks at connections that close.
+const CLOSE_CHECK: Duration = Duration::from_millis(20);
+
 /// The state that a reactor shares with its server.
 struct Control {
     stop: AtomicBool,
@@ -106,7 +109,7 @@ fn run(mut engine: Engine, wake: Wake, control: &Control) {
     loop {
         // Timeouts are coarse. While there is work, the clock is read only at intervals.
         turns = turns.wrapping_add(1);
-        if is_idle || turns.is_multiple_of(TURNS_PER_CLOCK_READING) {
+        if is_idle || close_by.is_some() || turns.is_multiple_of(TURNS_PER_CLOCK_READING) {
             now = Instant::now();
         }
         // All changes of a turn are made stable together.
@@ -121,7 +124,9 @@ fn run(mut engine: Engine, wake: Wake, control: &Control) {
                 engine.close_all();
                 now + CLOSE
             });
-            if engine.counts() == EngineCounts::default() || now >= by {
+            let is_over = engine.counts() == EngineCounts::default()
+                && !engine.adapters().any(|adapter| adapter.is_lingering());
+            if is_over || now >= by {
                 return control.set_counts(engine.counts());
             }
         }
@@ -137,7 +142,9 @@ fn run(mut engine: Engine, wake: Wake, control: &Control) {
         if !busy {
             control.set_counts(engine.counts());
         }
-        if let Err(error) = sleep(&mut engine, now) {
+        // No event tells that a peer has received everything.
+        let limit = if close_by.is_some() { CLOSE_CHECK } else { Duration::MAX };
+        if let Err(error) = sleep(&mut engine, now, limit) {
             // The reactor goes on without sleep, which costs a core but keeps the service alive.
             tracing::error!(%error, "the reactor cannot sleep");
         }
@@ -146,9 +153,9 @@ fn run(mut engine: Engine, wake: Wake, control: &Control) {
     }
 }
 
-/// Waits for an event, a finished job or the next timeout. Then marks the transports that are ready
-/// for the engine.
-fn sleep(engine: &mut Engine, now: Instant) -> io::Result<()> {
+/// Waits for an event, a finished job, the next timeout or the limit. Then marks the transports that
+/// are ready for the engine.
+fn sleep(engine: &mut Engine, now: Instant, limit: Duration) -> io::Result<()> {
     let mut armed = true;
     for adapter in engine.adapters() {
         armed &= adapter.arm()?;
@@ -158,7 +165,7 @@ fn sleep(engine: &mut Engine, now: Instant) -> io::Result<()> {
         engine.woken(|_| true);
         return Ok(());
     }
-    let wait = engine.next_timeout().since(now);
+    let wait = engine.next_timeout().since(now).min(limit);
     let timeout = Timespec {
         tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(wait.subsec_nanos()),

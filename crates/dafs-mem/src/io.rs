@@ -126,6 +126,16 @@ pub fn recvmsg(fd: BorrowedFd<'_>, views: &[VolatileSlice<'_>]) -> io::Result<us
     }))
 }
 
+/// The bytes that a socket has sent and its peer has not acknowledged, with the end of the stream as
+/// one more (SIOCOUTQ). A socket that cannot tell has none.
+pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ, which has the number of TIOCOUTQ (tcp(7)), writes one int to `bytes`, which
+    // lives for the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result < 0 { 0 } else { usize::try_from(bytes).unwrap_or(0) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

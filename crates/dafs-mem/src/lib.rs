@@ -27,7 +27,9 @@ pub use buffer::{Buffer, PAGE_BYTES};
 pub use checked::{CheckedSlice, Inaccessible};
 pub use copies::{CopyCount, Site, copied_bytes, copies, count_copy};
 pub use guard::prepare_copies;
-pub use io::{IOV_COUNT_MAX, preadv2, pwritev2, readv, recvmsg, sendmsg, writev};
+pub use io::{
+    IOV_COUNT_MAX, preadv2, pwritev2, readv, recvmsg, sendmsg, unacknowledged_bytes, writev,
+};
 pub use library::{Library, Loaded, Unavailable};
 pub use sync::{Condvar, Mutex, RwLock};
 pub use table::Shrinking;

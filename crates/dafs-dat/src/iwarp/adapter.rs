@@ -11,7 +11,7 @@ use super::receive::PostedReceive;
 use super::secure::Serving;
 use super::setup::{Listener, Request};
 use super::slots::Slots;
-use super::teardown::End;
+use super::teardown::{End, Lingering};
 use super::transmit::{Kind, Piece};
 use crate::connections::{Admitted, Connections};
 use crate::descriptors::Guarded;
@@ -42,7 +42,7 @@ pub(super) enum Entry {
     Connection(Box<Connection>),
     /// The connection has ended and was reported; the socket waits for the peer to close, and for
     /// room for the last bytes.
-    Lingering { stream: Stream, last: Vec<u8>, _admitted: Option<Arc<Admitted>> },
+    Lingering(Lingering),
 }
 
 /// iWARP over TCP in user space, for one thread.
@@ -322,6 +322,14 @@ impl Adapter for IwarpAdapter {
             return Some(self.now);
         }
         self.timers.peek().map(|Reverse((when, _))| *when)
+    }
+
+    fn is_lingering(&self) -> bool {
+        self.slots.iter().any(|entry| match entry {
+            Entry::Request(_) => false,
+            Entry::Connection(connection) => connection.closing,
+            Entry::Lingering(lingering) => lingering.is_needed(),
+        })
     }
 
     fn disconnect(&mut self, endpoint: EndpointId) {

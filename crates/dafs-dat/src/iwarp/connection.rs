@@ -168,6 +168,7 @@ impl Connection {
         }
         self.check_stream()?;
         self.check_limit(core)?;
+        self.check_server()?;
         let result = match &mut self.tls {
             None => self.tx.pump(
                 &self.stream,

@@ -142,7 +142,7 @@ impl IwarpAdapter {
         match self.slots.get(id) {
             Some(Entry::Connection(_)) => self.end(id, End::Fault),
             Some(Entry::Request(_)) => self.drop_request(id),
-            Some(Entry::Lingering { .. }) => drop(self.slots.remove(id)),
+            Some(Entry::Lingering(_)) => drop(self.slots.remove(id)),
             None => {}
         }
     }
@@ -165,7 +165,7 @@ impl IwarpAdapter {
             }
             Some(Entry::Connection(_)) => self.setup_ready(id),
             Some(Entry::Request(_)) => self.request_ready(id),
-            Some(Entry::Lingering { .. }) => self.drain_lingering(id),
+            Some(Entry::Lingering(_)) => self.drain_lingering(id),
             None => {}
         }
     }

@@ -14,7 +14,7 @@ use super::limits::IDLE_QUEUE_CAPACITY;
 use super::receive::Receiver;
 use super::transmit::{Chunk, Finished, Progress, SendFailure, Transmitter};
 use crate::RegionTable;
-use crate::tls::{ServerTls, now_seconds};
+use crate::tls::{ServerTls, Trusted, now_seconds};
 use dafs_mem::{Site, VolatileSlice, count_copy};
 use dafs_tls::{
     Alert, Channel, Distrust, End, HEADER_BYTES, OVERHEAD_BYTES, OpenError, Opened, Opener,
@@ -46,6 +46,8 @@ pub(super) struct Records {
     leaving: VecDeque<(u64, Finished)>,
     /// The client whose certificate must stay trusted.
     pub(super) client: Option<Box<Client>>,
+    /// The server whose certificate must stay trusted.
+    pub(super) server: Option<Box<Trusted>>,
 }
 
 /// A client whose certificate was verified.
@@ -97,6 +99,7 @@ impl Records {
             left_bytes: 0,
             leaving: VecDeque::new(),
             client: None,
+            server: None,
         }
     }
 

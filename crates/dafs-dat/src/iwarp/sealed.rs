@@ -73,6 +73,15 @@ impl Connection {
         Ok(count)
     }
 
+    /// Judges the server again before anything is sealed for it.
+    pub(super) fn check_server(&self) -> Result<(), End> {
+        let server = self.tls.as_ref().and_then(|tls| tls.server.as_ref());
+        match server.filter(|_| !self.tx.is_empty()).map(|server| server.check()) {
+            Some(Err(distrust)) => Err(TlsEnd::DistrustedServer(distrust).into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Sends queued work as records.
     pub(super) fn pump_records(&mut self, core: &mut Core) -> Result<Progress, SendFailure> {
         let Some(tls) = self.tls.as_deref_mut() else { return Ok(Progress::Idle) };

@@ -6,8 +6,9 @@
 //!   read as an MPA request. A connection that began TLS never returns to the clear.
 //! * The arithmetic of a peer's handshake runs on another thread. Meanwhile its socket is outside
 //!   the epoll set.
-//! * A client whose certificate is in doubt is judged before its next records are opened. A turn
-//!   judges a bounded number of certificates of clients that send nothing.
+//! * A client whose certificate is in doubt is judged before its next records are opened, and a
+//!   server before the next records for it are sealed. A turn judges a bounded number of
+//!   certificates of clients that send nothing.
 
 use super::adapter::{Entry, IwarpAdapter};
 use super::connection::Stage;
@@ -222,12 +223,14 @@ impl IwarpAdapter {
         let stage = std::mem::replace(&mut connection.stage, unmade);
         let Stage::Securing { shaking, request } = stage else { return Ok(false) };
         let Established { facts, keys, exporter } = shaking.finish()?;
-        if let Some(demand) = &self.core.config.tls {
-            demand.check(&facts).map_err(|reason| ConnectError::Tls(reason.to_owned()))?;
-        }
         let mut records = Records::new(keys);
-        let frame = records.seal_short(&request).map_err(io::Error::other)?;
         connection.peer.tls = Some(Arc::new(TlsPeer::new(&facts, &exporter)));
+        if let Some(demand) = &self.core.config.tls {
+            let server = demand.check(facts);
+            let server = server.map_err(|reason| ConnectError::Tls(reason.to_owned()))?;
+            records.server = server.map(Box::new);
+        }
+        let frame = records.seal_short(&request).map_err(io::Error::other)?;
         connection.tls = Some(Box::new(records));
         connection.stage = Stage::Sending { frame, sent: 0 };
         self.core.epoll.change(&*connection.stream, sys::READABLE | sys::WRITABLE, id)?;

@@ -43,6 +43,10 @@ impl<T> Slots<T> {
         Some(id)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().flatten().map(|(_, entry)| entry)
+    }
+
     pub(crate) fn get(&self, id: u64) -> Option<&T> {
         match self.entries.get((id & SLOT_MASK) as usize)? {
             Some((known, entry)) if *known == id => Some(entry),

@@ -4,11 +4,12 @@
 //! * All posted work has completed, flushed if need be, before the last event; work that a panic
 //!   has lost is the exception.
 //! * The shared state of the adapter holds no trace of an ended connection.
-//! * The last record of TLS, or a Terminate, waits for room in the socket, as long as the adapter
-//!   lives. The end of the stream comes behind it.
+//! * The last record of TLS, or a Terminate, waits for room in the socket, up to the timeout of
+//!   lingering. There is none behind a record that has left in part. A caller that drops the adapter
+//!   asks before whether anything lingers. The end of the stream comes behind it.
 //! * A connection that this side closes gracefully is drained until the peer has closed too, or the
 //!   timeout expires. A close with unread bytes would reset it and lose the last message. A peer that has
-//!   closed its side still gets the last bytes.
+//!   closed its side still gets the last bytes, but no posted work that had not left.
 
 use super::adapter::{Entry, IwarpAdapter, Stream};
 use super::connection::{Connection, Stage};
@@ -20,10 +21,12 @@ use super::violation::Violation;
 use crate::confine::FAULT;
 use crate::connections::Admitted;
 use crate::{ConnectError, DisconnectReason, EndpointId, Event, Operation, WorkStatus};
+use dafs_mem::unacknowledged_bytes;
 use dafs_tls::{Alert, Distrust, OpenError};
 use dafs_wire::iwarp::rdmap::Terminate;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -59,6 +62,8 @@ pub(super) enum TlsEnd {
     CutInRecord,
     #[error("the certificate of the client is not trusted any more: {0}")]
     Distrusted(Distrust),
+    #[error("the server's certificate is not trusted any more: {0}")]
+    DistrustedServer(Distrust),
     #[error("{0}")]
     Open(OpenError),
     #[error("its keys have protected as many records as they may; a new connection has new ones")]
@@ -70,7 +75,9 @@ impl TlsEnd {
     fn alert(&self) -> Option<Alert> {
         match self {
             Self::Open(error) => error.alert(),
-            Self::Distrusted(_) | Self::Spent => Some(Alert::CLOSE_NOTIFY),
+            Self::Distrusted(_) | Self::DistrustedServer(_) | Self::Spent => {
+                Some(Alert::CLOSE_NOTIFY)
+            }
             Self::Cut | Self::CutInRecord => None,
         }
     }
@@ -106,6 +113,24 @@ impl End {
             End::Fault => ConnectError::Io(io::Error::other(FAULT)),
             _ => ConnectError::Gone,
         }
+    }
+}
+
+/// The socket of a connection that has ended.
+#[derive(Debug)]
+pub(super) struct Lingering {
+    stream: Stream,
+    /// The last bytes, until the socket has room for them.
+    last: Vec<u8>,
+    /// True if the peer has sent more than this side had read at the end.
+    has_sent_on: bool,
+    _admitted: Option<Arc<Admitted>>,
+}
+
+impl Lingering {
+    /// True if the peer could lose something if the socket were closed now.
+    pub(super) fn is_needed(&self) -> bool {
+        self.has_sent_on || !self.last.is_empty() || unacknowledged_bytes(self.stream.as_fd()) > 0
     }
 }
 
@@ -151,9 +176,10 @@ impl IwarpAdapter {
             return;
         }
         let events = if last.is_empty() { sys::READABLE } else { sys::READABLE | sys::WRITABLE };
-        let lingering = Entry::Lingering { stream, last, _admitted: admitted };
-        let Some(id) = self.slots.insert(|_| lingering) else { return };
-        let Some(Entry::Lingering { stream, .. }) = self.slots.get(id) else { return };
+        let has_sent_on = rustix::io::ioctl_fionread(&*stream).unwrap_or(0) > 0;
+        let lingering = Lingering { stream, last, has_sent_on, _admitted: admitted };
+        let Some(id) = self.slots.insert(|_| Entry::Lingering(lingering)) else { return };
+        let Some(Entry::Lingering(Lingering { stream, .. })) = self.slots.get(id) else { return };
         if self.core.epoll.add(&**stream, events, id).is_err() {
             self.slots.remove(id);
             return;
@@ -163,7 +189,8 @@ impl IwarpAdapter {
 
     /// Sends the last bytes to a lingering peer, and discards its input.
     pub(super) fn drain_lingering(&mut self, id: u64) {
-        let Some(Entry::Lingering { stream, last, .. }) = self.slots.get_mut(id) else { return };
+        let Some(Entry::Lingering(lingering)) = self.slots.get_mut(id) else { return };
+        let Lingering { stream, last, has_sent_on, .. } = lingering;
         let Core { epoll, staging, .. } = &mut self.core;
         let goes_on = stream.is_ours()
             && (last.is_empty()
@@ -172,7 +199,10 @@ impl IwarpAdapter {
             && match (&***stream).read(staging) {
                 // The peer has closed its side, and still reads.
                 Ok(0) => !last.is_empty() && epoll.change(&**stream, sys::WRITABLE, id).is_ok(),
-                Ok(_) => true,
+                Ok(_) => {
+                    *has_sent_on = true;
+                    true
+                }
                 Err(error) => is_passing(&error),
             };
         if !goes_on {

@@ -1,6 +1,7 @@
 //! The demand of a client: TLS on all connections, with a server of this name.
 
 use super::host::now_seconds;
+use super::trusted::Trusted;
 use dafs_tls::{Facts, Handshake, HandshakeError, Protocol, ReloadingClient, TransportSecurity};
 use std::fmt;
 use std::sync::Arc;
@@ -37,14 +38,15 @@ impl ClientTls {
         Handshake::client(&self.files.current(), &self.name, self.protocol, now_seconds)
     }
 
-    /// Checks the results of a handshake against the demand.
-    pub(crate) fn check(&self, facts: &Facts) -> Result<(), &'static str> {
+    /// Checks the results of a handshake against the demand. Returns the server, which must stay
+    /// trusted.
+    pub(crate) fn check(&self, facts: Facts) -> Result<Option<Trusted>, &'static str> {
         match self.least == TransportSecurity::Mtls && !facts.has_shown_certificate {
             true => {
                 Err("the server asked for no certificate of this client, so it does not verify \
                          its clients; with mtls this client does not use it")
             }
-            false => Ok(()),
+            false => Ok(Trusted::new(&self.files, &self.name, facts)),
         }
     }
 }

@@ -7,14 +7,17 @@
 //! | a server's certificates, and its handshakes under way | `host.rs` |
 //! | a handshake as a state of a connection | `shaking.rs` |
 //! | protection, identity and channel binding of a connection | `peer.rs` |
+//! | a server that a client judges again | `trusted.rs` |
 
 mod client;
 mod host;
 pub mod limits;
 mod peer;
 mod shaking;
+mod trusted;
 
 pub use client::ClientTls;
 pub use host::{Job, LookUp, RunJob, ServerTls, Ticket, now_seconds};
 pub use peer::TlsPeer;
 pub use shaking::{ShakeError, Shaking, Step, Stepped, Wait};
+pub use trusted::Trusted;

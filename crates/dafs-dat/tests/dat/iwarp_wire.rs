@@ -218,6 +218,46 @@ fn an_orderly_end_has_its_own_time() {
     assert_eq!(node.gone(endpoint), DisconnectReason::Local);
 }
 
+/// The end of a socket with unread input would reset the connection.
+#[test]
+fn a_caller_that_waits_while_something_lingers_loses_nothing() {
+    const BYTES: usize = 256 << 10;
+    for sends_on in [false, true] {
+        let mut node = Node::new(IwarpConfig::default());
+        let (mut raw, endpoint) = node.plain_peer(false);
+        // Most of the message waits on this side.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&raw.stream, 16 << 10).unwrap();
+        raw.send(Opcode::Write, true, Place::Tagged { stag: 0, offset: 0 }, b"");
+        let big = node.adapter.allocate(BYTES).unwrap();
+        let big = node.adapter.register(node.domain, big, Access::empty()).unwrap();
+        node.adapter.post_send(endpoint, 1, &[big.local(0, BYTES)]).unwrap();
+        node.settle();
+        assert!(!node.adapter.is_lingering());
+        node.adapter.disconnect(endpoint);
+        assert_eq!(node.gone(endpoint), DisconnectReason::Local);
+        assert!(node.adapter.is_lingering());
+        if sends_on {
+            raw.send(Opcode::Send, true, send_place(1, 0), &[1; 1000]);
+        }
+        let mut stream = raw.stream;
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        let reader = std::thread::spawn(move || {
+            let mut message = Vec::new();
+            let read = stream.read_to_end(&mut message);
+            // An idle peer need not close its side.
+            sends_on.then(|| drop(stream));
+            let _ = is_done.recv();
+            read.map(|_| message.len())
+        });
+        while node.adapter.is_lingering() {
+            node.poll();
+        }
+        assert_eq!(node.adapter.socket_count(), usize::from(!sends_on));
+        drop((node, done));
+        assert!(reader.join().unwrap().expect("the end, and no reset") > BYTES);
+    }
+}
+
 #[test]
 fn a_reset_in_mid_transfer_flushes() {
     let mut node = Node::new(IwarpConfig::default());

@@ -402,6 +402,26 @@ fn a_client_that_has_lost_its_trust_sends_no_further_message() {
 }
 
 #[test]
+fn a_server_that_has_lost_its_trust_gets_no_further_message() {
+    let authority = Pki::new();
+    let mut world = world_of(authority.client(Tls), authority.server(IwarpConfig::default()));
+    let link = world.connect();
+    world.greet(link);
+    let stranger = Pki::new();
+    std::fs::copy(stranger.folder.authority_files().certificate, &authority.trusted).unwrap();
+    let to = world.server.memory(8, Access::LOCAL_WRITE);
+    let from = world.client.memory(8, Access::empty());
+    world.server.adapter.post_receive(link.server, 1, to.region.local(0, 8)).unwrap();
+    // A client looks at its files once a second.
+    std::thread::sleep(Duration::from_millis(1100));
+    world.client.adapter.post_send(link.client, 2, &[from.region.local(0, 8)]).unwrap();
+    assert_eq!(world.server_done(1), WorkStatus::Flushed);
+    let reason = world.client_gone(link.client).to_string();
+    assert!(reason.contains("server's certificate is not trusted any more"), "{reason}");
+    assert_eq!(world.server_gone(link.server), DisconnectReason::Peer);
+}
+
+#[test]
 fn reads_of_all_sizes_arrive() {
     let mut world = secure_world(Tls);
     let link = world.connect();

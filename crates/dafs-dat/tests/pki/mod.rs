@@ -11,6 +11,7 @@ use dafs_tls::pki::{Folder, Made};
 use dafs_tls::{
     ClientFiles, Protocol, ReloadingClient, ReloadingServer, ServerFiles, TransportSecurity,
 };
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The files of an authority.
@@ -18,6 +19,8 @@ pub struct Pki {
     _directory: tempfile::TempDir,
     pub folder: Folder,
     pub client: Made,
+    /// The authorities that clients trust.
+    pub trusted: PathBuf,
     pub files: Arc<ReloadingServer>,
     pub host: Arc<ServerTls>,
 }
@@ -29,6 +32,8 @@ impl Pki {
         let folder = Folder::create(&directory.path().join("pki"), "CA", now).unwrap();
         let made = folder.add_server(&["localhost".to_owned()], now).unwrap();
         let client = folder.add_client(&["host7".to_owned()], now).unwrap();
+        let trusted = directory.path().join("trusted.pem");
+        std::fs::copy(folder.authority_files().certificate, &trusted).unwrap();
         let files = ServerFiles {
             certificate: made.certificate,
             key: made.key,
@@ -39,14 +44,14 @@ impl Pki {
         let files = Arc::new(ReloadingServer::open(files, now).unwrap());
         let run = Box::new(|_, job| drop(std::thread::spawn(job)));
         let host = ServerTls::new(files.clone(), run);
-        Self { _directory: directory, folder, client, files, host }
+        Self { _directory: directory, folder, client, trusted, files, host }
     }
 
     /// The demand of a client on a server of this name, with the client's certificate for `Mtls`.
     pub fn demand(&self, least: TransportSecurity, name: &str, protocol: Protocol) -> ClientTls {
         let own = (least == TransportSecurity::Mtls).then_some(&self.client);
         let files = ClientFiles {
-            authorities: self.folder.authority_files().certificate,
+            authorities: self.trusted.clone(),
             revocations: None,
             certificate: own.map(|made| made.certificate.clone()),
             key: own.map(|made| made.key.clone()),

@@ -116,6 +116,8 @@ pub struct Engine {
     drains: Vec<UnderWay>,
     next_tick: Instant,
     turns: u32,
+    /// True when the server stops.
+    closing: bool,
 }
 
 /// One transport with its connections.
@@ -222,6 +224,7 @@ impl Engine {
             done: Vec::new(),
             next_tick: Instant(0),
             turns: 0,
+            closing: false,
         }
     }
 
@@ -319,8 +322,9 @@ impl Engine {
         adapters.chain(batches).fold(self.next_tick, Instant::min)
     }
 
-    /// Ends every connection in order. Call `turn` until `counts` shows none.
+    /// Ends every connection in order, and accepts no other. Call `turn` until `counts` shows none.
     pub fn close_all(&mut self) {
+        self.closing = true;
         for port in &mut self.ports {
             for connection in port.connections.values_mut().filter(|other| !other.ended) {
                 connection.phase = Phase::Closing;
@@ -368,6 +372,9 @@ impl Engine {
             let text = &why.as_bytes()[..why.len().min(dafs_dat::PRIVATE_DATA_BYTES_MAX)];
             link.adapter.reject(request, text);
         };
+        if self.closing {
+            return refuse(link, "the server stops");
+        }
         let channel = match channel(private_data) {
             Ok(channel) => channel,
             Err(why) => return refuse(link, why),

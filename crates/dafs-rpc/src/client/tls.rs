@@ -1,10 +1,9 @@
-//! TLS of a client (RFC 9289): the demand, the trust in a server, and the errors of connecting.
+//! TLS of a client (RFC 9289): the demand, and the errors of connecting.
 
 use crate::tls::{TransportSecurity, now_seconds};
-use dafs_mem::Mutex;
-use dafs_tls::{ClientSide, Distrust, Facts, HandshakeError, Peer, Protocol, ReloadingClient};
+use dafs_dat::tls::Trusted;
+use dafs_tls::{ClientSide, Facts, HandshakeError, Protocol, ReloadingClient};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 
 /// The demand of TLS on all connections of a client. A connection without it is never used.
@@ -74,54 +73,17 @@ impl ClientTls {
         self.program
     }
 
+    /// The server of a handshake, which must stay trusted.
+    pub(super) fn trusted(&self, facts: Facts) -> Option<Trusted> {
+        Trusted::new(&self.files, &self.name, facts)
+    }
+
     /// The certificates for a new connection, after a look at their files.
     pub(super) fn side(&self) -> Arc<ClientSide> {
         if let Err(error) = self.files.follow(now_seconds()) {
             tracing::warn!(%error, "changed files of TLS are not used");
         }
         self.files.current()
-    }
-}
-
-/// A server whose certificate must stay trusted.
-pub(super) struct Trusted {
-    demand: ClientTls,
-    peer: Peer,
-    /// The second, since 1970, of the last look at the files and the time.
-    looked_seconds: AtomicU64,
-    /// The generation of the files that has judged the server last, and the second after which it
-    /// is judged again.
-    judged: Mutex<(u64, u64)>,
-}
-
-impl Trusted {
-    /// None for a server without a certificate, which no handshake of a client admits.
-    pub(super) fn new(demand: &ClientTls, facts: Facts) -> Option<Self> {
-        let (peer, now_seconds) = (facts.peer?, now_seconds());
-        let judged = Mutex::new((facts.generation, peer.ends_seconds(now_seconds)));
-        let (demand, looked_seconds) = (demand.clone(), AtomicU64::new(now_seconds));
-        Some(Self { demand, peer, looked_seconds, judged })
-    }
-
-    /// Judges the server again if its certificate has ended or the files have changed. Looks once a
-    /// second at most.
-    pub(super) fn check(&self) -> Result<(), Distrust> {
-        let now_seconds = now_seconds();
-        if self.looked_seconds.load(Ordering::Relaxed) == now_seconds {
-            return Ok(());
-        }
-        let mut judged = self.judged.lock();
-        if self.looked_seconds.load(Ordering::Relaxed) == now_seconds {
-            return Ok(());
-        }
-        let (generation, ends_seconds) = *judged;
-        let side = self.demand.side();
-        if generation != side.generation() || now_seconds > ends_seconds {
-            side.still_trusts(&self.peer, &self.demand.name, now_seconds)?;
-            *judged = (side.generation(), self.peer.ends_seconds(now_seconds));
-        }
-        self.looked_seconds.store(now_seconds, Ordering::Relaxed);
-        Ok(())
     }
 }
 

@@ -6,7 +6,8 @@
 //! until the peer has ended the other one, and closes the socket then.
 //!
 //! Invariants
-//! * The last record of TLS precedes the end of this direction, also where the socket was full.
+//! * The last record of TLS precedes the end of this direction, also where the socket was full. There
+//!   is none behind a record that has left in part.
 //! * A lingering connection costs its socket, that record, and what the kernel's TLS needs to be
 //!   read. Its input is not copied, or goes to memory that all connections share.
 //! * It ends within [`LINGER_TIMEOUT`] and the next tick. Their number is bounded, also for each
@@ -19,13 +20,13 @@ use crate::connection::Ending;
 use crate::limits::{LINGER_TIMEOUT, LINGERING_MAX, LINGERING_PER_HOST_MAX, READS_PER_TURN};
 use crate::memory::source;
 use dafs_dat::connections::{Admitted, Origin};
-use dafs_mem::{VolatileSlice, sendmsg};
+use dafs_mem::{VolatileSlice, sendmsg, unacknowledged_bytes};
 use dafs_tls::ktls::KernelTls;
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv};
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 /// A connection that discards its input.
@@ -70,12 +71,7 @@ impl Lingering {
 
     /// True if the peer has acknowledged all that was sent, the end included.
     fn is_acknowledged(&self) -> bool {
-        let mut bytes: libc::c_int = 0;
-        // SAFETY: SIOCOUTQ, which has the number of TIOCOUTQ (tcp(7)), writes one int to `bytes`,
-        // which lives for the call.
-        let result =
-            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-        result < 0 || bytes == 0
+        unacknowledged_bytes(self.socket.as_fd()) == 0
     }
 
     /// Sends the last record of TLS. Returns false while the socket has no room for it.
@@ -104,9 +100,10 @@ impl Lingering {
         Ok(true)
     }
 
-    /// Ends this end's direction, behind the last record.
+    /// Ends this end's direction, behind the last record. The kernel's TLS may hold a record back for
+    /// which the socket had no room, and the end would overtake it. Then close_notify is the end.
     fn end_direction(&mut self) -> io::Result<()> {
-        if self.say_goodbye()? {
+        if self.say_goodbye()? && (self.tls.is_none() || self.is_acknowledged()) {
             rustix::net::shutdown(&self.socket, Shutdown::Write)?;
         }
         Ok(())

@@ -140,9 +140,9 @@ pub(super) fn send_record(socket: BorrowedFd<'_>, kind: u8, bytes: &[u8]) -> io:
         (*header).cmsg_len = length as usize;
         *libc::CMSG_DATA(header) = kind;
     }
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the message points at memory that lives for the call; the kernel only reads it.
-    let count =
-        unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    let count = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 

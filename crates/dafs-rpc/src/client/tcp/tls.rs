@@ -9,11 +9,12 @@
 use super::{Inbound, Shared, is_passing};
 use crate::client::core::Event;
 use crate::client::error::CallError;
-use crate::client::tls::{ClientTls, TlsError, Trusted};
+use crate::client::tls::{ClientTls, TlsError};
 use crate::limits::TLS_RECEIVE_BYTES;
 use crate::memory::source;
 use crate::output::Parts;
 use crate::tls::{Next, now_seconds, probe};
+use dafs_dat::tls::Trusted;
 use dafs_mem::{VolatileSlice, readv, sendmsg};
 use dafs_tls::{Alert, Channel, End, Handshake, Progress, Protocol, RECORD_BYTES_MAX};
 use dafs_wire::rpc::{AcceptStatus, AuthFlavor, FragmentMark, ReplyHeader, ReplyStatus};
@@ -148,7 +149,7 @@ fn shake(line: &mut Line<'_>, tls: &ClientTls) -> io::Result<(Channel, Option<Tr
     if tls.is_mutual() && !established.facts.has_shown_certificate {
         return Err(TlsError::NotAsked.into());
     }
-    Ok((Channel::new(established.keys), Trusted::new(tls, established.facts)))
+    Ok((Channel::new(established.keys), tls.trusted(established.facts)))
 }
 
 impl Shared {

@@ -123,28 +123,42 @@ impl<H: Handler> RdmaReactor<H> {
         adapters.map(|time| time.0).fold(self.next_tick_ns, u64::min)
     }
 
-    /// True when the group was stopped, and every call has been answered and every answer sent or
-    /// the timeout has expired.
+    /// Closes the connections of a stopping reactor in order when every call has been answered and
+    /// every answer sent. True when peers have received that and the connections have ended, or the
+    /// timeout has expired.
     pub(super) fn may_end(&mut self) -> bool {
         let Some(stop_by_ns) = self.stop_by_ns else { return false };
+        if self.core.now_ns >= stop_by_ns {
+            return true;
+        }
         // A sleeping reactor must check again soon.
         let soon_ns = self.core.now_ns.saturating_add(20_000_000);
         self.next_tick_ns = self.next_tick_ns.min(soon_ns);
-        self.core.now_ns >= stop_by_ns
-            || self.slots.iter().flatten().all(|connection| connection.is_answered())
+        let mut connections = self.slots.iter().flatten();
+        if !connections.all(|connection| connection.is_closing() || connection.is_answered()) {
+            return false;
+        }
+        self.close_all();
+        let is_over =
+            |port: &Port| port.connections.is_empty() && !port.link.adapter.is_lingering();
+        self.ports.iter().all(is_over)
+    }
+
+    /// Begins the orderly end of all connections. Their adapters report it.
+    fn close_all(&mut self) {
+        for connection in self.slots.iter_mut().flatten().filter(|other| !other.is_closing()) {
+            connection.ending = Some(Ending::Asked);
+            self.ports[connection.port].link.adapter.disconnect(connection.endpoint);
+        }
+        self.ports.iter_mut().for_each(|port| port.link.adapter.flush());
     }
 
     /// Ends all connections at once.
     pub(super) fn end_all(&mut self) {
-        for slot in 0..self.slots.len() {
-            let Some(connection) = &mut self.slots[slot] else { continue };
-            connection.ending.get_or_insert(Ending::Asked);
-            let (port, endpoint) = (connection.port, connection.endpoint);
-            self.ports[port].link.adapter.disconnect(endpoint);
-            self.ports[port].connections.remove(&endpoint);
-            self.end(slot as u32, Ending::Asked);
+        self.close_all();
+        for slot in 0..self.slots.len() as u32 {
+            self.end(slot, Ending::Asked);
         }
-        self.ports.iter_mut().for_each(|port| port.link.adapter.flush());
         self.publish();
     }
 

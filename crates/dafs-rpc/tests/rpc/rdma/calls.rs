@@ -2,7 +2,7 @@
 
 use super::common::*;
 use crate::peer::reply_chunk;
-use dafs_dat::Access;
+use dafs_dat::{Access, DisconnectReason, Instant};
 use dafs_rpc::server::Config;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, PrivateData};
 
@@ -97,6 +97,36 @@ fn a_reply_invalidates_a_key_for_who_wants_that() {
         client.ask(LONG, &words(&[6000]), chunks);
         world.end(&mut client);
     }
+}
+
+#[test]
+fn replies_arrive_although_the_server_stops_and_the_client_sends_on() {
+    const BULK_BYTES: usize = 500_000;
+    let mut world = World::new(Kind::Iwarp);
+    let mut client = world.client(Some(TOLD), 4);
+    // The client does not read, so most of the data waits in the server's socket.
+    let chunks = writes(&[client.memory.chunk(0, BULK_BYTES)]);
+    client.ask(BULK, &words(&[BULK_BYTES as u32, 3]), chunks);
+    client.adapter.flush();
+    while world.group.statistics().calls == 0 {
+        world.step();
+    }
+    let World { group, server, .. } = world;
+    group.stop();
+    let server = std::thread::spawn(|| server.run());
+    while group.statistics().connections > 0 {
+        std::thread::yield_now();
+    }
+    client.ask(ECHO, b"args", Chunks::default());
+    client.adapter.flush();
+    while client.ended.is_none() {
+        client.poll(Instant::now());
+    }
+    assert_eq!(client.ended, Some(DisconnectReason::Peer.to_string()));
+    assert_eq!(client.received.len(), 1);
+    assert!(client.memory.get(0, BULK_BYTES) == [3; BULK_BYTES]);
+    drop(client);
+    server.join().unwrap();
 }
 
 #[test]
