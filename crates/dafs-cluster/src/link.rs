@@ -10,7 +10,8 @@
 //! * Calls that wait for other peers never occupy all the threads that execute calls.
 //! * A peer sends a message every `ALIVE_INTERVAL`. One that is silent for `SILENCE_MAX` is gone.
 //! * A connection whose keys have protected enough records says so. It works on until its owner has
-//!   another one, up to the last record that a key may protect.
+//!   another one, up to the last record that a key may protect. A peer that always has a call under way
+//!   does not keep its owner from ending it.
 
 use crate::limits::{ALIVE_INTERVAL, CALLS_MAX, SILENCE_MAX, SLOW_WORKERS, WORKERS};
 use crate::tls::{Message, Receiver, Sender, framed};
@@ -218,8 +219,9 @@ impl Link {
         }
     }
 
-    /// Ends the connection in the first moment without a call of the peer. False if there is none
-    /// within `limit`: then it works on.
+    /// Ends the connection when the calls that the peer has made are answered, and takes no others
+    /// meanwhile. This side has none under way. False if that takes longer than `limit`: then it works
+    /// on.
     pub(crate) fn close_between_calls(&self, limit: Duration) -> bool {
         let shared = &*self.shared;
         let mut state = shared.lock();
@@ -228,7 +230,10 @@ impl Link {
         let waits = |state: &mut State| !state.closed;
         (state, _) = shared.changed.wait_timeout_while(state, limit, waits);
         state.ending = false;
-        state.closed
+        let is_closed = state.closed;
+        drop(state);
+        shared.changed.notify_all();
+        is_closed
     }
 
     /// Ends the connection, and waits until all calls of the peer are over. False if they are not
@@ -281,25 +286,27 @@ impl Shared {
     }
 
     fn close(&self) {
-        self.end(&mut self.lock());
+        // Wakes the threads that sleep in the socket.
+        self.end(&mut self.lock(), Shutdown::Both);
         self.changed.notify_all();
     }
 
-    fn end(&self, state: &mut State) {
+    fn end(&self, state: &mut State, how: Shutdown) {
         if !std::mem::replace(&mut state.closed, true) {
             state.queue.clear();
             state.slow.clear();
-            // Wakes the threads that sleep in the socket.
-            let _ = self.stream.shutdown(Shutdown::Both);
+            let _ = self.stream.shutdown(how);
             let _ = self.outgoing.send(Outgoing::End);
         }
     }
 
     /// Ends the connection if that is wanted and no call of the peer is known. The peer may have sent one
-    /// that has not come yet: it gets no answer, and is not carried out.
+    /// that was not taken: it gets no answer, and is not carried out. The reading thread discards it until
+    /// the peer has ended its direction: the answers would be lost otherwise, because a socket without
+    /// a reader resets the connection.
     fn end_between_calls(&self, state: &mut State) {
         if state.ending && state.owed + state.unsent == 0 {
-            self.end(state);
+            self.end(state, Shutdown::Write);
             self.changed.notify_all();
         }
     }
@@ -312,14 +319,19 @@ impl Shared {
     }
 
     fn read(&self, receiver: &mut Receiver) {
+        let mut closed_at: Option<Instant> = None;
         loop {
             let received = receiver.receive(RECORD_BYTES_MAX, &mut &self.stream);
             self.count(receiver.records());
             let taken = received.and_then(|message| self.take(message));
+            let is_closed = self.lock().closed;
             if let Err(error) = taken {
-                if !self.lock().closed {
+                if !is_closed {
                     tracing::debug!(%error, "a connection of the cluster has ended");
                 }
+                return;
+            }
+            if is_closed && closed_at.get_or_insert_with(Instant::now).elapsed() > SILENCE_MAX {
                 return;
             }
         }
@@ -341,8 +353,12 @@ impl Shared {
             }
             Frame::Call { id, call } => {
                 let mut state = self.lock();
+                // No answer to a call of this side can be behind it.
+                while state.ending && !state.closed {
+                    state = self.changed.wait(state);
+                }
                 if state.closed {
-                    return Err(io::Error::other("the connection has ended"));
+                    return Ok(());
                 }
                 state.owed += 1;
                 if state.owed > CALLS_MAX {

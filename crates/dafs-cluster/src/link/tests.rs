@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Default)]
 struct Echo {
     cuts: AtomicU32,
+    writes: AtomicU32,
     gate: Option<Mutex<mpsc::Receiver<()>>>,
 }
 
@@ -24,6 +25,7 @@ impl Answers for Echo {
         match call {
             Call::Size { component } => Answer::Size(component[0].into()),
             Call::Write { data, .. } => {
+                self.writes.fetch_add(1, Ordering::SeqCst);
                 space.extend(data.iter().rev());
                 Answer::Data(space)
             }
@@ -124,6 +126,71 @@ fn a_connection_ends_between_the_calls_of_its_peer() {
     assert!(two.close_between_calls(LIMIT));
     assert!(two.is_closed());
     assert_eq!(next_answer(&mut one), 0, "the answer has left before");
+}
+
+#[test]
+fn a_connection_ends_although_its_peer_asks_on() {
+    let (open, gate) = channel();
+    let echo = Arc::new(Echo { gate: Some(Mutex::new(gate)), ..Echo::default() });
+    let (mut one, two) = ends();
+    let two = start(two, echo);
+    let cut = |id| Frame::Call { id, call: Call::Cut { component: [0; 16], size: 0 } };
+    send(&mut one, &cut(0));
+    while two.shared.lock().owed == 0 {
+        std::thread::yield_now();
+    }
+    std::thread::scope(|scope| {
+        let closed = scope.spawn(|| two.close_between_calls(Duration::from_secs(20)));
+        while !two.shared.lock().ending {
+            std::thread::yield_now();
+        }
+        // The next call comes before the first is answered.
+        send(&mut one, &cut(1));
+        std::thread::sleep(Duration::from_millis(50));
+        open.send(()).expect("the gate");
+        assert!(closed.join().expect("a result"), "the second call was taken");
+    });
+    assert_eq!(next_answer(&mut one), 0);
+}
+
+#[test]
+fn calls_that_came_while_a_connection_could_not_end_are_answered() {
+    let (open, gate) = channel();
+    let echo = Arc::new(Echo { gate: Some(Mutex::new(gate)), ..Echo::default() });
+    let (mut one, two) = ends();
+    let two = start(two, echo);
+    send(&mut one, &Frame::Call { id: 0, call: Call::Cut { component: [0; 16], size: 0 } });
+    while two.shared.lock().owed == 0 {
+        std::thread::yield_now();
+    }
+    send(&mut one, &Frame::Call { id: 1, call: Call::Size { component: [0; 16] } });
+    assert!(!two.close_between_calls(Duration::from_millis(50)));
+    assert_eq!(next_answer(&mut one), 1);
+    open.send(()).expect("the gate");
+    assert_eq!(next_answer(&mut one), 0);
+}
+
+/// A socket that is closed while its peer sends resets the connection.
+#[test]
+fn the_last_answer_arrives_although_the_peer_sends_on() {
+    let echo = Arc::new(Echo::default());
+    let (mut one, two) = ends();
+    let two = start(two, echo.clone());
+    let data = vec![7; 256 << 10];
+    let write = Call::Write { component: [0; 16], offset: 0, stable: true, data: &data };
+    send(&mut one, &Frame::Call { id: 5, call: write });
+    while echo.writes.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    // The answer is in the sockets, and has not been read.
+    assert!(two.close_between_calls(LIMIT));
+    for _ in 0..3 {
+        send(&mut one, &Frame::Alive);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(next_answer(&mut one), 5);
+    drop(one);
+    assert!(two.drain(LIMIT));
 }
 
 /// The number of the call whose answer comes next.

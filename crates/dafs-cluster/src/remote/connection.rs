@@ -4,8 +4,8 @@
 //! * A connection whose keys are spent is replaced while no call to the node and no known call of the
 //!   node is under way. Calls to the node wait for the new one, up to `HELLO_TIME`, and the node counts
 //!   as connected meanwhile.
-//! * What the node has asked for by one connection has ended before the next one is made: a write that
-//!   a client repeats is not overtaken by its first attempt.
+//! * The calls of a node by one connection have ended before the next one is made: a write that a
+//!   client repeats is not overtaken by its first attempt.
 
 use super::answers::MetadataAnswers;
 use super::{Shared, State};
@@ -65,7 +65,7 @@ impl Shared {
             state = self.changed.wait_timeout_while(state, RENEWAL_HOLD, are_busy).0;
             let is_quiet = state.calls == 0 && !state.stop;
             drop(state);
-            // The node does not know, so it may ask on.
+            // The node does not know, so it may ask on. Calls that have come are answered first.
             let left = RENEWAL_HOLD.saturating_sub(began.elapsed());
             let is_over = is_quiet && link.close_between_calls(left);
             let mut state = self.lock();
