@@ -55,6 +55,14 @@ impl ExchangeId<'_> {
         client.identity == self.identity && same
     }
 
+    /// True if the sender only claims who it is, and from an address from which the client of the record,
+    /// which has proven its name, has not called.
+    fn only_claims(&self, client: &Client) -> bool {
+        client.identity.is_proven()
+            && !self.identity.is_proven()
+            && !client.calls_from(&self.address)
+    }
+
     /// True if the request is protected as the record demands.
     fn satisfies(&self, client: &Client) -> bool {
         !client.is_protected() || self.protection != Protection::None
@@ -82,7 +90,8 @@ impl Clients {
     /// [`confirm`](Self::confirm). Without that it is dropped after one lease.
     ///
     /// A restarted client that comes from another address is another principal (case 3) until its
-    /// lease is over. The protection of a confirmed record does not change: a request that asks for
+    /// lease is over. A request that only claims who sends it takes the name of a client that has
+    /// proven its own from no other address, as long as there is a record. The protection of a confirmed record does not change: a request that asks for
     /// another one finds the record as it is.
     ///
     /// # Errors
@@ -97,7 +106,8 @@ impl Clients {
         let verifier = request.verifier();
         let other = |client: &Arc<Client>| {
             let is_own = request.is_of(client) && request.satisfies(client);
-            !request.update && !is_own && self.is_over(client, now_ns)
+            let may_take = !request.update && !is_own && !request.only_claims(client);
+            may_take && self.is_over(client, now_ns)
         };
         let mut table = self.lock();
         let away = table.nfs.get(request.owner).and_then(|owner| owner.confirmed.clone());
@@ -128,7 +138,7 @@ impl Clients {
                 return known(old);
             }
             Some(old) if !request.is_of(&old) => {
-                if self.is_in_use(&old) {
+                if self.is_in_use(&old) || request.only_claims(&old) {
                     return Err(ServiceError::ClientInUse);
                 }
                 // It holds no state, so the name goes to the new principal.

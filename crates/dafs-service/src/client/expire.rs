@@ -187,7 +187,8 @@ impl Clients {
         released
     }
 
-    /// Ends all state of a client by an administrator's command, and removes the client.
+    /// Ends all state of a client at once, and removes the client: by an administrator's command, or
+    /// because it now proves to be another user.
     ///
     /// # Errors
     /// `StaleClientId` when there is none, `Delay` when its durable record cannot be removed.

@@ -6,7 +6,7 @@
 //!   (DAFS 4.1 case C, RFC 8881 18.35.5 case 5).
 //! * A name belongs to the mechanism and principal that used it first (DAFS O6), as long as that
 //!   client is alive or holds state. An NFS client's name belongs to its addresses, too, because
-//!   its principal is only a claim.
+//!   its principal may be only a claim. A claim from elsewhere takes no name that was proven.
 //! * A record that was made protected stays so, also after a restart of the server as long as its
 //!   client may reclaim: no request without integrity ends or replaces it during its lease.
 //! * Keys cannot be guessed without the service's secret.
@@ -65,6 +65,11 @@ impl Identity {
     pub fn of_certificate(user: &[u8]) -> Self {
         let principal = [Self::USER, user].concat();
         Self { mechanism: Self::CERTIFICATE, principal }
+    }
+
+    /// True if the client has proven its name: by GSS, or by a certificate.
+    pub(crate) fn is_proven(&self) -> bool {
+        matches!(self.mechanism, "gss" | Self::CERTIFICATE)
     }
 
     /// The user whom the client's certificate names, if that is its mechanism.

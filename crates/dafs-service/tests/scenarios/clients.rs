@@ -111,6 +111,39 @@ fn a_name_in_use_belongs_to_its_principal() {
     assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
 }
 
+/// State that is kept by courtesy included.
+#[test]
+fn a_claim_from_elsewhere_takes_no_name_that_was_proven() {
+    let proven = [
+        Identity { mechanism: "gss", principal: b"anna@R".to_vec() },
+        Identity::of_certificate(b"anna@example.org"),
+    ];
+    for identity in proven {
+        let world = World::new();
+        let exchange = |request: &ExchangeId<'_>| {
+            let exchanged = world.service.clients.exchange_id(request, world.now_ns.get());
+            exchanged.map(|exchanged| exchanged.client)
+        };
+        let own = ExchangeId { identity, ..exchange_id("a", 1) };
+        let key = exchange(&own).unwrap().key();
+        let client = world.service.clients.confirm(key, world.now_ns.get()).unwrap();
+        world.service.clients.reclaim_complete(&client).unwrap();
+        let claim = exchange_id("a", 1);
+        let elsewhere = ExchangeId { address: from(2), ..claim.clone() };
+        // It has neither a session nor state.
+        assert_eq!(error(exchange(&elsewhere)), ServiceError::ClientInUse);
+        world.open(&client, "f", BOTH).unwrap();
+        world.pass(2 * LEASE_NS);
+        assert_eq!(error(exchange(&elsewhere)), ServiceError::ClientInUse);
+        assert!(!client.is_gone());
+        assert_eq!(exchange(&own).unwrap().key(), key);
+        // Its own host may have given up proofs.
+        world.pass(2 * LEASE_NS);
+        assert_ne!(exchange(&claim).unwrap().key(), key);
+        assert!(client.is_gone());
+    }
+}
+
 /// Any client can give the name and the user of another one.
 #[test]
 fn a_name_in_use_belongs_to_the_addresses_of_its_client() {
