@@ -446,8 +446,8 @@ impl Config {
         let by_kerberos = self.kerberos.as_ref().is_some_and(is_used);
         let by_certificates = !self.certificate_users.is_empty();
         let proves = self.auth.password_file.is_some() || by_kerberos || by_certificates;
-        // Trusted ranges are the administrator's choice. Without them and without passwords no
-        // other host is admitted, and with them some hosts are admitted without any proof.
+        // Trusted ranges are the administrator's choice. Without them and without any proof no other
+        // host is admitted, and with them some hosts are admitted without one.
         let loopback = AddressRange::loopback();
         let outside = self.auth.trusted.iter().any(|range| !loopback.contains(range));
         let reachable = self.listen.iter().find(|address| !address.ip().is_loopback());

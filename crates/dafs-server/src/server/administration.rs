@@ -15,7 +15,7 @@ use dafs_service::{
 };
 use dafs_store::{ExportSecret, Store};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Reloads the configuration. The text of an error says how to correct it.
@@ -33,6 +33,8 @@ pub(super) struct Administration {
     data: Vec<DataCounters>,
     /// The users of certificates, if the server has TLS.
     users: Option<Users>,
+    /// True while layouts from before a change of these users may be honoured.
+    owes_layouts: AtomicBool,
     pub(super) read_config: OnceLock<ReadConfig>,
     /// The thread for periodic work of stores with data servers.
     _turns: Clock,
@@ -60,6 +62,7 @@ impl Administration {
             stores,
             data,
             users,
+            owes_layouts: AtomicBool::new(false),
             read_config,
             _turns: turns,
         }))
@@ -83,8 +86,10 @@ impl Administration {
                     .to_owned(),
             );
         }
-        if self.users.is_none() && !config.certificate_users.is_empty() {
-            let text = "the server has TLS from its next start on: restart it for [[identity]] certificate";
+        let takes_users = self.users.as_ref().is_some_and(Users::can_be_known);
+        if !takes_users && !config.certificate_users.is_empty() {
+            let text = "the server has no TLS, or its TLS no authorities, until its next start: restart it for \
+                        [[identity]] certificate";
             return Err(text.to_owned());
         }
         let mut stores = self.stores.lock();
@@ -93,15 +98,34 @@ impl Administration {
             .map_err(|error| error.to_string())?;
         let namespace = Namespace::new(exports).map_err(|error| error.to_string())?;
         let count = config.exports.len();
-        // Claims that the old rules took reach no export that expects the new ones.
-        if let Some(users) = &self.users {
-            users.follow(&config.certificate_users);
+        // Calls that come from now on find the new rules before the new exports.
+        let has_changed = |users: &Users| users.follow(&config.certificate_users);
+        if self.users.as_ref().is_some_and(has_changed) {
+            self.owes_layouts.store(true, Ordering::Relaxed);
         }
         self.service.replace_namespace(namespace);
         self.data.iter().for_each(|data| data.follow(&config.exports));
         *stores = opened;
+        drop(stores);
         tracing::info!(exports = count, "the configuration was read again");
+        self.take_layouts()?;
         Ok(format!("{count} exports are served"))
+    }
+
+    /// Revokes all layouts after a change of the users of certificates. Data servers of their own know no
+    /// rules, and would go by a layout that a claim got before there were any.
+    fn take_layouts(&self) -> Result<(), String> {
+        if self.owes_layouts.swap(false, Ordering::Relaxed)
+            && self.service.layouts.take_all().is_err()
+        {
+            self.owes_layouts.store(true, Ordering::Relaxed);
+            return Err(
+                "the configuration was read again, but a data server that cannot be reached may \
+                        still honour layouts of the old rules: reload again when it is back"
+                    .to_owned(),
+            );
+        }
+        Ok(())
     }
 
     fn nodes(&self) -> Vec<NodeReport> {

@@ -38,14 +38,21 @@ pub(super) struct Users {
 }
 
 impl Users {
+    /// True if any certificate of a client counts: without authorities none does.
+    pub(super) fn can_be_known(&self) -> bool {
+        self.files.files().authorities.is_some()
+    }
+
     /// Follows the rules of a configuration. Changed rules end the connections of users of certificates, which
-    /// begin again under the new ones.
-    pub(super) fn follow(&self, rules: &[Rule]) {
+    /// begin again under the new ones. Returns true if they have changed.
+    pub(super) fn follow(&self, rules: &[Rule]) -> bool {
         let (has_rules, rules) = (!rules.is_empty(), of_rules(rules));
-        if *self.identities.rules() != rules {
+        let has_changed = *self.identities.rules() != rules;
+        if has_changed {
             self.identities.replace_rules(rules);
             self.files.change_rules(has_rules);
         }
+        has_changed
     }
 
     /// Has a host's job done, after the lookup of a user of whom nothing is known.

@@ -62,8 +62,9 @@ use crate::state::{StateId, StateRef, check_seqid, next_seqid};
 use crate::table::{Ended, StateTable};
 use crate::{Caller, Result};
 use dafs_mem::Mutex;
-use dafs_store::{Device, DeviceKey, LayoutForm, Store, TimeSpec, Wait};
+use dafs_store::{Device, DeviceKey, FsId, LayoutForm, Store, TimeSpec, Wait};
 use fencing::Written;
+use rustc_hash::FxHashSet;
 use spans::Spans;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -417,6 +418,20 @@ impl Layouts {
         let store = namespace.export(handle)?.store();
         let layouts = store.layouts().filter(|_| store.capabilities().layouts == Some(form));
         Ok(layouts.map(|layouts| layouts.devices()).unwrap_or_default())
+    }
+
+    /// Revokes the layouts of all files. When it has returned, no data server honours any of them.
+    ///
+    /// # Errors
+    /// `Delay` when that is not certain yet.
+    pub fn take_all(&self) -> Result<()> {
+        let namespace = self.exports.namespace();
+        let stores = namespace.exports().map(|export| export.store());
+        let with_layouts = stores.filter(|store| store.layouts().is_some());
+        let file_systems: FxHashSet<FsId> = with_layouts.map(|store| store.fs_id()).collect();
+        // One that has to wait leaves none of the others out.
+        let taken = file_systems.into_iter().map(|fs| self.take_of(&FenceObject::FileSystem(fs)));
+        taken.fold(Ok(()), Result::and)
     }
 
     /// Revokes the layouts of a file, or of all files of a file system. When it has returned, no

@@ -495,6 +495,28 @@ fn a_fence_sends_everybody_to_this_server() {
 }
 
 #[test]
+fn all_layouts_are_taken_at_once_and_asked_for_anew() {
+    let (cluster, one, opened, granted) = Cluster::with_writer();
+    let other = cluster.open(&one, "g", BOTH).unwrap();
+    cluster.get(&one, &other, true).unwrap();
+    let state = opened.state.reference();
+    cluster.vouch("a", &opened, state, true).unwrap();
+    let take = || cluster.service.layouts.take_all();
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(take(), Err(ServiceError::Delay));
+    cluster.store.away.store(false, Ordering::SeqCst);
+    take().unwrap();
+    for file in [&opened, &other] {
+        let vouched = cluster.vouch("a", file, file.state.reference(), true);
+        assert_eq!(error(vouched), ServiceError::BadLayout);
+    }
+    let test = cluster.service.state.check_state(cluster.caller(&one), None, granted);
+    assert_eq!(test, Err(ServiceError::StaleStateId));
+    cluster.get(&one, &opened, true).unwrap();
+    cluster.vouch("a", &opened, state, true).unwrap();
+}
+
+#[test]
 fn a_name_is_removed_or_replaced_when_others_have_given_their_layouts_back() {
     for replaced in [false, true] {
         let cluster = Cluster::new();
