@@ -263,7 +263,10 @@ impl Authenticator {
         let (cred, trusted) = match &mapped.cred {
             Some(cred) => (cred.clone(), mapped.trusted),
             None if self.allows_none(peer) => (Cred::new(NO_USER, NO_USER), false),
-            None => return Err(NotProven::Wrong),
+            None => {
+                tracing::warn!(%peer, user, "a certificate was refused: no rule has a user for its name");
+                return Err(NotProven::Wrong);
+            }
         };
         Ok(Admission { identity, cred, trusted, gss: None })
     }

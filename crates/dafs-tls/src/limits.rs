@@ -53,8 +53,9 @@ pub(crate) const NAMES_MAX: usize = 1024;
 /// Letters of a distinguished name as text. RFC 5280 A.1 bounds each of its parts by 64 or 128.
 pub(crate) const NAME_LETTERS_MAX: usize = 256;
 
-/// Bytes of a user's name in a certificate, as of a principal's name.
-pub(crate) const USER_BYTES_MAX: usize = 4096;
+/// Bytes of a user's name in a certificate. A path of mail, which has the same form, has as many (RFC 5321
+/// 4.5.3.1.3).
+pub(crate) const USER_BYTES_MAX: usize = 256;
 
 /// Days that a certificate of [`crate::pki`] is valid, as public authorities have it.
 pub(crate) const CERTIFICATE_DAYS: u64 = 397;

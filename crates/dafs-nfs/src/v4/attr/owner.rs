@@ -195,7 +195,7 @@ mod tests {
     use dafs_service::{Directory, LocalUser};
     use std::io;
 
-    /// User anna is 1000, and group staff is 50. Nobody knows bert.
+    /// User anna is 1000, and group staff is 50. There is no user bert.
     #[derive(Debug)]
     struct Toy;
 

@@ -399,7 +399,11 @@ impl<'a> OpContext<'a> {
             // Its durable record is removed first.
             self.may_wait()?;
             match self.service().clients.revoke(client.key()) {
-                Ok(()) | Err(ServiceError::StaleClientId) => {}
+                Ok(()) => tracing::info!(
+                    peer = %self.call.peer,
+                    "the state of a client has ended: it had claimed its user, and comes with a certificate now"
+                ),
+                Err(ServiceError::StaleClientId) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -23,11 +23,6 @@ const GROUP: &[u8] = b"65534";
 const AROUND_BODY_BYTES: usize = 64;
 
 pub(in crate::v4::ops) fn layoutget(cx: &mut OpContext<'_>, args: &LayoutgetArgs) -> OpResult {
-    // Data servers have no rules for users of certificates, so the data of their connections moves here. That of proven
-    // users does, too: their client may have state that was opened by claims on another connection.
-    if cx.call().user.is_some() {
-        return Err(of_layout(ServiceError::LayoutUnavailable));
-    }
     let handle = cx.current()?;
     let form = form(cx, args.layout_type)?;
     let mode = mode(args.io_mode, false)?;
@@ -36,6 +31,11 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut OpContext<'_>, args: &LayoutgetArgs
     let is_beyond = least != u64::MAX && args.offset.checked_add(least).is_none();
     if args.length < least || is_beyond {
         return Err(Status::Inval.into());
+    }
+    // Data servers have no rules for users of certificates, so the data of their connections moves here. That of proven
+    // users does, too: their client may have state that was opened by claims on another connection.
+    if cx.call().user.is_some() {
+        return Err(of_layout(ServiceError::LayoutUnavailable));
     }
     // The store may ask data servers.
     cx.may_wait()?;
