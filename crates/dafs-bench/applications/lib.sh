@@ -6,7 +6,7 @@
 #   check    compare what the server has, $E, with what there should be; what runs leave for it is in $T
 #
 # Invariants
-# * What is made is the same in every run.
+# * The result is the same in every run.
 set -euo pipefail
 : "${D:?}" "${E:?}" "${W:?}" "${T:?}" "${SCALE:?}"
 export HOME=$W GIT_CONFIG_NOSYSTEM=1 LC_ALL=C

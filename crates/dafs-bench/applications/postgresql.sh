@@ -20,7 +20,7 @@ with_server() {
     done
     "$@"
     trap - EXIT
-    # What it is to do at its end, with the clients gone.
+    # Its work at its end, with the clients gone.
     kill -INT "$server"
     wait "$server" || fail "PostgreSQL ended with $?"
 }
@@ -40,7 +40,7 @@ run)
     work() {
         pgbench -n -c 8 -j 2 -t "$transactions" >"$T/pgbench.log" 2>&1 ||
             { cat "$T/pgbench.log" >&2; fail "pgbench"; }
-        # What each transaction adds to an account it adds to a teller and a branch, and notes.
+        # Each transaction adds the same to an account, a teller and a branch, and notes it.
         psql -XAtqc 'select count(*), sum(delta) = (select sum(abalance) from pgbench_accounts) and sum(delta)
             = (select sum(tbalance) from pgbench_tellers) and sum(delta) = (select sum(bbalance) from
             pgbench_branches) from pgbench_history' >"$T/sums"

@@ -69,10 +69,15 @@ int main(int argc, char **argv)
 	uint64_t operations = 0;
 	int64_t began_ns = now_ns(CLOCK_MONOTONIC), began_cpu_ns = now_ns(CLOCK_PROCESS_CPUTIME_ID);
 	OM_uint32 major, minor;
+	int is_sealed;
 
 	while (now_ns(CLOCK_MONOTONIC) - began_ns < length_ns) {
-		major = gss_wrap(&minor, context, 1, GSS_C_QOP_DEFAULT, &message, NULL, &sealed);
+		major = gss_wrap(&minor, context, 1, GSS_C_QOP_DEFAULT, &message, &is_sealed, &sealed);
 		check(major, minor, "gss_wrap");
+		if (!is_sealed) {
+			fprintf(stderr, "gss_seal: the context seals nothing\n");
+			return 1;
+		}
 		gss_release_buffer(&minor, &sealed);
 		operations++;
 	}

@@ -69,7 +69,7 @@ impl Target<'_> {
 }
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
-    if let Some(reason) = peer::missing() {
+    if let Some(reason) = peer::missing(None) {
         println!("\nnfs: SKIPPED, {reason}");
         return Ok(());
     }

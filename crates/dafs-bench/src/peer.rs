@@ -13,16 +13,22 @@ const LOAD_SOURCE: &str = include_str!("../peer/nfs3_load.c");
 
 pub(crate) const SEAL_SOURCE: &str = include_str!("../peer/gss_seal.c");
 
-/// The missing requirement of the comparison, in words, if any.
-pub(crate) fn missing() -> Option<String> {
+/// The need of a program that is built here: a header, and the package that has it.
+type Header = (&'static str, &'static str);
+
+const LIBNFS: Header = ("nfsc/libnfs-raw.h", "libnfs-dev");
+pub(crate) const GSSAPI: Header = ("gssapi/gssapi.h", "libkrb5-dev");
+
+/// The missing requirement of the comparison, in words, if any. `more` is needed besides.
+pub(crate) fn missing(more: Option<Header>) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("NFS-Ganesha opens files by handle, for which it must be root".to_owned());
     }
     let programs = ["ganesha.nfsd", "rpcbind", "cc", "ip"];
     let absent = programs.into_iter().find(|program| find(program).is_none());
-    let headers = [("nfsc/libnfs-raw.h", "libnfs-dev"), ("gssapi/gssapi.h", "libkrb5-dev")];
     let is_missing = |header: &str| !Path::new("/usr/include").join(header).exists();
-    let package = headers.into_iter().find(|(header, _)| is_missing(header));
+    let mut headers = [LIBNFS].into_iter().chain(more);
+    let package = headers.find(|(header, _)| is_missing(header));
     let missing = absent.or(package.map(|(_, package)| package))?;
     Some(format!("there is no {missing}; run: scripts/setup.sh bench"))
 }

@@ -75,7 +75,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         println!("\nfio: SKIPPED, {reason}");
         return Ok(());
     }
-    match peer::missing() {
+    match peer::missing(None) {
         None => peer::in_own_network(|| measure_inside(plan, report, true)),
         Some(reason) => {
             println!("\nfio through libnfs: SKIPPED, {reason}");

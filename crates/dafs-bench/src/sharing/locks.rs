@@ -43,7 +43,7 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     if rows(plan).is_empty() {
         return Ok(());
     }
-    if let Some(reason) = peer::missing() {
+    if let Some(reason) = peer::missing(None) {
         println!("\nlocks: SKIPPED, {reason}");
         return Ok(());
     }

@@ -1,5 +1,7 @@
 //! The transports alone: round trips and streams against a raw TCP socket and against memcpy.
 
+mod pages;
+
 use crate::child::{Process, announce, exit_with_parent};
 use crate::report::{Case, Report, Sample};
 use crate::{Plan, cpu, tcp};
@@ -11,6 +13,7 @@ use dafs_dat::{
     ProtectionDomain, RemoteBuffer, WorkStatus,
 };
 use dafs_mem::{Buffer, Site};
+use pages::{FETCH_DEPTH, READS_MAX};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +77,11 @@ struct Side {
 impl Side {
     fn new(kind: &str, poll: bool) -> Result<Self> {
         let mut adapter: Box<dyn Adapter> = match kind {
-            "iwarp" => Box::new(IwarpAdapter::new(IwarpConfig::default())?),
+            "iwarp" => Box::new(IwarpAdapter::new(IwarpConfig {
+                inbound_reads_max: READS_MAX,
+                outbound_reads_max: READS_MAX,
+                ..IwarpConfig::default()
+            })?),
             "shm" => Box::new(ShmAdapter::new(ShmConfig::default())?),
             _ => bail!("unknown transport {kind}"),
         };
@@ -136,7 +143,8 @@ pub(crate) fn serve(kind: &str, poll: bool) -> Result<()> {
     side.wait(|side, event| {
         match event {
             Event::ConnectRequest { request, .. } => {
-                let endpoint = side.adapter.accept(request, side.domain, &[])?;
+                let told = pages::encode(side.region.remote(0, LARGE as u32).context("outside")?);
+                let endpoint = side.adapter.accept(request, side.domain, &told)?;
                 for slot in 0..STREAM_DEPTH {
                     side.adapter.post_receive(endpoint, slot as u64, side.receive(slot))?;
                 }
@@ -227,7 +235,12 @@ fn run(
     Ok(operations)
 }
 
-fn remote(plan: &Plan, kind: &str, cpu: usize, poll: bool, ask: Ask) -> Result<Sample> {
+/// Starts the other side and connects to it. Returns its memory as well.
+fn connect(
+    kind: &str,
+    cpu: usize,
+    poll: bool,
+) -> Result<(Process, Side, EndpointId, RemoteBuffer)> {
     let process = Process::start(&["transport", kind, &cpu.to_string(), &poll.to_string()])?;
     let mut side = Side::new(kind, poll)?;
     let address = match kind {
@@ -235,11 +248,20 @@ fn remote(plan: &Plan, kind: &str, cpu: usize, poll: bool, ask: Ask) -> Result<S
         _ => Address::Tcp(process.address.parse()?),
     };
     let endpoint = side.adapter.connect(side.domain, &address, &[])?;
+    let mut memory = None;
     side.wait(|_, event| match event {
-        Event::Established { .. } => Ok(true),
+        Event::Established { private_data, .. } => {
+            memory = pages::decode(&private_data);
+            Ok(true)
+        }
         Event::ConnectFailed { error, .. } => Err(anyhow!("{error}")),
         _ => Ok(false),
     })?;
+    Ok((process, side, endpoint, memory.context("no memory to read")?))
+}
+
+fn remote(plan: &Plan, kind: &str, cpu: usize, poll: bool, ask: Ask) -> Result<Sample> {
+    let (process, mut side, endpoint, _) = connect(kind, cpu, poll)?;
     let (depth, bytes) = match ask {
         Ask::Reply(len) => (1, len),
         Ask::Write(len) | Ask::Read(len) => (STREAM_DEPTH, len),
@@ -270,10 +292,57 @@ fn memcpy(plan: &Plan) -> Result<Sample> {
     Sample::of(|| cpu::times(None), work)
 }
 
+#[derive(Clone, Copy)]
 enum Way {
     Memcpy,
-    Tcp { reply: usize, request: usize, depth: usize },
+    Pread,
+    CopyChecked,
+    Tcp {
+        reply: usize,
+        request: usize,
+        depth: usize,
+    },
     Dat(&'static str, Ask),
+    /// RDMA reads of pages by the client: their number at once, and whether an entry follows each.
+    Fetch(&'static str, (usize, bool)),
+}
+
+/// Name, floor, way.
+const LIST: [(&str, Option<&str>, Way); 24] = {
+    use Way::{CopyChecked, Dat, Fetch, Memcpy, Pread};
+    let tcp = Some("tcp 4 KiB");
+    let many = Some("tcp 4 KiB depth 32");
+    let copy = Some("memcpy 1 MiB");
+    [
+        ("tcp 64 B", None, tcp_way(SMALL, SMALL, 1)),
+        ("iwarp send 64 B", Some("tcp 64 B"), Dat("iwarp", Ask::Reply(SMALL))),
+        ("shm send 64 B", Some("tcp 64 B"), Dat("shm", Ask::Reply(SMALL))),
+        ("tcp 4 KiB", None, tcp_way(SMALL, PAGE, 1)),
+        ("iwarp send 4 KiB", tcp, Dat("iwarp", Ask::Reply(PAGE))),
+        ("shm send 4 KiB", tcp, Dat("shm", Ask::Reply(PAGE))),
+        ("tcp 4 KiB depth 32", None, tcp_way(SMALL, PAGE, FETCH_DEPTH)),
+        ("iwarp client reads 4 KiB", tcp, Fetch("iwarp", (1, false))),
+        ("iwarp client reads 4 KiB and entry", tcp, Fetch("iwarp", (1, true))),
+        ("iwarp client reads 4 KiB depth 32", many, Fetch("iwarp", (FETCH_DEPTH, false))),
+        ("iwarp client reads 4 KiB and entry depth 32", many, Fetch("iwarp", (FETCH_DEPTH, true))),
+        ("shm client reads 4 KiB", tcp, Fetch("shm", (1, false))),
+        ("shm client reads 4 KiB and entry", tcp, Fetch("shm", (1, true))),
+        ("shm client reads 4 KiB depth 32", many, Fetch("shm", (FETCH_DEPTH, false))),
+        ("shm client reads 4 KiB and entry depth 32", many, Fetch("shm", (FETCH_DEPTH, true))),
+        ("pread 4 KiB", None, Pread),
+        ("copy 4 KiB, check entry", Some("pread 4 KiB"), CopyChecked),
+        ("memcpy 1 MiB", None, Memcpy),
+        ("tcp stream in 1 MiB", None, tcp_way(SMALL, LARGE, STREAM_DEPTH)),
+        ("tcp stream out 1 MiB", None, tcp_way(LARGE, SMALL, 2)),
+        ("iwarp RDMA write 1 MiB", Some("tcp stream in 1 MiB"), Dat("iwarp", Ask::Write(LARGE))),
+        ("iwarp RDMA read 1 MiB", Some("tcp stream out 1 MiB"), Dat("iwarp", Ask::Read(LARGE))),
+        ("shm RDMA write 1 MiB", copy, Dat("shm", Ask::Write(LARGE))),
+        ("shm RDMA read 1 MiB", copy, Dat("shm", Ask::Read(LARGE))),
+    ]
+};
+
+const fn tcp_way(request: usize, reply: usize, depth: usize) -> Way {
+    Way::Tcp { reply, request, depth }
 }
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
@@ -281,57 +350,23 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     cpu::pin(0)?;
     let groups = [("poll", true), ("sleep", false)];
     for (wake, poll) in groups.into_iter().filter(|(wake, _)| wake.contains(&plan.wake)) {
-        let tcp = |request, reply, depth| Way::Tcp { reply, request, depth };
-        let mut list = vec![
-            (Case::new("tcp 64 B", None, None), tcp(SMALL, SMALL, 1)),
-            (
-                Case::new("iwarp send 64 B", Some("tcp 64 B"), None),
-                Way::Dat("iwarp", Ask::Reply(SMALL)),
-            ),
-            (
-                Case::new("shm send 64 B", Some("tcp 64 B"), None),
-                Way::Dat("shm", Ask::Reply(SMALL)),
-            ),
-            (Case::new("tcp 4 KiB", None, None), tcp(SMALL, PAGE, 1)),
-            (
-                Case::new("iwarp send 4 KiB", Some("tcp 4 KiB"), None),
-                Way::Dat("iwarp", Ask::Reply(PAGE)),
-            ),
-            (
-                Case::new("shm send 4 KiB", Some("tcp 4 KiB"), None),
-                Way::Dat("shm", Ask::Reply(PAGE)),
-            ),
-            (Case::new("memcpy 1 MiB", None, None), Way::Memcpy),
-            (Case::new("tcp stream in 1 MiB", None, None), tcp(SMALL, LARGE, STREAM_DEPTH)),
-            (Case::new("tcp stream out 1 MiB", None, None), tcp(LARGE, SMALL, 2)),
-            (
-                Case::new("iwarp RDMA write 1 MiB", Some("tcp stream in 1 MiB"), None),
-                Way::Dat("iwarp", Ask::Write(LARGE)),
-            ),
-            (
-                Case::new("iwarp RDMA read 1 MiB", Some("tcp stream out 1 MiB"), None),
-                Way::Dat("iwarp", Ask::Read(LARGE)),
-            ),
-            (
-                Case::new("shm RDMA write 1 MiB", Some("memcpy 1 MiB"), None),
-                Way::Dat("shm", Ask::Write(LARGE)),
-            ),
-            (
-                Case::new("shm RDMA read 1 MiB", Some("memcpy 1 MiB"), None),
-                Way::Dat("shm", Ask::Read(LARGE)),
-            ),
-        ];
+        let mut list: Vec<(Case, Way)> =
+            LIST.iter().map(|(name, floor, way)| (Case::new(*name, *floor, None), *way)).collect();
         list.retain(|(case, _)| case.name.contains(&plan.only));
         for _ in 0..plan.rounds {
             for (case, way) in &mut list {
                 let sample = match *way {
                     Way::Memcpy => memcpy(plan)?,
+                    Way::Pread => pages::pread(plan)?,
+                    Way::CopyChecked => pages::copy_checked(plan)?,
                     Way::Tcp { request, reply, depth } => {
                         tcp::measure(plan, cpu, poll, request, reply, depth)?
                     }
                     Way::Dat(kind, ask) => {
                         remote(plan, kind, cpu, poll, ask).with_context(|| case.name.clone())?
                     }
+                    Way::Fetch(kind, shape) => pages::fetched(plan, kind, cpu, poll, shape)
+                        .with_context(|| case.name.clone())?,
                 };
                 case.samples.push(sample);
             }
