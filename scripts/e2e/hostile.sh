@@ -111,7 +111,7 @@ descriptors() { { grep -sLE '^flags:.01[0-7]{7}$' "/proc/$server"/fdinfo/* || tr
 
 step "an honest host comes"
 declare -A honest=()
-for protocol in dafs nfs4 nfs3 arrivals; do
+for protocol in dafs nfs4 nfs3 arrivals idle; do
     "${at_good[@]}" python3 scripts/e2e/honest.py $protocol 198.51.100.1 20490 2049 $metrics \
         >"$work/$protocol" 2>"$work/$protocol.said" &
     honest[$protocol]=$!
@@ -169,7 +169,7 @@ flood() {
     cat "$work/$1"
     [[ $status == 0 ]] || fail "the flood was none"
     echo "during: memory $most_kib KiB, descriptors $most_descriptors"
-    python3 scripts/e2e/honest.py judge $is_long "$before" "$start" "$end" "$work"/{dafs,nfs4,nfs3,arrivals} ||
+    python3 scripts/e2e/honest.py judge $is_long "$before" "$start" "$end" "$work"/{dafs,nfs4,nfs3,arrivals,idle} ||
         complain "the honest host waited too long during the flood of $1"
     all_work
     # A minute, and then it is over. As before the flood, the least value counts.

@@ -9,8 +9,12 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
 
 MOUNT, OTHER, COUNT, COMMAND = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+# The listing goes on over all handovers, and ends after the last one.
+ENTRIES, FIRST_LISTED = 2000, 300
+LISTED_PER_HANDOVER = (ENTRIES - FIRST_LISTED) // (COUNT + 1)
 
 
 def is_free(path):
@@ -92,10 +96,10 @@ class Busy:
 
 
 def main():
-    for number in range(2000):
+    for number in range(ENTRIES):
         open(f"{MOUNT}/entry-{number:04}", "x").close()
     listing = os.scandir(MOUNT)
-    listed = [next(listing).name for _ in range(300)]
+    listed = [next(listing).name for _ in range(FIRST_LISTED)]
     nameless = os.open(f"{MOUNT}/nameless", os.O_CREAT | os.O_RDWR)
     os.write(nameless, b"without a name")
     os.unlink(f"{MOUNT}/nameless")
@@ -124,7 +128,7 @@ def main():
         assert os.pwrite(refused, b"x", turn) == 1
         assert not is_free(f"{OTHER}/locked") and not is_free(f"{OTHER}/shared"), "a lock is gone"
         assert not got.is_set()
-        listed += [next(listing).name for _ in range(100)]
+        listed += [next(listing).name for _ in range(LISTED_PER_HANDOVER)]
         print(f"handed over: {busy.turns}")
     busy.stop()
     fcntl.lockf(wanted, fcntl.LOCK_UN)
@@ -132,7 +136,7 @@ def main():
     assert not is_free(f"{OTHER}/wanted"), "who waited has not got the lock"
     listed += [entry.name for entry in listing]
     entries = [name for name in listed if name.startswith("entry-")]
-    assert sorted(entries) == [f"entry-{number:04}" for number in range(2000)], "the listing is not whole"
+    assert sorted(entries) == [f"entry-{number:04}" for number in range(ENTRIES)], "the listing is not whole"
     for file in (locked, shared, waiting, wanted):
         file.close()
     for name in ("locked", "shared", "wanted"):
@@ -143,4 +147,10 @@ def main():
     os.close(nameless)
 
 
-main()
+try:
+    main()
+except BaseException:
+    # The threads that are still busy do not keep the failure back.
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(1)
