@@ -34,7 +34,7 @@ struct dafs_job {
     size_t memory_bytes;
     int memory_is_ours; // To be freed by us, not by the library.
 
-    // What getevents() has fetched, for event().
+    // Events that getevents() has fetched, for event().
     dap_completion_t *completions;
     // Submitted since the last commit(); room for `depth`, as in `completions`.
     struct io_u **submitted;

@@ -9,10 +9,10 @@
 
 #include "engine.h"
 
-// What a file is filled with at a time.
+// Bytes with which a file is filled at a time.
 #define FILL_BYTES (1u << 20)
 
-// What the engine cannot do, or NULL.
+// The thing that the engine cannot do, or NULL.
 static const char *unsupported(struct thread_data *td)
 {
     if (td_trim(td) || td->o.trim_percentage)
@@ -224,7 +224,7 @@ int dafs_close_file(struct thread_data *td, struct fio_file *f)
 
     if (!open)
         return 0;
-    // What fio closes early it opens anew for its end_fsync, which would not know then what the server
+    // A file that fio closes early it opens anew for its end_fsync, which would not know then what the server
     // has lost of what was written by this open file.
     if (td->o.end_fsync && open->is_unsynced && !td->error)
         synced = dap_commit(open->file, 0, 0);

@@ -8,7 +8,7 @@
 # build and one without optional libraries.
 #
 # Invariants
-# * What is in the cache is complete: it gets its name when all is done.
+# * An entry of the cache is complete: it gets its name when all is done.
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 cache=${FIO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dafs-fio}

@@ -4,7 +4,7 @@
 # memory ends up in artifacts/TARGET/ and fails the run.
 #
 # To add a target: its body in ../crates/dafs-fuzz, src/bin/NAME.rs here, and a few small inputs in
-# seeds/NAME/, which the tests of dafs-fuzz replay. Nothing has to be changed here. What a run finds
+# seeds/NAME/, which the tests of dafs-fuzz replay. Nothing has to be changed here. A finding of a run
 # worth keeping is in corpus/NAME/ and is used by the next one; it is not checked in.
 #
 # To look into a finding: run.sh 0 builds; then target/HOST/release/NAME artifacts/NAME/FILE

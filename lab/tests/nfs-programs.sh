@@ -93,7 +93,7 @@ guest 1 "layouts=$layouts"'
     extract() { on_host tar --xattrs --xattrs-include=user.\* -C "$1" -xf /tmp/archive; }
     describe() {
         cd "$1"
-        # What a directory needs on disk is not a property of the tree.
+        # The space of a directory on disk is not a property of the tree.
         on_host find "$1" -mindepth 1 \( -type d -printf "%P %y %m %U %G %n %T@\n" \) -o \
             -printf "%P %y %m %U %G %n %s %l %T@\n" | sort
         on_host bash -c "cd $1; find . -print0 | sort -z | xargs -0 getfattr -h -d -m ^user\\\\."
@@ -152,7 +152,7 @@ for version in "${versions[@]}"; do
         rm -rf /mnt/a/fio
         mkdir /mnt/a/fio
         on_host fio --output=/tmp/said /tmp/out/jobs || { cat /tmp/said; false; }'
-    # What another machine reads has passed through the server.
+    # Data that another machine reads has passed through the server.
     guest 2 "umount /mnt/a 2>/dev/null || true; nfs_mount $version a"'
         on_host fio --output=/tmp/said --verify_only=1 /tmp/out/jobs || { cat /tmp/said; false; }
         umount /mnt/a'

@@ -29,7 +29,7 @@ LAYERS = {
     "ground": "#f5f5dc",
 }
 
-# The layer of each crate, and where it stands: column and row. What is not in the workspace is left out.
+# The layer of each crate, and where it stands: column and row. Other crates are left out.
 PLACES = {
     "dafs-python": ("fronts", 0.0, 0),
     "dafs-capi": ("fronts", 1.1, 0),

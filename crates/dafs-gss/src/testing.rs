@@ -5,7 +5,7 @@
 //! no clock and no random number, so a simulation repeats exactly.
 //!
 //! Invariants
-//! * Nobody without the secret establishes a context, or changes a token on its way.
+//! * No end without the secret establishes a context, or changes a token on its way.
 //! * Each context of an initiator has other keys, and so has each principal.
 
 use crate::mechanism::{

@@ -4,7 +4,7 @@
 //! * AUTH_NONE and AUTH_SYS decide nothing but the flavour that an export has to accept: the caller is the
 //!   user of the certificate, or nobody.
 //! * The handshake has looked the user up. If nothing is known of it, the connection ends, and the next handshake
-//!   looks it up again. What was found long ago still counts, and is looked up again meanwhile.
+//!   looks it up again. An old finding still counts, and is looked up again meanwhile.
 
 use crate::admission::CallerIdentity;
 use dafs_rpc::Credential;

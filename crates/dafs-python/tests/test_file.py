@@ -287,7 +287,7 @@ def test_a_handler_may_use_the_file_that_it_has_interrupted(server, folder):
         with dafs.connect(server.url, transport="iwarp") as client:
             with client.open(name(folder, "own"), "rb", buffering=0) as file, stopped(server):
                 signal.setitimer(signal.ITIMER_REAL, 0.3)
-                # What waits for the file's lock, and not for the server, would never end.
+                # A call that waits for the file's lock, and not for the server, would never end.
                 faulthandler.dump_traceback_later(60, exit=True)
                 assert file.read(7) == b"content"
                 file.seek(0)

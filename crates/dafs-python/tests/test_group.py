@@ -517,7 +517,7 @@ def test_nobody_waits_for_a_group_that_is_dropped(server, client, blocks):
         if isinstance(target, bytearray):
             with pytest.raises(BufferError):
                 target.append(1)
-    # What is over is noticed with the next group.
+    # The end is noticed with the next group.
     until = time.monotonic() + 30
     while bytes(memoryview(target)[:65536]) != data[:65536]:
         assert time.monotonic() < until

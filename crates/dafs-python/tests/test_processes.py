@@ -36,7 +36,7 @@ def in_child(work):
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        # Who waits for what never comes is ended.
+        # A process that waits for something that never comes is ended.
         signal.alarm(60)
         try:
             text = repr(work())

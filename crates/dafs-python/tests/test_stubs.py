@@ -107,7 +107,7 @@ def test_a_checker_of_types_understands_them(tmp_path):
         capture_output=True, text=True, env={"MYPYPATH": str(stubs.parent)},
     )
     complaints = [line for line in checked.stdout.splitlines() if "error:" in line]
-    # What fsspec does not tell of itself is not ours to tell.
+    # Types that fsspec does not have are not ours to tell.
     complaints = [line for line in complaints if "fsspec" not in line or "program.py" in line]
     assert len(complaints) == 1, checked.stdout + checked.stderr
     assert 'variable has type "int"' in complaints[0]

@@ -24,7 +24,7 @@
 
 #define RECORD_BYTES 64
 
-/* What measurements write at once, and how far what they look for is apart. */
+/* The bytes that measurements write at once, and the distance of those that they look for. */
 #define LARGE_BYTES (2 << 20)
 #define STAMP_BYTES 8192
 
@@ -467,7 +467,7 @@ static void churn(char **args)
     printf("%d rounds, the slowest took %.0f ms, %d answers lost\n", i, longest * 1e3, again);
 }
 
-/* What is written for measurements: of every 8 KiB the first bytes are their place and what file it is. */
+/* Data for measurements: of every 8 KiB the first bytes are their place and what file it is. */
 static void stamp(uint64_t *block, size_t length, uint64_t offset, uint64_t file)
 {
     for (size_t at = 0; at < length; at += STAMP_BYTES) {

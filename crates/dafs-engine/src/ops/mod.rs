@@ -3,7 +3,7 @@
 //! Invariants
 //! * Operations use methods of their [`Context`] alone. Its fields are open to the engine only,
 //!   except for the time.
-//! * What moves data sees [`Transfers`](crate::engine::transfers::Transfers) and no more.
+//! * Code that moves data sees [`Transfers`](crate::engine::transfers::Transfers) and no more.
 
 pub(crate) mod append;
 pub(crate) mod attr;

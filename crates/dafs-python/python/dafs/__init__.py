@@ -59,7 +59,7 @@ __all__ = [
     "within",
 ]
 
-# What a buffered file fetches at a time, in bytes.
+# Bytes that a buffered file fetches at a time.
 BUFFER_BYTES = 1 << 18
 
 # With these errors a server says that nothing can be at a path.

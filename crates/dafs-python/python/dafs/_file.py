@@ -2,9 +2,9 @@
 
 Invariants
 * A forked child waits for no lock of a file that its parent had open.
-* What is appended through `File.write` is never appended twice: once nobody knows whether it was done,
+* Data appended through `File.write` is never appended twice: once nobody knows whether it was done,
   nothing more is written to that file, also not by a buffer that tries again when it is closed.
-* What a signal's handler raises in an append leaves it in doubt, wherever it comes: from the moment it is
+* An exception of a signal's handler in an append leaves it in doubt, wherever it comes: from the moment it is
   begun until the one in which `File.write` returns.
 """
 
@@ -20,7 +20,7 @@ from . import _dafs
 # Appends up to this need not ask the server how long they may be. In bytes.
 _APPEND_BYTES_SURE = 1 << 16
 
-# What is rather copied than asked for with one request more. In bytes.
+# Bytes that are rather copied than asked for with one request more.
 _COPY_BYTES_MAX = 1 << 16
 
 # Asked for where a file says that there is nothing, in bytes.
@@ -92,8 +92,8 @@ class Batch:
     def run(self):
         """Sends all and waits; returns a `Completion` for each, in the order in which they were added.
 
-        Fewer bytes than asked for are read at the end of a file; fewer may be written, too. What was
-        written is stable after `File.commit`.
+        Fewer bytes than asked for are read at the end of a file; fewer may be written, too. Written
+        bytes are stable after `File.commit`.
         """
         return self._batch.run()
 
@@ -177,7 +177,7 @@ class File(io.RawIOBase):
     def _own_lock(self):
         if self._born != _forks:
             # Another thread of the parent may have had the lock, and nobody would release it here.
-            # What the parent has opened says so by itself.
+            # A file that the parent has opened says so by itself.
             self._file.stat()
         return self._lock
 

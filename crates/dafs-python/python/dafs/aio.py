@@ -139,7 +139,7 @@ class Group:
             try:
                 operation = start(file, *arguments, future)
                 if not self._scheduled:
-                    # What this turn of the loop submits is sent together at its end.
+                    # All that this turn of the loop submits is sent together at its end.
                     self._scheduled = True
                     loop.call_soon(self._drain)
                 return await future

@@ -28,7 +28,7 @@ _KINDS = {_stat.S_IFDIR: "directory", _stat.S_IFREG: "file", _stat.S_IFLNK: "lin
 # The server lists such a name and does not lead into it: another file system is mounted there.
 _MOUNT_POINT = "mount point"
 
-# What is copied at a time, in bytes.
+# Bytes that are copied at a time.
 _COPY_BYTES = 1 << 22
 
 # Symbolic links followed from one path.
@@ -267,7 +267,7 @@ class DafsFileSystem(AbstractFileSystem):
                 entries = self.client.scandir(path, follow_symlinks=False)
                 entries = [(f"{path.rstrip('/')}/{entry.name}", entry.stat) for entry in entries]
             except NotADirectoryError:
-                # Somebody has put something else there meanwhile.
+                # Another client has put something else there meanwhile.
                 entries = []
             for below, stat in entries:
                 if not self._is_directory(below, stat):
@@ -371,7 +371,7 @@ class DafsFileSystem(AbstractFileSystem):
     # Content.
 
     def _made(self, path, mode, buffering):
-        """An open file. What is missing above it is made first if it is to be written."""
+        """An open file. Missing directories above it are made first if it is to be written."""
         try:
             return self.client.open(_asked(path), mode, buffering)
         except FileNotFoundError:

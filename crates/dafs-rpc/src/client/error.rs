@@ -40,7 +40,7 @@ pub enum CallError {
     /// The request is invalid.
     #[error("the request cannot be sent: {0}")]
     Request(&'static str),
-    /// The reply is not protected with the keys of the call's security context. Somebody may have
+    /// The reply is not protected with the keys of the call's security context. A party may have
     /// changed it on its way. The server may have executed the call.
     #[error(
         "the answer was not made with the keys of the security context: somebody may have changed it \

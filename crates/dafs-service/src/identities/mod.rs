@@ -3,9 +3,9 @@
 //! Invariants
 //! * Reactors never ask the database: [`Identities::known`] returns what an earlier
 //!   [`Identities::resolve`] on another thread has found.
-//! * A lookup that failed is not "no such user" and not "no groups". What was known stays, and a
+//! * A lookup that failed is not "no such user" and not "no groups". A known answer stays, and a
 //!   principal that was not known is refused.
-//! * What was found by rules that were replaced is never kept.
+//! * A finding by rules that were replaced is never kept.
 //! * The number of kept principals is bounded. Those that were used longest ago make room.
 
 mod directory;

@@ -4,7 +4,7 @@
 //! Invariants
 //! * Reactors never ask the database: [`OwnerNames::name`] and [`OwnerNames::number`] return what an
 //!   earlier [`OwnerNames::resolve`] on another thread has found.
-//! * A lookup that failed is not "no such user". What was known stays, and what was not known is
+//! * A lookup that failed is not "no such user". A known answer stays, and an unknown one is
 //!   asked again soon.
 //! * The kept answers are bounded. Those that were used longest ago make room, so texts of hostile
 //!   clients take no more memory than others.
@@ -181,7 +181,7 @@ impl OwnerNames {
         }
     }
 
-    /// Notes a failure without asking the database. What was known stays.
+    /// Notes a failure without asking the database. A known answer stays.
     pub fn give_up(&self, query: OwnerQuery, now_ns: u64) {
         let failed = std::io::ErrorKind::TimedOut;
         match query {

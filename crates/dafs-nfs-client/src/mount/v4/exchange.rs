@@ -145,7 +145,7 @@ impl Exchange {
 }
 
 /// The call was not carried out, or is in doubt. `is_forgeable` is true if it was sent under
-/// RPCSEC_GSS: a verifier covers no status. Somebody on the way may have put the refusal in the place
+/// RPCSEC_GSS: a verifier covers no status. A party on the way may have put the refusal in the place
 /// of the answer, and a slot that is numbered again would get that answer for another request.
 fn refused(
     session: &Session,

@@ -83,6 +83,6 @@ pub trait InitiatorKeys: Send + Sync + Debug {
     ///
     /// # Errors
     /// When `token` is not an encrypted token of this context; one with integrity alone is none.
-    /// It may have any length and content. What was passed to `write` means nothing then.
+    /// It may have any length and content. The bytes passed to `write` mean nothing then.
     fn open(&self, token: &[u8], write: &mut dyn FnMut(&[u8])) -> Result<(), BadToken>;
 }

@@ -1,7 +1,7 @@
 //! A call as a transport sends it, and what is kept of it for another transmission.
 //!
 //! Invariants
-//! * What a transport gets is protected already; it adds the header, for which it knows the XID.
+//! * A transport gets protected messages; it adds the header, for which it knows the XID.
 //! * Under a service that protects the bodies all data lies in the message (RFC 8166 section 8.1).
 
 use super::initiator::Initiator;

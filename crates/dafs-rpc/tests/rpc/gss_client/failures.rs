@@ -123,7 +123,7 @@ fn no_more_calls_are_unanswered_than_the_window_allows() {
         peer.establish(WINDOW);
         for _ in 0..15 {
             let calls: Vec<_> = (0..WINDOW / 2).map(|_| peer.receive()).collect();
-            // Numbers come in order. What would be too much may not have come yet.
+            // Numbers come in order. A number that would be too high may not have come yet.
             assert!(calls.windows(2).all(|pair| pair[0].1 + 1 == pair[1].1));
             peer.stream.set_nonblocking(true).unwrap();
             let more = peer.stream.peek(&mut [0]).map_err(|error| error.kind());
