@@ -37,6 +37,7 @@ mod guards;
 mod handle;
 mod hosts;
 mod identities;
+mod importance;
 mod index;
 mod layout;
 mod lock;
@@ -79,6 +80,9 @@ pub use hosts::{FairQueue, Host, HostUse, Shared, has_share, least_to_lose, netw
 pub use identities::{
     Directory, Identities, Known, LocalDirectory, LocalUser, LookupFailed, Mapped, OwnerAnswer,
     OwnerKind, OwnerNames, OwnerQuery, Pattern, Rule, Rules, UserOf,
+};
+pub use importance::{
+    Claim, ClientPattern, Importance, ImportanceRule, Level, SessionFrom, Weight, divide,
 };
 pub use layout::{
     DeviceUse, DeviceWithTicket, IoCount, LayoutGranted, LayoutMode, LayoutRequest, Layouts, Ticket,
@@ -210,6 +214,8 @@ pub struct Service {
     pub opens: Opens,
     /// The replies of sessions that have ended.
     pub replies: Replies,
+    /// The weights of sessions.
+    pub importance: Importance,
     /// Changes whose replies survive a crash.
     pub durable: Arc<Durable>,
     /// Held while an operation removes or replaces a name in a directory. Opens and I/O do not take
@@ -320,6 +326,7 @@ impl Service {
             stateless_client: Client::stateless(b""),
             fences,
             replies: Replies::new(clients.clone(), durable.clone()),
+            importance: Importance::default(),
             durable,
             exports,
             clients,
