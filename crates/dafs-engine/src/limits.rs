@@ -15,8 +15,8 @@ pub struct SessionLimits {
     pub credits_initial: u16,
     /// The most credits of one session.
     pub credits_per_session_max: u16,
-    /// Credits of all sessions of one reactor. Above it no session gets more, and idle credits are
-    /// withdrawn.
+    /// Credits of all sessions of one transport of a reactor. When the last eighth is in use, sessions
+    /// share the others by their weights.
     pub credits_total_max: usize,
     /// Longest request, in bytes.
     pub request_bytes_max: u32,
@@ -54,6 +54,13 @@ impl Default for SessionLimits {
         }
     }
 }
+
+/// The reciprocal of the part of a transport's credits that is left to sessions that grow while
+/// others have not given theirs back yet.
+pub(crate) const CREDITS_RESERVED_SHARE: usize = 8;
+
+/// The time after which the shares of scarce credits are computed again, because wishes change.
+pub(crate) const CREDITS_SHARED_TIME: Duration = Duration::from_millis(50);
 
 /// Bytes of the first message of a connection (DAFS 4.3).
 pub(crate) const FIRST_MESSAGE_BYTES: u32 = 4096;

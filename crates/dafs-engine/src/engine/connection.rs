@@ -7,6 +7,7 @@
 
 use super::back::Back;
 use super::chain::Chains;
+use super::shares::Weighed;
 use crate::auth::Admission;
 use crate::gss::PartialContext;
 use crate::limits::SessionLimits;
@@ -17,7 +18,8 @@ use dafs_dat::{Adapter, EndpointId, Instant, PeerInfo};
 use dafs_service::TransportSecurity;
 use dafs_service::durable::LoggedChange;
 use dafs_service::{
-    Client, ClientKey, OpenState, Owner, SessionProof, SessionReplies, StateId, Ticket,
+    Claim, Client, ClientKey, Level, OpenState, Owner, SessionProof, SessionReplies, StateId,
+    Ticket, Weight,
 };
 use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
 use rustc_hash::FxHashMap;
@@ -68,6 +70,8 @@ pub(super) struct Connection {
     pub(super) order: ByteOrder,
     pub(super) receives: Receives,
     pub(super) credits: Credits,
+    /// The importance of its session.
+    pub(super) weighed: Weighed,
     pub(super) streams: Streams,
     pub(super) chains: Chains,
     /// Logged changes of requests in progress, by stream.
@@ -136,20 +140,25 @@ pub(super) struct Credits {
 }
 
 impl Credits {
-    /// Returns the credits to aim at with the next reply. `room` is the number that all sessions
-    /// together may still get. `pressure` means that it is nearly used up.
-    pub(super) fn target(&self, limits: &SessionLimits, room: usize, pressure: bool) -> u16 {
+    /// Returns the claim of a session of this weight.
+    pub(super) fn claim(&self, limits: &SessionLimits, weight: Weight) -> Claim {
         let initial = limits.credits_initial.max(1);
         let wish = if self.desired == 0 { self.nreq.max(initial) } else { self.desired };
-        let wish = wish.clamp(1, limits.credits_per_session_max);
-        if pressure {
-            return wish.min(initial).min(self.nreq).max(1);
-        }
-        if wish <= self.nreq {
-            return wish;
+        let wanted = wish.clamp(1, limits.credits_per_session_max);
+        Claim { weight, least: 1, wanted: wanted.into() }
+    }
+
+    /// Returns the credits to aim at with the next reply of a session with this claim. `room` is the
+    /// number that all sessions together may still get. There is a `level` while they want more than
+    /// there is.
+    pub(super) fn target(&self, claim: &Claim, room: usize, level: Option<Level>) -> u16 {
+        let goal = level.map_or(claim.wanted, |level| level.part(claim));
+        let goal = u16::try_from(goal).unwrap_or(u16::MAX);
+        if goal <= self.nreq {
+            return goal;
         }
         // Doubling lets a busy client grow within a few replies, and a noisy one not at once.
-        let step = self.nreq.saturating_mul(2).min(wish);
+        let step = self.nreq.saturating_mul(2).min(goal);
         let room = u16::try_from(room).unwrap_or(u16::MAX);
         step.min(self.nreq.saturating_add(room)).max(1)
     }
@@ -264,6 +273,7 @@ impl Connection {
             order: ByteOrder::NATIVE,
             receives: Receives::default(),
             credits: Credits { nreq: 1, ..Credits::default() },
+            weighed: Weighed::default(),
             streams,
             chains: Chains::default(),
             ops: FxHashMap::default(),
@@ -406,9 +416,14 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_service::divide;
 
     fn limits() -> SessionLimits {
         SessionLimits { credits_initial: 8, credits_per_session_max: 64, ..Default::default() }
+    }
+
+    fn target(credits: Credits, room: usize, level: Option<Level>) -> u16 {
+        credits.target(&credits.claim(&limits(), Weight::default()), room, level)
     }
 
     fn credits(nreq: u16, desired: u16) -> Credits {
@@ -417,13 +432,25 @@ mod tests {
 
     #[test]
     fn credits_rise_on_demand_and_fall_when_returned() {
-        assert_eq!(credits(8, 0).target(&limits(), 100, false), 8);
-        assert_eq!(credits(8, 50).target(&limits(), 100, false), 16);
-        assert_eq!(credits(8, 50).target(&limits(), 3, false), 11);
-        assert_eq!(credits(60, 500).target(&limits(), 100, false), 64);
-        assert_eq!(credits(60, 4).target(&limits(), 100, false), 4);
-        assert_eq!(credits(60, 60).target(&limits(), 0, true), 8);
-        assert_eq!(credits(2, 60).target(&limits(), 0, true), 2);
+        assert_eq!(target(credits(8, 0), 100, None), 8);
+        assert_eq!(target(credits(8, 50), 100, None), 16);
+        assert_eq!(target(credits(8, 50), 3, None), 11);
+        assert_eq!(target(credits(60, 500), 100, None), 64);
+        assert_eq!(target(credits(60, 4), 100, None), 4);
+    }
+
+    #[test]
+    fn scarce_credits_fall_and_rise_to_the_share() {
+        let claims = [credits(60, 60); 3].map(|it| it.claim(&limits(), Weight::default()));
+        let level = divide(60, &claims);
+        assert!(level.is_some());
+        assert_eq!(target(credits(60, 60), 0, level), 20);
+        assert_eq!(target(credits(2, 60), 100, level), 4);
+        assert_eq!(target(credits(16, 60), 100, level), 20);
+        assert_eq!(target(credits(16, 60), 1, level), 17);
+        assert_eq!(target(credits(60, 5), 0, level), 5);
+        // One credit is left to everybody.
+        assert_eq!(target(credits(60, 60), 0, divide(0, &claims)), 1);
     }
 
     #[test]

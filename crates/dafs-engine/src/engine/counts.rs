@@ -17,6 +17,14 @@ pub struct EngineCounts {
     pub chunks: usize,
     /// Credits granted.
     pub credits: usize,
+    /// Transports of reactors whose sessions want more credits than there are.
+    pub credits_short: usize,
+    /// Credits above the shares of their sessions, which these are asked to give back.
+    pub credits_owed: usize,
+    /// Sessions with more than the default weight.
+    pub important_sessions: usize,
+    /// Credits of these sessions.
+    pub important_credits: usize,
 }
 
 impl Sum for EngineCounts {
@@ -28,6 +36,10 @@ impl Sum for EngineCounts {
             replies: sum.replies + counts.replies,
             chunks: sum.chunks + counts.chunks,
             credits: sum.credits + counts.credits,
+            credits_short: sum.credits_short + counts.credits_short,
+            credits_owed: sum.credits_owed + counts.credits_owed,
+            important_sessions: sum.important_sessions + counts.important_sessions,
+            important_credits: sum.important_credits + counts.important_credits,
         })
     }
 }

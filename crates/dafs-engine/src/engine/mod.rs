@@ -30,6 +30,7 @@ mod reply;
 pub(crate) mod request;
 mod resume;
 pub(crate) mod session_ops;
+mod shares;
 pub(crate) mod staging;
 mod survey;
 mod ticker;
@@ -61,6 +62,7 @@ use drain::{DrainRequests, UnderWay};
 use memory::{Replies, ReplySlot};
 use request::Context;
 use rustc_hash::FxHashMap;
+use shares::CreditShares;
 use staging::Staging;
 use std::io;
 use std::sync::Arc;
@@ -142,6 +144,8 @@ pub(crate) struct Link {
     batches_due: FxHashMap<EndpointId, Instant>,
     /// Credits of all connections.
     credits: usize,
+    /// Their division while they are scarce.
+    shares: CreditShares,
 }
 
 /// Stands for a chunk's number while another piece of the same chunk is still being sent.
@@ -205,6 +209,7 @@ impl Engine {
                 listed: 0,
                 batches_due: FxHashMap::default(),
                 credits: 0,
+                shares: CreditShares::default(),
             };
             Port { link, quiet_turns: 0, asleep: false, connections: FxHashMap::default() }
         };
@@ -251,8 +256,17 @@ impl Engine {
         let mut counts = EngineCounts { pending: self.pending.len(), ..EngineCounts::default() };
         for port in &self.ports {
             counts.connections += port.connections.len();
+            let level = port.link.shares.level;
+            counts.credits_short += usize::from(level.is_some());
             let ready = |connection: &&Connection| connection.phase == Phase::Ready;
-            counts.sessions += port.connections.values().filter(ready).count();
+            for connection in port.connections.values().filter(ready) {
+                counts.sessions += 1;
+                counts.credits_owed += usize::from(connection.owed(&self.shared.limits, level));
+                if connection.weighed.weight.is_raised() {
+                    counts.important_sessions += 1;
+                    counts.important_credits += usize::from(connection.credits.nreq);
+                }
+            }
             counts.replies += port.link.replies.in_use();
             counts.chunks += port.link.staging.in_use();
             counts.credits += port.link.credits;
@@ -263,6 +277,7 @@ impl Engine {
     /// Handles all pending events. Returns true when there were any.
     pub fn turn(&mut self, now: Instant) -> bool {
         let mut busy = false;
+        self.share_credits(now);
         self.turns = self.turns.wrapping_add(1);
         let skip = self.ports.len() > 1 && !self.turns.is_multiple_of(QUIET_STRIDE);
         for index in 0..self.ports.len() {
@@ -584,6 +599,7 @@ impl Engine {
         }
         let Some(mut connection) = connections.remove_and_shrink(&endpoint) else { return };
         link.credits -= usize::from(connection.credits.nreq);
+        link.shares.is_stale = true;
         connection.receives.release(&mut *link.adapter);
         // All posted work has been reported, except for losses by a panic here or in the transport.
         link.staging.reclaim(&mut *link.adapter, &connection.owner);
@@ -611,6 +627,7 @@ impl Engine {
             link.staging.trim(&mut *link.adapter);
             link.replies.trim(&mut *link.adapter);
             for connection in connections.values_mut().filter(|connection| !connection.ended) {
+                connection.weigh(&self.shared.service.importance);
                 let late = match connection.phase {
                     Phase::New | Phase::Unproven => now.since(connection.opened_at) > handshake,
                     Phase::Bound => {

@@ -135,14 +135,17 @@ impl Context<'_> {
     fn target(&self, call: &Call) -> u16 {
         let limits = &self.shared.limits;
         let room = limits.credits_total_max.saturating_sub(self.link.credits);
-        let pressure = room < limits.credits_total_max / 8;
         let agreed = |session: &Session| session.options.max_requests as u16;
         match (self.connection.phase, &self.connection.session) {
             // The reply that begins a session grants the negotiated credits.
             (Phase::Unproven | Phase::Ready, Some(session)) if is_connect(call.procedure) => {
                 agreed(session)
             }
-            (Phase::Ready, _) => self.connection.credits.target(limits, room, pressure),
+            (Phase::Ready, _) => {
+                let credits = &self.connection.credits;
+                let claim = credits.claim(limits, self.connection.weighed.weight);
+                credits.target(&claim, room, self.link.shares.level)
+            }
             _ => self.connection.credits.nreq,
         }
     }

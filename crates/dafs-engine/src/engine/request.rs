@@ -130,7 +130,9 @@ impl Context<'_> {
             Mail::Settled => {}
             Mail::Start(id) => batch::start_now(self, id),
             Mail::Survey(answer) => {
-                let facts = self.connection.facts(self.link.adapter.name(), self.now);
+                self.connection.weigh(&self.shared.service.importance);
+                let share = self.connection.share(&self.shared.limits, self.link.shares.level);
+                let facts = self.connection.facts(self.link.adapter.name(), share, self.now);
                 // The receiver may be gone.
                 let _ = facts.map(|facts| answer.send(facts));
             }

@@ -24,8 +24,8 @@ use dafs_wire::dafs::{
     ClientConnectAuth, ClientConnectAuthReply, ClientConnectReply, ConnectBind, ConnectBindReply,
     Procedure, Reply, Request, SessionId, SessionOptions, Status,
 };
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 /// Handles the message that begins a connection.
 pub(super) fn first_request(cx: &mut Context<'_>, call: &Call, request: &Request<'_>) -> Done {
@@ -364,10 +364,10 @@ fn client_registered(
         address: Address::new(cx.inbox, cx.port, cx.connection.endpoint),
     };
     cx.shared.registry.add_session(id, entry);
-    let front: Weak<BackFront> = Arc::downgrade(cx.front);
-    registered.client.set_front(front);
+    registered.client.set_front(Arc::<BackFront>::downgrade(cx.front));
     cx.connection.establish(Phase::Ready);
     cx.connection.proofs = 0;
+    cx.begin_share();
     let auth = auth_result(&admission);
     tracing::debug!(peer = %cx.connection.peer, trusted, "session ready");
     if call.procedure == Some(Procedure::ClientConnectAuth) {

@@ -31,6 +31,10 @@ pub struct SessionFacts {
     pub age_seconds: u64,
     /// Requests that the client may have outstanding.
     pub credits: u16,
+    /// The weight of the session, 1 to 10,000.
+    pub weight: u32,
+    /// The credits that its weight gives it, while sessions want more than there are.
+    pub share: Option<u16>,
     /// Requests that have arrived and are not answered.
     pub in_flight: u16,
     /// Cached replies, if the session caches any: their number, and their bytes.
@@ -64,6 +68,7 @@ impl Connection {
     pub(super) fn facts(
         &self,
         transport: &'static str,
+        share: Option<u16>,
         now: dafs_dat::Instant,
     ) -> Option<SessionFacts> {
         let session = self.session.as_ref()?;
@@ -78,6 +83,8 @@ impl Connection {
             checksums: session.options.use_checksums,
             age_seconds: now.since(self.opened_at).as_secs(),
             credits: self.credits.nreq,
+            weight: self.weighed.weight.get(),
+            share,
             in_flight: self.credits.in_hand,
             replies: replies.map(|replies| (replies.len(), replies.len_bytes())),
         })

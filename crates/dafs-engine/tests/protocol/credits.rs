@@ -2,7 +2,9 @@
 
 use crate::common::*;
 use dafs_engine::SessionLimits;
+use dafs_service::{ImportanceRule, Weight};
 use dafs_wire::dafs::{self, Request, RequestHeader, SessionOptions, Status};
+use std::time::Duration;
 
 /// Checks that credits equal posted receives and requests in progress, at both ends.
 fn check(world: &World, client: usize, in_hand: usize) {
@@ -86,6 +88,107 @@ fn pressure_withdraws_credits_one_per_reply() {
     }
     assert!(world.counts().credits <= 64);
     assert!(last < most, "something was given back");
+    world.end();
+}
+
+/// A rule for the clients whose names match.
+fn rule(client: &str, weight: u32) -> ImportanceRule {
+    let (client, weight) = (client.parse().ok(), Weight::new(weight).unwrap());
+    ImportanceRule { user: None, network: None, client, weight }
+}
+
+/// Has each client use all of its credits at once, many times. All requests are answered.
+fn load(world: &mut World, clients: &[usize]) {
+    for _ in 0..100 {
+        // Wishes count from the next division on.
+        world.pass(Duration::from_millis(10));
+        let mut posted = Vec::new();
+        for &client in clients {
+            world.clients[client].desired = 100;
+            for _ in 0..world.clients[client].credits {
+                posted.push((client, world.clients[client].post(&Request::Null)));
+            }
+        }
+        for (client, stream) in posted {
+            assert_eq!(world.wait(client, stream).unwrap().status(), Status::Ok);
+        }
+    }
+    world.settle();
+    assert!(world.counts().credits <= CREDITS);
+}
+
+/// Credits of the transport in these tests. Sessions share seven eighths of them by their weights.
+const CREDITS: usize = 128;
+
+/// Makes a world with few credits, and sessions of clients with these names, each on its own host.
+fn crowd(names: &[&str]) -> (World, Vec<usize>) {
+    let limits = SessionLimits { credits_total_max: CREDITS, ..SessionLimits::default() };
+    let mut world = World::new(Setup { limits, ..Setup::default() });
+    let sessions = (2..).zip(names).map(|(host, name)| world.session(host, name)).collect();
+    (world, sessions)
+}
+
+fn credits(world: &World, clients: &[usize]) -> Vec<u16> {
+    clients.iter().map(|&client| world.clients[client].credits).collect()
+}
+
+/// Sessions of both kinds want more credits than there are, all the time.
+#[test]
+fn important_sessions_keep_their_credits_and_others_give_theirs_back() {
+    let (mut world, mut all) = crowd(&["batch 1", "batch 2", "batch 3"]);
+    world.service.importance.replace_rules(vec![rule("db*", 1000)]);
+    load(&mut world, &all);
+    let before = credits(&world, &all);
+    assert!(before.iter().all(|credits| (36..=38).contains(credits)), "{before:?}");
+    assert_eq!(world.counts().important_sessions, 0);
+    // One that begins when all credits are taken gets its share.
+    let important = world.session(9, "db 1");
+    all.push(important);
+    load(&mut world, &all);
+    assert_eq!(credits(&world, &all), [8, 8, 8, 88]);
+    let counts = world.counts();
+    assert_eq!((counts.credits_short, counts.credits_owed), (1, 0));
+    assert_eq!((counts.important_sessions, counts.important_credits), (1, 88));
+    load(&mut world, &all);
+    assert_eq!(credits(&world, &all), [8, 8, 8, 88], "it keeps them");
+    // Others get what it does not want.
+    world.clients[important].desired = 4;
+    for _ in 0..100 {
+        world.status(important, &Request::Null);
+    }
+    load(&mut world, &all[..3]);
+    assert_eq!(credits(&world, &all), [36, 36, 36, 4]);
+    world.end();
+}
+
+#[test]
+fn changed_rules_move_credits_between_sessions() {
+    let (mut world, all) = crowd(&["a", "b"]);
+    load(&mut world, &all);
+    assert_eq!(credits(&world, &all), [56, 56]);
+    for (a, b, expected) in [(300, 100, [84, 28]), (100, 300, [28, 84]), (100, 100, [56, 56])] {
+        world.service.importance.replace_rules(vec![rule("a", a), rule("b", b)]);
+        load(&mut world, &all);
+        assert_eq!(credits(&world, &all), expected);
+    }
+    world.end();
+}
+
+#[test]
+fn the_greatest_weight_leaves_every_session_a_credit() {
+    let (mut world, all) = crowd(&["low 1", "low 2", "high"]);
+    world.service.importance.replace_rules(vec![rule("low*", 1), rule("high", Weight::MAX)]);
+    load(&mut world, &all);
+    load(&mut world, &all);
+    let [low, other, high] = credits(&world, &all)[..] else { panic!("three sessions") };
+    assert_eq!((low, other), (6, 6), "the rest of what the important one can use");
+    assert_eq!(high, 100);
+    let more: Vec<usize> = (20..26).map(|host| world.session(host, "high")).collect();
+    let all = [all, more].concat();
+    load(&mut world, &all);
+    load(&mut world, &all);
+    assert_eq!(credits(&world, &all)[..2], [1, 1]);
+    assert_eq!(world.status(all[0], &Request::Null), Status::Ok);
     world.end();
 }
 
