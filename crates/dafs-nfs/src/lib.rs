@@ -26,4 +26,4 @@ mod wire_handle;
 pub use admission::{Admission, CallerIdentity, Origin};
 pub use gss::NfsGss;
 pub use handler::NfsHandler;
-pub use shared::{NfsCounts, NfsOptions, NfsShared};
+pub use shared::{NfsCounts, NfsOptions, NfsSessionFacts, NfsShared};

@@ -19,11 +19,18 @@ pub const RESPONSE_BYTES_MAX: u32 = TRANSFER_BYTES_MAX + 16 * 1024;
 pub const RESPONSE_CACHED_BYTES_MAX: u32 = 8 * 1024;
 
 /// Bytes of cached replies of all sessions together. Beyond it a session that holds more than its
-/// share is asked to use fewer slots, and drops a reply for each new one.
+/// share, by its weight, is asked to use fewer slots, and drops a reply for each new one.
 pub const REPLY_CACHE_BYTES_MAX: usize = 256 << 20;
 
 /// Bytes of cached replies that every session may hold.
 pub const REPLY_CACHE_SHARE_BYTES: usize = 8 * 1024;
+
+/// The reciprocal of the part of [`REPLY_CACHE_BYTES_MAX`] that is not shared out, so that it lasts
+/// until clients have come down.
+pub const REPLY_CACHE_SPARE_SHARE: usize = 8;
+
+/// Time between two divisions of the cache while it is short, in nanoseconds.
+pub const REPLY_CACHE_SHARED_NS: u64 = 100_000_000;
 
 /// The smallest request size of a fore channel: RPC header with an AUTH_SYS credential without
 /// groups, and a COMPOUND of SEQUENCE and one operation with a file handle.

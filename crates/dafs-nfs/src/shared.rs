@@ -19,8 +19,8 @@ use crate::v4::session::{NfsClient, Session, SessionTable};
 use dafs_rpc::CallbackError;
 use dafs_rpc::gss::ContextCounts;
 use dafs_service::{
-    AttrAnswer, ClientKey, DataRole, Export, Flavour, Front, Handle, Identities, Job, Place, Pool,
-    Service, StateRef, WriteVerifier,
+    AttrAnswer, Client, ClientKey, DataRole, Export, Flavour, Front, Handle, Identities, Job,
+    Place, Pool, Service, StateRef, WriteVerifier,
 };
 use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::Status;
@@ -93,6 +93,37 @@ pub struct NfsCounts {
     /// Sessions of all clients.
     pub sessions: usize,
     /// Bytes of replies cached for retries.
+    pub cached_bytes: usize,
+    /// Slots of all sessions.
+    pub slots: usize,
+    /// Slots that clients are asked to give back (sr_target_highest_slotid, RFC 8881 2.10.6.1).
+    pub slots_owed: usize,
+    /// Sessions with more than the default weight.
+    pub important_sessions: usize,
+    /// Slots of these sessions.
+    pub important_slots: usize,
+}
+
+/// A session at some moment, for administrators.
+#[derive(Debug, Clone)]
+pub struct NfsSessionFacts {
+    /// The id of the session.
+    pub id: [u8; 16],
+    /// Its client.
+    pub client: Arc<Client>,
+    /// Seconds since it was made.
+    pub age_seconds: u64,
+    /// Its weight, 1 to 10,000.
+    pub weight: u32,
+    /// Slots that it may use.
+    pub slots: u32,
+    /// The slots that its client is asked to come down to.
+    pub share: Option<u32>,
+    /// Requests that have arrived and are not answered.
+    pub in_flight: u32,
+    /// Replies cached for retries.
+    pub cached: usize,
+    /// Their bytes.
     pub cached_bytes: usize,
 }
 
@@ -270,6 +301,12 @@ impl NfsShared {
         self.sessions.counts()
     }
 
+    /// Returns all sessions. `now_ns` is the service's time.
+    pub fn session_facts(&self, now_ns: u64) -> Vec<NfsSessionFacts> {
+        self.sessions.weigh(&self.service.importance);
+        self.sessions.facts(now_ns)
+    }
+
     /// Returns the present time of the service's clock, to measure durations.
     pub(crate) fn clock_ns(&self) -> u64 {
         self.service_time((self.options.clock)())
@@ -300,6 +337,7 @@ impl NfsShared {
     fn tidy(&self, now_ns: u64) {
         self.service.tick(now_ns);
         self.duplicates.tidy(now_ns);
+        self.sessions.weigh(&self.service.importance);
         if let Some(gss) = self.gss() {
             gss.acceptor.contexts().tick((self.options.clock)());
         }

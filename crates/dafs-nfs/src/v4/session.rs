@@ -8,15 +8,20 @@
 //! * A slot that a request has taken is released exactly once, however the request and its
 //!   connection end ([`HeldSlot`]).
 
+mod cache;
+mod shares;
+
+pub(crate) use shares::SessionWeight;
+
 use super::callback::{BackParameters, Callbacks, PathState};
 use super::persistent::{Host, PersistentShare, PersistentShares};
 use super::slot::{Begin, SlotRequest, SlotTable};
 use crate::limits::{
-    BACK_SILENCE_NS, CLIENTS_PRUNE_MIN, DURABLE_OPERATIONS_MAX, DURABLE_SLOTS_MAX,
-    REPLY_CACHE_BYTES_MAX, REPLY_CACHE_SHARE_BYTES, SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX,
+    BACK_SILENCE_NS, CLIENTS_PRUNE_MIN, DURABLE_OPERATIONS_MAX, DURABLE_SLOTS_MAX, SESSIONS_MAX,
+    SESSIONS_PER_CLIENT_MAX,
 };
 use crate::principal::Principal;
-use crate::shared::NfsCounts;
+use cache::ReplyCache;
 use dafs_mem::Shrinking as _;
 use dafs_mem::{Mutex, RwLock};
 use dafs_service::{Client, ClientKey, Shared, has_share, least_to_lose};
@@ -25,7 +30,7 @@ use dafs_wire::nfs4::{ChannelAttributes, ProtectedOps, SessionId, Status};
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 /// A client as this front end knows it, from its first EXCHANGE_ID on.
@@ -206,8 +211,9 @@ pub(crate) struct Session {
     share: Mutex<Option<PersistentShare>>,
     gone: AtomicBool,
     back: BackWatch,
-    /// Bytes of cached replies of all sessions.
-    cache_bytes: Arc<AtomicUsize>,
+    importance: SessionWeight,
+    /// Cached replies of all sessions.
+    cache: Arc<ReplyCache>,
 }
 
 impl Session {
@@ -246,7 +252,8 @@ impl Session {
             share: Mutex::default(),
             gone: AtomicBool::new(false),
             back: BackWatch::default(),
-            cache_bytes: Arc::default(),
+            importance: SessionWeight::default(),
+            cache: Arc::default(),
         })
     }
 
@@ -307,18 +314,16 @@ impl Session {
         self: &Arc<Self>,
         request: SlotRequest,
     ) -> Result<(Begin, SlotsLeft, Option<HeldSlot>), Status> {
-        let short = self.is_short();
+        let allowed_bytes = self.cache.allowance(self.importance.weight());
         let slot = request.slot;
         let mut slots = self.slots();
         let before_bytes = slots.cached_bytes();
-        if short && before_bytes > REPLY_CACHE_SHARE_BYTES {
-            slots.shrink();
-        }
+        slots.shrink_to_fit(allowed_bytes);
         let begin = slots.begin(request);
         let freed_bytes = before_bytes - slots.cached_bytes();
         let left = SlotsLeft { highest: slots.highest(), target: slots.target_highest() };
         drop(slots);
-        self.cache_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
+        self.cache.remove(freed_bytes);
         let begin = begin?;
         let held = (begin == Begin::New).then(|| HeldSlot {
             session: self.clone(),
@@ -327,17 +332,12 @@ impl Session {
         });
         Ok((begin, left, held))
     }
-
-    /// True if all sessions together cache too much.
-    fn is_short(&self) -> bool {
-        self.cache_bytes.load(Ordering::Relaxed) > REPLY_CACHE_BYTES_MAX
-    }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         let bytes = self.slots().cached_bytes();
-        self.cache_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.cache.remove(bytes);
     }
 }
 
@@ -370,14 +370,14 @@ impl HeldSlot {
         }
         let session = &self.session;
         let bytes = reply.as_ref().map_or(0, |reply| reply.len());
-        session.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let share = if session.is_short() { REPLY_CACHE_SHARE_BYTES } else { usize::MAX };
+        session.cache.add(bytes);
+        let share = session.cache.allowance(session.importance.weight());
         let mut slots = session.slots();
         let before_bytes = slots.cached_bytes() + bytes;
         slots.finish(self.slot, reply, share);
         let freed_bytes = before_bytes.saturating_sub(slots.cached_bytes());
         drop(slots);
-        session.cache_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
+        session.cache.remove(freed_bytes);
     }
 }
 
@@ -398,6 +398,8 @@ pub(crate) struct NewSession {
     /// The client's host, if its replies are to be durable and there is room for one more such
     /// session.
     pub(crate) persistent: Option<Host>,
+    /// Its importance.
+    pub(crate) importance: SessionWeight,
 }
 
 #[derive(Debug, Default)]
@@ -431,7 +433,7 @@ pub(crate) struct SessionTable {
     counter: AtomicU64,
     sessions: RwLock<Sessions>,
     clients: RwLock<Clients>,
-    cache_bytes: Arc<AtomicUsize>,
+    cache: Arc<ReplyCache>,
     persistent: Arc<PersistentShares>,
     sessions_max: usize,
 }
@@ -445,7 +447,7 @@ impl SessionTable {
             counter: AtomicU64::new(0),
             sessions: RwLock::default(),
             clients: RwLock::default(),
-            cache_bytes: Arc::default(),
+            cache: Arc::default(),
             persistent: Arc::default(),
             sessions_max: SESSIONS_MAX,
         }
@@ -527,7 +529,8 @@ impl SessionTable {
             fore: new.fore,
             gone: AtomicBool::new(false),
             back: BackWatch::default(),
-            cache_bytes: self.cache_bytes.clone(),
+            importance: new.importance,
+            cache: self.cache.clone(),
             owner: new.owner,
             made_ns: new.made_ns,
         });
@@ -584,13 +587,6 @@ impl SessionTable {
         let clients = self.clients.read();
         let gone = clients.by_key.values().filter(|client| client.record.is_gone());
         gone.map(|client| client.key()).collect()
-    }
-
-    /// Counts the table's content.
-    pub(crate) fn counts(&self) -> NfsCounts {
-        let sessions = self.sessions.read().len();
-        let clients = self.clients.read().by_key.len();
-        NfsCounts { clients, sessions, cached_bytes: self.cache_bytes.load(Ordering::Relaxed) }
     }
 }
 

@@ -108,8 +108,13 @@ impl SlotTable {
         self.cached_bytes
     }
 
+    /// Returns the number of cached replies.
+    pub(crate) fn cached(&self) -> usize {
+        let is_cached = |slot: &&Slot| matches!(slot.outcome, Outcome::Cached(_));
+        self.slots.iter().filter(is_cached).count()
+    }
+
     /// Returns the number of slots in use now.
-    #[cfg(test)]
     pub(crate) fn running(&self) -> u32 {
         self.running
     }
@@ -199,9 +204,16 @@ impl SlotTable {
         earlier
     }
 
-    /// Asks the client to use half as many slots, because memory is short.
-    pub(crate) fn shrink(&mut self) {
-        self.target = (self.target / 2).max(SLOTS_MIN.min(self.limit));
+    /// Asks the client to use so few slots that their cached replies take `bytes_max`. A client that
+    /// has come down to that and caches longer replies is asked again.
+    pub(crate) fn shrink_to_fit(&mut self, bytes_max: usize) {
+        if self.cached_bytes <= bytes_max {
+            return;
+        }
+        // INVARIANT: more bytes are cached than `bytes_max`, so that there are some.
+        let fits = self.cached() as u64 * bytes_max as u64 / self.cached_bytes as u64;
+        let fits = u32::try_from(fits).unwrap_or(self.limit);
+        self.target = fits.max(SLOTS_MIN.min(self.limit)).min(self.target);
     }
 
     /// Adapts the number of slots to the demand. It grows when nearly all are in use, and shrinks
@@ -320,7 +332,7 @@ mod tests {
         }
         assert_eq!(table.highest(), 15);
         table.begin(request(15, 1)).unwrap();
-        table.shrink();
+        table.target = 8;
         assert_eq!((table.highest(), table.target_highest()), (15, 7));
         table.finish(0, None, usize::MAX);
         // Slot 15 is still in use, so no slot is retired.
@@ -334,6 +346,24 @@ mod tests {
     }
 
     #[test]
+    fn a_client_is_asked_for_the_slots_whose_replies_fit() {
+        let mut table = SlotTable::new(16);
+        for slot in 0..10 {
+            table.begin(request(slot, 1)).unwrap();
+            table.finish(slot, Some(reply(1)), usize::MAX);
+        }
+        // Ten replies of three bytes are cached.
+        table.shrink_to_fit(30);
+        assert_eq!(table.target_highest(), 15);
+        table.shrink_to_fit(20);
+        assert_eq!(table.target_highest(), 5);
+        table.shrink_to_fit(25);
+        assert_eq!(table.target_highest(), 5, "the client has not come down yet");
+        table.shrink_to_fit(0);
+        assert_eq!(table.target_highest(), SLOTS_MIN - 1, "never below the least");
+    }
+
+    #[test]
     fn a_slot_that_comes_back_goes_on_or_starts_over() {
         for sequence in [1, 6] {
             let mut table = SlotTable::new(8);
@@ -341,7 +371,7 @@ mod tests {
                 table.begin(request(7, number)).unwrap();
                 table.finish(7, None, usize::MAX);
             }
-            table.shrink();
+            table.target = 4;
             table.begin(request(0, 1)).unwrap();
             table.finish(0, None, usize::MAX);
             assert_eq!(table.begin(request(7, sequence)), Err(Status::BadSlot));

@@ -16,7 +16,7 @@ use crate::v4::callback::BackParameters;
 use crate::v4::compound::context::OpContext;
 use crate::v4::journal::{MECHANISM, session_record};
 use crate::v4::protect;
-use crate::v4::session::{Creation, NewSession};
+use crate::v4::session::{Creation, NewSession, SessionWeight};
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::{ClientKey, ServiceError, Shared};
 use dafs_wire::nfs4::{CreateSessionArgs, CreateSessionFlags, CreateSessionResult, Status};
@@ -90,7 +90,11 @@ pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_
     };
     let host = cx.call().origin.host().to_bytes();
     let persistent = persistent.then(|| host.clone());
+    let (importance, address) = (&cx.service().importance, cx.call().origin.client_address().ip);
+    let name = owner.record().name();
+    let importance = SessionWeight::of(importance, cx.call().who.cred.uid, address, name);
     let new = NewSession {
+        importance,
         owner: owner.clone(),
         made_ns: cx.call().now_ns,
         fore,

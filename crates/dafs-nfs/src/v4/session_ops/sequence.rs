@@ -32,6 +32,7 @@ pub(crate) fn sequence(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8])
         who: Principal::of(&cx.call().who),
         digest: digest::of_request(cx.minor(), cx.op_count(), rest, cx.args()),
     };
+    cx.shared().sessions.share_cache(cx.call().now_ns);
     let (begin, slots, held) = session.begin(request)?;
     // A retry shows that its client is alive. The client counts its lease from the answer.
     session.client().renew(cx.call().now_ns);
