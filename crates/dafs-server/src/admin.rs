@@ -191,9 +191,11 @@ pub struct ClientReport {
     pub holds: Vec<String>,
 }
 
-/// A session of a DAFS client, for administrators.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A session of a client of DAFS or NFSv4.1, for administrators.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionReport {
+    /// The protocol of its front end: `dafs` or `nfs4`.
+    pub door: String,
     /// Its id.
     pub session: String,
     /// The key of its client, as in [`ClientReport`].
@@ -205,7 +207,7 @@ pub struct SessionReport {
     pub fence_id: Option<String>,
     /// The address of the peer.
     pub peer: String,
-    /// Its transport.
+    /// Its transport. Empty for NFS, whose sessions use any number of connections.
     pub transport: String,
     /// The server trusts the client's choice of users.
     pub trusted: bool,
@@ -213,8 +215,13 @@ pub struct SessionReport {
     pub checksums: bool,
     /// Seconds since it connected.
     pub age_seconds: u64,
-    /// Requests that it may have outstanding.
+    /// Requests that it may have outstanding: credits, or slots.
     pub credits: u16,
+    /// Its weight by the rules of `[[importance]]`, 1 to 10,000.
+    pub weight: u32,
+    /// Credits by its weight while all sessions want more than there are, or the slots that its client
+    /// is asked to come down to. `null` if it may have all that it wants.
+    pub share: Option<u16>,
     /// Requests that have arrived and are not answered.
     pub in_flight: u16,
     /// Cached replies for the case that the connection is lost. `null` if the session has no reply
@@ -452,22 +459,9 @@ mod tests {
     #[test]
     fn keys_of_clients_are_not_rounded() {
         let session = SessionReport {
-            session: String::new(),
             client: 0xf4cd_8a18_0b48_f21f,
-            name: String::new(),
-            fence_id: None,
-            peer: String::new(),
-            transport: String::new(),
             trusted: true,
-            checksums: false,
-            age_seconds: 0,
-            credits: 1,
-            in_flight: 0,
-            replies: None,
-            replies_bytes: None,
-            opens: 0,
-            locks: 0,
-            delegations: 0,
+            ..SessionReport::default()
         };
         let text = serde_json::to_string(&session).unwrap();
         assert!(text.contains(r#""client":"f4cd8a180b48f21f""#), "{text}");

@@ -63,6 +63,9 @@ pub(crate) const MOVE_TURN: std::time::Duration = std::time::Duration::from_mill
 /// The timeout of a file that cannot be moved now and blocks other moves.
 pub(crate) const MOVE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
+/// Rules for the importance of sessions.
+pub(crate) const IMPORTANCE_RULES_MAX: usize = 256;
+
 /// The interval of looks at the files of TLS.
 pub(crate) const TLS_LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 

@@ -2,6 +2,7 @@
 
 use super::cephfs::CephFile;
 use super::gluster::GlusterFile;
+use super::importance::{self, ImportanceFile};
 use super::kerberos::{self, IdentityFile, KerberosFile};
 use super::nfs::NfsFile;
 use super::tls::{self, TlsFile};
@@ -54,6 +55,8 @@ pub(super) struct ConfigFile {
     tls: Option<TlsFile>,
     #[serde(default)]
     identity: Vec<IdentityFile>,
+    #[serde(default)]
+    importance: Vec<ImportanceFile>,
     #[serde(default)]
     export: Vec<ExportFile>,
 }
@@ -214,6 +217,7 @@ impl ConfigFile {
         config.tls = tls::check(self.tls, (config.exports.iter(), metrics), base)?;
         config.certificate_users =
             kerberos::certificate_users(&self.identity, config.tls.as_ref())?;
+        config.importance = importance::check(&self.importance)?;
         self.limits.apply(&mut config.limits)?;
         self.nfs.apply(&mut config.nfs)?;
         kerberos::check_domain(&config)?;

@@ -5,6 +5,7 @@ mod cephfs;
 mod engine;
 mod file;
 mod gluster;
+mod importance;
 mod kerberos;
 mod nfs;
 mod tls;
@@ -15,7 +16,7 @@ pub use kerberos::KerberosConfig;
 use dafs_dat::Wake;
 use dafs_engine::{AuthConfig, SessionLimits};
 use dafs_sandbox::Sandbox;
-use dafs_service::{AddressRange, ExportOptions, Rule};
+use dafs_service::{AddressRange, ExportOptions, ImportanceRule, Rule};
 use dafs_store::own::{self, OwnError};
 use dafs_tls::{ServerFiles, TransportSecurity};
 use file::ConfigFile;
@@ -355,6 +356,8 @@ pub struct Config {
     pub kerberos: Option<KerberosConfig>,
     /// The rules for users whom certificates of clients name. Without any such names mean nothing.
     pub certificate_users: Vec<Rule>,
+    /// The rules for weights of sessions.
+    pub importance: Vec<ImportanceRule>,
     /// The certificates for TLS, if there are any.
     pub tls: Option<ServerFiles>,
     /// The directory with the key that signs file handles. `None` means the user's default one.
@@ -393,6 +396,7 @@ impl Config {
             auth: AuthConfig::default(),
             kerberos: None,
             certificate_users: Vec::new(),
+            importance: Vec::new(),
             tls: None,
             state_directory: None,
             crc: false,

@@ -10,6 +10,7 @@ use crate::limits::HOLDINGS_SHOWN_MAX;
 use crate::sandbox;
 use dafs_engine::{Clock, Registry};
 use dafs_mem::Mutex;
+use dafs_nfs::NfsShared;
 use dafs_service::{
     ClientInfo, ClientKey, ClientKind, Export, Handle, Holding, Namespace, Service, ServiceError,
 };
@@ -35,6 +36,8 @@ pub(super) struct Administration {
     users: Option<Users>,
     /// True while layouts from before a change of these users may be honoured.
     owes_layouts: AtomicBool,
+    /// The NFS front end, if there is one.
+    pub(super) nfs: Option<Arc<NfsShared>>,
     pub(super) read_config: OnceLock<ReadConfig>,
     /// The thread for periodic work of stores with data servers.
     _turns: Clock,
@@ -47,6 +50,7 @@ impl Administration {
         secret: ExportSecret,
         state: &Path,
         (stores, data, users): (Vec<Known>, Vec<DataCounters>, Option<Users>),
+        nfs: Option<Arc<NfsShared>>,
     ) -> Result<Arc<Self>, StartError> {
         let (stores, read_config) = (Arc::new(Mutex::new(stores)), OnceLock::new());
         let all = stores.clone();
@@ -63,6 +67,7 @@ impl Administration {
             data,
             users,
             owes_layouts: AtomicBool::new(false),
+            nfs,
             read_config,
             _turns: turns,
         }))
@@ -103,6 +108,7 @@ impl Administration {
         if self.users.as_ref().is_some_and(has_changed) {
             self.owes_layouts.store(true, Ordering::Relaxed);
         }
+        self.service.importance.replace_rules(config.importance);
         self.service.replace_namespace(namespace);
         self.data.iter().for_each(|data| data.follow(&config.exports));
         *stores = opened;

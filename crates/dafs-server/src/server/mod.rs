@@ -8,6 +8,7 @@ mod data_process;
 mod descriptors;
 mod engine_servers;
 mod fences;
+mod gauges;
 mod gluster;
 mod inherited;
 mod inventory;
@@ -131,7 +132,9 @@ impl Server {
         let registry = server.registry.clone();
         let users = server.tls.as_ref().and_then(Tls::users);
         let parts = (stores, server.data.iter().map(DataServer::counters).collect(), users);
-        let administration = Administration::start(service, registry, secret, &directory, parts)?;
+        let nfs = server.nfs.as_ref().map(|nfs| nfs.shared.clone());
+        let administration =
+            Administration::start(service, registry, secret, &directory, parts, nfs)?;
         match AdminSocket::start(&directory, administration::handler(administration.clone())) {
             Ok(socket) => server.admin = Some(socket),
             Err(error) => tracing::warn!(
@@ -356,10 +359,6 @@ impl Server {
                 ("connections", "Connections at all front ends", all.connections as u64),
                 ("connections_refused", "Connections refused", all.refused),
                 ("connections_evicted", "Connections closed to make room", all.evicted),
-                ("dafs_connections", "DAFS connections", engine.connections as u64),
-                ("dafs_sessions", "DAFS sessions", engine.sessions as u64),
-                ("dafs_pending", "DAFS requests that wait", engine.pending as u64),
-                ("dafs_credits", "Credits granted", engine.credits as u64),
                 ("dafs_clients", "Clients known", held.clients as u64),
                 ("dafs_opens", "Opens of all clients", held.opens as u64),
                 ("dafs_open_files", "Files that are open", held.open_files as u64),
@@ -368,6 +367,7 @@ impl Server {
                 ("dafs_delegations", "Delegations held", held.delegations as u64),
                 ("dafs_revoked", "Revoked state, not freed yet", held.revoked as u64),
             ];
+            gauges.extend(gauges::of_engines(&engine));
             if let Some(journal) = service.durable.journal_statistics() {
                 let log = journal.log;
                 gauges.extend([
@@ -389,8 +389,6 @@ impl Server {
                 let (rpc, held) = (group.statistics(), shared.counts());
                 gauges.extend([
                     ("nfs_connections", "NFS connections", rpc.connections),
-                    ("nfs_sessions", "NFSv4.1 sessions", held.sessions as u64),
-                    ("nfs_cached_bytes", "Bytes of replies for retries", held.cached_bytes as u64),
                     ("nfs_refused", "Connections refused", rpc.refused),
                     ("nfs_broken", "Connections closed for errors of the peer", rpc.broken),
                     ("nfs_received_bytes", "Bytes received", rpc.received_bytes),
@@ -403,6 +401,7 @@ impl Server {
                     ("nfs_rdma_written_bytes", "Bytes placed by them", rpc.rdma_written_bytes),
                     ("nfs_rdma_errors", "Messages answered with RDMA_ERROR", rpc.rdma_errors),
                 ]);
+                gauges.extend(gauges::of_nfs_sessions(&held));
                 gauges.extend(kerberos::gauges(shared));
                 gauges.extend(tls::gauges(&rpc));
             }
@@ -470,7 +469,9 @@ fn new_service(
         ..ServiceConfig::new(config.lease_time, random.instance)
     };
     let now_ns = dafs_dat::Instant::now().0;
-    Ok(Service::with_records(service_config, namespace, records, now_ns)?)
+    let service = Service::with_records(service_config, namespace, records, now_ns)?;
+    service.importance.replace_rules(config.importance.clone());
+    Ok(service)
 }
 
 /// Random numbers that distinguish one run of the server from another.

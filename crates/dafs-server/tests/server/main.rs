@@ -6,6 +6,7 @@ mod common;
 mod direct;
 mod fronts;
 mod gluster;
+mod importance;
 mod kerberos;
 mod kerberos_dafs;
 mod kerberos_mounts;

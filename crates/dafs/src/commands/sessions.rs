@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{say, say_json};
 use dafs_server::{AdminReply, AdminRequest, SessionReport};
 
-/// Show the sessions of DAFS clients of a server of this host, and the state of each
+/// Show the sessions of a server of this host, with DAFS and NFSv4.1, and the state of each
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sessions {
     #[command(flatten)]
@@ -24,12 +24,14 @@ impl Sessions {
             return sessions.iter().try_for_each(say_json);
         }
         say!(
-            "{:>16} {:>16} {:<9} {:>7} {:>7} {:>9} {:>7} {:>6} {:>6} {:>6} {:<12} peer, name",
+            "{:>16} {:>16} {:<9} {:>7} {:>7} {:>6} {:>6} {:>9} {:>7} {:>6} {:>6} {:>6} {:<12} peer, name",
             "session",
             "client",
             "transport",
             "age",
             "credits",
+            "share",
+            "weight",
             "in flight",
             "replies",
             "opens",
@@ -42,16 +44,19 @@ impl Sessions {
 }
 
 fn show(session: &SessionReport) -> Result<(), Failure> {
-    let replies = session.replies.map_or_else(|| "-".to_owned(), |count| count.to_string());
+    let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |it| it.to_string());
+    let transport = if session.transport.is_empty() { &session.door } else { &session.transport };
     say!(
-        "{:>16} {:016x} {:<9} {:>6}s {:>7} {:>9} {:>7} {:>6} {:>6} {:>6} {:<12} {}, {}",
+        "{:>16} {:016x} {:<9} {:>6}s {:>7} {:>6} {:>6} {:>9} {:>7} {:>6} {:>6} {:>6} {:<12} {}, {}",
         session.session,
         session.client,
-        session.transport,
+        transport,
         session.age_seconds,
         session.credits,
+        number(session.share.map(u64::from)),
+        session.weight,
         session.in_flight,
-        replies,
+        number(session.replies),
         session.opens,
         session.locks,
         session.delegations,

@@ -1,0 +1,35 @@
+//! The gauges of both front ends: names and texts for Prometheus.
+
+use dafs_engine::EngineCounts;
+use dafs_nfs::NfsCounts;
+
+/// Name, help and value.
+type Gauge = (&'static str, &'static str, u64);
+
+/// Returns the gauges of the engines.
+pub(super) fn of_engines(counts: &EngineCounts) -> Vec<Gauge> {
+    let gauge = |name, help, value: usize| (name, help, value as u64);
+    vec![
+        gauge("dafs_connections", "DAFS connections", counts.connections),
+        gauge("dafs_sessions", "DAFS sessions", counts.sessions),
+        gauge("dafs_pending", "DAFS requests that wait", counts.pending),
+        gauge("dafs_credits", "Credits granted", counts.credits),
+        gauge("dafs_credits_short", "Transports with too few credits", counts.credits_short),
+        gauge("dafs_credits_owed", "Credits to be given back", counts.credits_owed),
+        gauge("dafs_important_sessions", "Those above weight 100", counts.important_sessions),
+        gauge("dafs_important_credits", "Credits of these", counts.important_credits),
+    ]
+}
+
+/// Returns the gauges of NFSv4.1 sessions.
+pub(super) fn of_nfs_sessions(counts: &NfsCounts) -> Vec<Gauge> {
+    let gauge = |name, help, value: usize| (name, help, value as u64);
+    vec![
+        gauge("nfs_sessions", "NFSv4.1 sessions", counts.sessions),
+        gauge("nfs_cached_bytes", "Bytes of replies for retries", counts.cached_bytes),
+        gauge("nfs_slots", "Slots of NFSv4.1 sessions", counts.slots),
+        gauge("nfs_slots_owed", "Slots to be given back", counts.slots_owed),
+        gauge("nfs_important_sessions", "Those above weight 100", counts.important_sessions),
+        gauge("nfs_important_slots", "Slots of these", counts.important_slots),
+    ]
+}
