@@ -98,13 +98,21 @@ pub(crate) const LISTING_TURN_BYTES: usize = 32 << 10;
 pub(crate) const LISTING_PLAIN_SHARE: usize = 16;
 
 /// Staging chunks of one reactor and transport.
-pub(crate) const STAGING_CHUNKS_MAX: usize = 64;
+pub(crate) const STAGING_CHUNKS_MAX: usize = 80;
 
-/// Staging chunks that one session may hold: enough for the longest transfer by default.
-pub(crate) const STAGING_CHUNKS_PER_SESSION_MAX: usize = 16;
+/// Those of one direction: 16 MiB. The others are left to the other direction: to reads, whatever the
+/// disks do, and to writes, whatever readers take.
+pub(crate) const FLOW_CHUNKS_MAX: usize = 64;
 
-/// Staging chunks that all sessions of one host, or of one user of this host, may hold.
-pub(crate) const STAGING_CHUNKS_PER_ORIGIN_MAX: usize = 32;
+/// The most of one direction for one session: enough for the longest transfer by default.
+pub(crate) const FLOW_CHUNKS_PER_SESSION_MAX: usize = 16;
+
+/// The most of one direction for all sessions of one host, or of one user of this host.
+pub(crate) const FLOW_CHUNKS_PER_ORIGIN_MAX: usize = 32;
+
+/// Staging chunks with data that was pulled for one file system and that it has not taken, so that its
+/// disk holds up no writes to others.
+pub(crate) const PULLED_CHUNKS_PER_STORE_MAX: usize = 48;
 
 /// Staging chunks that one transfer may hold.
 pub(crate) const STAGING_CHUNKS_PER_TRANSFER_MAX: usize = 4;
@@ -200,6 +208,9 @@ pub const FENCE_DRAIN_TIME: Duration = Duration::from_secs(5);
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES < MESSAGE_BYTES_MIN);
 const _: () = assert!(APPEND_BYTES_MAX >= 65_536);
+const _: () = assert!(FLOW_CHUNKS_MAX < STAGING_CHUNKS_MAX);
+const _: () = assert!(FLOW_CHUNKS_PER_ORIGIN_MAX < FLOW_CHUNKS_MAX);
+const _: () = assert!(PULLED_CHUNKS_PER_STORE_MAX < FLOW_CHUNKS_MAX);
 const _: () = assert!(SMALL_REPLY_BYTES >= MESSAGE_BYTES_MIN as usize);
 
 /// The most memory that the check of a password may take, in KiB.

@@ -15,6 +15,11 @@ pub struct EngineCounts {
     pub replies: usize,
     /// Staging chunks in use.
     pub chunks: usize,
+    /// Bytes of those chunks among them whose data was pulled from clients, and which no store has taken
+    /// yet.
+    pub pulled_bytes: usize,
+    /// RDMA reads under way.
+    pub fetches: usize,
     /// Credits granted.
     pub credits: usize,
     /// Transports of reactors whose sessions want more credits than there are.
@@ -35,6 +40,8 @@ impl Sum for EngineCounts {
             pending: sum.pending + counts.pending,
             replies: sum.replies + counts.replies,
             chunks: sum.chunks + counts.chunks,
+            pulled_bytes: sum.pulled_bytes + counts.pulled_bytes,
+            fetches: sum.fetches + counts.fetches,
             credits: sum.credits + counts.credits,
             credits_short: sum.credits_short + counts.credits_short,
             credits_owed: sum.credits_owed + counts.credits_owed,

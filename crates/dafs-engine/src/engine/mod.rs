@@ -23,6 +23,7 @@ pub(crate) mod credentials;
 mod data_door;
 mod drain;
 mod durable;
+pub(crate) mod flows;
 mod gss;
 pub(crate) mod memory;
 mod registry;
@@ -258,6 +259,8 @@ impl Engine {
             counts.connections += port.connections.len();
             let level = port.link.shares.level;
             counts.credits_short += usize::from(level.is_some());
+            let fetches = port.connections.values().map(|other| other.fetches_posted as usize);
+            counts.fetches += fetches.sum::<usize>();
             let ready = |connection: &&Connection| connection.phase == Phase::Ready;
             for connection in port.connections.values().filter(ready) {
                 counts.sessions += 1;
@@ -269,6 +272,7 @@ impl Engine {
             }
             counts.replies += port.link.replies.in_use();
             counts.chunks += port.link.staging.in_use();
+            counts.pulled_bytes += port.link.staging.pulled_bytes();
             counts.credits += port.link.credits;
         }
         counts
@@ -479,7 +483,7 @@ impl Engine {
     fn resume_waiting(&mut self, port: usize, now: Instant) {
         loop {
             let Self { ports, pending, .. } = self;
-            let next = ports[port].link.staging.next(|id| pending.chunks_wanted(id));
+            let next = ports[port].link.staging.next(|id| pending.need(id));
             let Some(id) = next else { return };
             let Some(endpoint) = pending.get_mut(id).map(|pending| pending.endpoint) else {
                 continue;
@@ -639,9 +643,9 @@ impl Engine {
                     Phase::Ready => connection.proof_ended_before(now, lease),
                     Phase::Closing => false,
                 };
-                let (owner, wanted) = (connection.owner, |id| pending.chunks_wanted(id));
+                let (owner, need) = (connection.owner, |id| pending.need(id));
                 let stalled =
-                    connection.is_stalled(now, || link.staging.others_wait_for(&owner, wanted));
+                    connection.is_stalled(now, || link.staging.others_wait_for(&owner, need));
                 let closed = connection.closed().map(|closed| closed.to_string());
                 if late || stalled || closed.is_some() {
                     let why = match (&closed, connection.phase) {

@@ -4,31 +4,31 @@
 //! Invariants
 //! * None of this memory is registered for remote access, so no peer can reach it by RDMA.
 //! * A chunk is either free or held for one connection.
-//! * A connection holds no more than its share of them, and neither do all connections of one
-//!   origin together. The exception is a transfer that needs more at once and whose holder has no
-//!   other.
+//! * Each direction has a part of them, and in that each connection, each origin and each file system
+//!   has a share ([`super::flows`]). Reads go past writes that wait for their part, and the other way
+//!   round.
 //! * Waiting transfers get chunks in turn. One that needs many keeps its turn until there are
 //!   enough, so that small ones do not starve it. A few of new origins may go before it.
 
+use super::flows::{Flow, Flows, Need};
 use super::work::PendingId;
-use crate::limits::{
-    STAGING_CHUNK_BYTES, STAGING_CHUNKS_IDLE, STAGING_CHUNKS_MAX, STAGING_CHUNKS_PER_ORIGIN_MAX,
-    STAGING_CHUNKS_PER_SESSION_MAX,
-};
+use crate::limits::{STAGING_CHUNK_BYTES, STAGING_CHUNKS_IDLE, STAGING_CHUNKS_MAX};
 use dafs_dat::slots::Slab;
 use dafs_dat::{Adapter, LocalSegment, ProtectionDomain};
 use dafs_mem::Buffer;
-use dafs_service::{Origin, Owner, Turn, Turns};
-use rustc_hash::FxHashMap;
-use std::hash::Hash;
+use dafs_service::{Owner, Turn, Turns};
 use std::sync::Arc;
 
-/// The number of chunks of each holder.
-type Held<K> = FxHashMap<K, usize>;
+/// Returns the owner under which a transfer waits. Writes of a connection, and its other transfers,
+/// have a turn each.
+fn in_line(owner: &Owner, flow: Flow) -> Owner {
+    let is_in = matches!(flow, Flow::In(_));
+    Owner { number: owner.number << 1 | u64::from(is_in), ..*owner }
+}
 
-/// True if a holder may have `count` more.
-fn fits<K: Eq + Hash>(held: &Held<K>, holder: &K, count: usize, max: usize) -> bool {
-    held.get(holder).is_none_or(|held| held + count <= max)
+/// Returns the owner of a transfer that waits.
+fn of_line(line: Owner) -> Owner {
+    Owner { number: line.number >> 1, ..line }
 }
 
 /// The chunks of one transport, and the transfers that wait for some.
@@ -37,10 +37,9 @@ pub(crate) struct Staging {
     domain: ProtectionDomain,
     chunks: Vec<Option<Slab>>,
     free: Vec<u32>,
-    /// The owner of each chunk.
-    holders: Vec<Option<Owner>>,
-    by_owner: Held<Owner>,
-    by_origin: Held<Origin>,
+    /// The owner of each chunk, and the direction of its data.
+    holders: Vec<Option<(Owner, Flow)>>,
+    flows: Flows,
     waiting: Turns<PendingId>,
     /// A transfer waits that has not been checked since.
     due: bool,
@@ -55,8 +54,7 @@ impl Staging {
             chunks: Vec::new(),
             free: Vec::new(),
             holders: Vec::new(),
-            by_owner: Held::default(),
-            by_origin: Held::default(),
+            flows: Flows::default(),
             waiting: Turns::default(),
             due: false,
             short: false,
@@ -73,29 +71,32 @@ impl Staging {
         STAGING_CHUNKS_MAX - self.available()
     }
 
-    /// True if so many chunks are available for a connection, within its share.
-    pub(super) fn fits(&self, owner: &Owner, count: usize) -> bool {
-        self.available() >= count && self.owner_fits(owner, count) && self.origin_fits(owner, count)
+    /// Returns the bytes of chunks with data that no store has taken yet.
+    pub(super) fn pulled_bytes(&self) -> usize {
+        self.flows.pulled() * STAGING_CHUNK_BYTES
     }
 
-    fn owner_fits(&self, owner: &Owner, count: usize) -> bool {
-        fits(&self.by_owner, owner, count, STAGING_CHUNKS_PER_SESSION_MAX)
-    }
-
-    fn origin_fits(&self, owner: &Owner, count: usize) -> bool {
-        fits(&self.by_origin, &owner.origin, count, STAGING_CHUNKS_PER_ORIGIN_MAX)
+    /// True if a connection may take so many chunks now.
+    pub(super) fn fits(&self, owner: &Owner, need: Need) -> bool {
+        self.available() >= need.chunks
+            && self.flows.is_share_free(owner, need)
+            && self.flows.is_free(need)
     }
 
     /// Takes a chunk for a connection that it [fits](Self::fits). Returns `None` when memory is
     /// short.
-    pub(super) fn take(&mut self, adapter: &mut dyn Adapter, owner: &Owner) -> Option<u32> {
+    pub(super) fn take(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        owner: &Owner,
+        flow: Flow,
+    ) -> Option<u32> {
         let chunk = match self.free.pop() {
             Some(chunk) => chunk,
             None => self.make(adapter)?,
         };
-        self.holders[chunk as usize] = Some(*owner);
-        *self.by_owner.entry(*owner).or_default() += 1;
-        *self.by_origin.entry(owner.origin).or_default() += 1;
+        self.holders[chunk as usize] = Some((*owner, flow));
+        self.flows.enter(owner, flow);
         Some(chunk)
     }
 
@@ -123,9 +124,8 @@ impl Staging {
     }
 
     fn let_go(&mut self, chunk: u32) {
-        if let Some(owner) = self.holders[chunk as usize].take() {
-            give_up(&mut self.by_owner, owner);
-            give_up(&mut self.by_origin, owner.origin);
+        if let Some((owner, flow)) = self.holders[chunk as usize].take() {
+            self.flows.leave(&owner, flow);
         }
     }
 
@@ -133,7 +133,7 @@ impl Staging {
     /// use the memory, and keeps it alive.
     pub(super) fn reclaim(&mut self, adapter: &mut dyn Adapter, owner: &Owner) {
         for chunk in 0..self.holders.len() {
-            if self.holders[chunk].as_ref() == Some(owner)
+            if self.holders[chunk].is_some_and(|(holder, _)| holder == *owner)
                 && let Some(slab) = self.chunks[chunk].take()
             {
                 adapter.deregister(slab.region.id);
@@ -146,8 +146,8 @@ impl Staging {
         self.waiting.is_empty()
     }
 
-    pub(super) fn wait(&mut self, owner: &Owner, id: PendingId) {
-        self.waiting.push(*owner, id);
+    pub(super) fn wait(&mut self, owner: &Owner, id: PendingId, flow: Flow) {
+        self.waiting.push(in_line(owner, flow), id);
         self.due = true;
     }
 
@@ -156,23 +156,28 @@ impl Staging {
         std::mem::take(&mut self.due)
     }
 
-    /// Returns the transfer that goes on next, if there are chunks for it. `wanted` returns the
-    /// number that a transfer needs to go on: none if it is gone.
-    pub(super) fn next(&mut self, mut wanted: impl FnMut(PendingId) -> usize) -> Option<PendingId> {
+    /// Returns the transfer that goes on next, if there are chunks for it. `need` returns those that
+    /// a transfer needs to go on.
+    pub(super) fn next(&mut self, need: impl Fn(PendingId) -> Need) -> Option<PendingId> {
         if self.waiting.is_empty() || self.short {
             return None;
         }
         let mut waiting = std::mem::take(&mut self.waiting);
         let available = self.available();
-        let next = waiting.take(|owner, id| {
-            let wanted = wanted(*id);
-            if wanted == 0 {
+        // The directions in which a transfer keeps its turn, because all is taken. Smaller transfers
+        // behind it would starve it.
+        let mut is_taken = [false; 2];
+        let next = waiting.take(|line, id| {
+            let (owner, need) = (of_line(line), need(*id));
+            let is_taken = &mut is_taken[usize::from(matches!(need.flow, Flow::In(_)))];
+            if need.chunks == 0 {
                 Turn::Take
-            } else if !self.owner_fits(&owner, wanted) {
+            } else if *is_taken || !self.flows.is_share_free(&owner, need) {
                 Turn::NextOwner
-            } else if !self.origin_fits(&owner, wanted) {
-                Turn::NextOrigin
-            } else if available < wanted {
+            } else if !self.flows.is_free(need) {
+                *is_taken = true;
+                Turn::NextOwner
+            } else if available < need.chunks {
                 Turn::Wait
             } else {
                 Turn::Take
@@ -183,19 +188,14 @@ impl Staging {
     }
 
     /// True if a transfer of another holder could go on if a connection held no chunks.
-    pub(super) fn others_wait_for(
-        &self,
-        holder: &Owner,
-        mut wanted: impl FnMut(PendingId) -> usize,
-    ) -> bool {
+    pub(super) fn others_wait_for(&self, holder: &Owner, need: impl Fn(PendingId) -> Need) -> bool {
         let available = self.available();
-        self.by_owner.contains_key(holder)
-            && self.waiting.firsts().any(|(owner, id)| {
-                let wanted = wanted(*id);
-                let shares = owner.origin == holder.origin && !self.origin_fits(&owner, wanted);
-                owner != *holder
-                    && self.owner_fits(&owner, wanted)
-                    && (shares || available < wanted)
+        self.flows.has_any(holder)
+            && self.waiting.firsts().any(|(line, id)| {
+                let (owner, need) = (of_line(line), need(*id));
+                let waits = available < need.chunks && self.flows.is_share_free(&owner, need)
+                    || self.flows.are_others_in_the_way(&owner, need);
+                owner != *holder && waits
             })
     }
 
@@ -233,14 +233,5 @@ impl Staging {
         // uses it at this time (the state machines access a chunk only between them), and it is
         // borrowed through `self`.
         unsafe { std::slice::from_raw_parts_mut(slab.buffer.as_ptr(), slab.slot_bytes) }
-    }
-}
-
-fn give_up<K: Eq + Hash>(held: &mut Held<K>, holder: K) {
-    if let Some(count) = held.get_mut(&holder) {
-        *count -= 1;
-        if *count == 0 {
-            held.remove(&holder);
-        }
     }
 }

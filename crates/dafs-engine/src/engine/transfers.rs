@@ -6,6 +6,7 @@
 
 use super::connection::{Connection, Phase};
 use super::convert;
+use super::flows::{Flow, Need};
 use super::request::Context;
 use super::staging::Staging;
 use super::work::{PendingId, Work};
@@ -86,26 +87,26 @@ impl Transfers<'_> {
     }
 
     /// True if so many chunks are available, within the share of the connection.
-    pub(crate) fn fits(&self, count: usize) -> bool {
-        self.link.staging.fits(&self.connection.owner, count)
+    pub(crate) fn fits(&self, count: usize, flow: Flow) -> bool {
+        self.link.staging.fits(&self.connection.owner, Need { chunks: count, flow })
     }
 
     /// Takes a chunk that fits, or of which the transfer has others.
-    pub(crate) fn take(&mut self) -> Option<u32> {
-        self.link.staging.take(&mut *self.link.adapter, &self.connection.owner)
+    pub(crate) fn take(&mut self, flow: Flow) -> Option<u32> {
+        self.link.staging.take(&mut *self.link.adapter, &self.connection.owner, flow)
     }
 
     /// Takes a chunk, if one is available now.
-    pub(crate) fn take_chunk(&mut self) -> Option<u32> {
-        if self.fits(1) { self.take() } else { None }
+    pub(crate) fn take_chunk(&mut self, flow: Flow) -> Option<u32> {
+        if self.fits(1, flow) { self.take(flow) } else { None }
     }
 
     /// Takes so many chunks, or none. Memory may be short.
-    pub(crate) fn take_chunks(&mut self, count: usize) -> Option<Chunks> {
+    pub(crate) fn take_chunks(&mut self, count: usize, flow: Flow) -> Option<Chunks> {
         let mut chunks = Chunks::new();
-        if self.fits(count) {
+        if self.fits(count, flow) {
             while chunks.len() < count
-                && let Some(chunk) = self.take()
+                && let Some(chunk) = self.take(flow)
             {
                 chunks.push(chunk);
             }
@@ -136,8 +137,8 @@ impl Transfers<'_> {
     }
 
     /// Queues a transfer for its turn to get chunks.
-    pub(crate) fn wait(&mut self, id: PendingId) {
-        self.link.staging.wait(&self.connection.owner, id);
+    pub(crate) fn wait(&mut self, id: PendingId, flow: Flow) {
+        self.link.staging.wait(&self.connection.owner, id, flow);
     }
 
     /// Begins to fetch data of the client into a chunk. Returns false when the connection breaks,

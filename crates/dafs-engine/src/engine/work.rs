@@ -8,6 +8,7 @@
 
 use super::Link;
 use super::back::Mail;
+use super::flows::{Flow, Need};
 use super::memory::ReplySlot;
 use super::request::{Call, Context, Done};
 use crate::auth::{Admission, NotProven};
@@ -176,13 +177,13 @@ impl Work {
         }
     }
 
-    /// Returns the number of staging chunks that it needs to go on.
-    pub(super) fn chunks_wanted(&self) -> usize {
+    /// Returns the staging chunks that it needs to go on.
+    pub(super) fn need(&self) -> Need {
         match self {
-            Work::Stage(transfer) => transfer.chunks_wanted(),
-            Work::Append(transfer) => transfer.chunks_wanted(),
-            Work::Load(load) => load.chunks_needed(),
-            _ => 1,
+            Work::Stage(transfer) => transfer.need(),
+            Work::Append(transfer) => transfer.need(),
+            Work::Load(load) => load.need(),
+            _ => Need { chunks: 1, flow: Flow::Out },
         }
     }
 
@@ -239,11 +240,12 @@ impl PendingTable {
         if *generation == id.generation { entry.as_mut() } else { None }
     }
 
-    /// Returns the number of staging chunks that a request needs to go on: none if it is gone.
-    pub(super) fn chunks_wanted(&self, id: PendingId) -> usize {
+    /// Returns the staging chunks that a request needs to go on: none if it is gone.
+    pub(super) fn need(&self, id: PendingId) -> Need {
         let entry = self.entries.get(id.index as usize);
         let entry = entry.filter(|(generation, _)| *generation == id.generation);
-        entry.and_then(|(_, entry)| entry.as_ref()).map_or(0, |entry| entry.work.chunks_wanted())
+        let entry = entry.and_then(|(_, entry)| entry.as_ref());
+        entry.map_or(Need { chunks: 0, flow: Flow::Out }, |entry| entry.work.need())
     }
 
     pub(super) fn take(&mut self, id: PendingId) -> Option<Pending> {

@@ -10,6 +10,7 @@
 use super::read::{checksum_of, scan, views};
 use crate::engine::allowed::PoolAuthorisation;
 use crate::engine::convert;
+use crate::engine::flows::{Flow, Need};
 use crate::engine::request::{Call, Context, Done, Keep};
 use crate::engine::staging::Staging;
 use crate::engine::transfers::{Chunks, Transfers, release, remote};
@@ -99,9 +100,10 @@ impl AppendTransfer {
         self.has_job
     }
 
-    /// Returns the number of chunks that it needs before its data is fetched.
-    pub(crate) fn chunks_wanted(&self) -> usize {
-        self.fetch.as_ref().map_or(0, |fetch| pieces(fetch.wanted).count())
+    /// Returns the chunks that it needs before its data is fetched.
+    pub(crate) fn need(&self) -> Need {
+        let chunks = self.fetch.as_ref().map_or(0, |fetch| pieces(fetch.wanted).count());
+        Need { chunks, flow: Flow::In(self.handle.fs) }
     }
 
     pub(crate) fn abandon(self, staging: &mut Staging) {
@@ -110,9 +112,10 @@ impl AppendTransfer {
 
     /// Fetches all data at once, or waits until there are enough chunks for that.
     fn fetch(&mut self, id: PendingId, by: &mut Transfers<'_>) {
+        let Need { chunks, flow } = self.need();
         let Some(fetch) = &mut self.fetch else { return };
-        let Some(chunks) = by.take_chunks(pieces(fetch.wanted).count()) else {
-            return by.wait(id);
+        let Some(chunks) = by.take_chunks(chunks, flow) else {
+            return by.wait(id, flow);
         };
         self.chunks = chunks;
         fetch.missing = self.chunks.len();
@@ -226,7 +229,7 @@ pub(crate) fn append_direct(cx: &mut Context<'_>, call: &Call, args: &AppendDire
     if calm {
         resume(cx, id);
     } else {
-        cx.transfers().wait(id);
+        cx.transfers().wait(id, Flow::In(handle.fs));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! connection, so it needs no completion in between (DAFS 2.7).
 
 use crate::engine::convert::{self, AttrChange, OwnerText, READABLE, SUPPORTED};
+use crate::engine::flows::Flow;
 use crate::engine::request::{Call, Context, Done};
 use crate::engine::staging::Staging;
 use crate::engine::transfers::{release, remote};
@@ -49,7 +50,7 @@ pub(crate) fn send_direct(
     let mut by = cx.transfers();
     let sum: u64 = buffers.iter().map(|buffer| u64::from(buffer.byte_count)).sum();
     let room = usize::try_from(sum).unwrap_or(usize::MAX).min(STAGING_CHUNK_BYTES);
-    let chunk = by.take_chunk().ok_or(Status::Delay)?;
+    let chunk = by.take_chunk(Flow::Out).ok_or(Status::Delay)?;
     let order = by.order();
     let len = match encode(&mut by.bytes_mut(chunk)[..room], order) {
         Ok(len) => len,
@@ -170,7 +171,8 @@ pub(crate) fn setattr_direct(cx: &mut Context<'_>, call: &Call, args: &SetAttrDi
     if len > STAGING_CHUNK_BYTES || len == 0 {
         return Err(Status::Inval);
     }
-    let chunk = cx.transfers().take_chunk().ok_or(Status::Delay)?;
+    // No store waits for these bytes: they are copied out as soon as they have come.
+    let chunk = cx.transfers().take_chunk(Flow::Out).ok_or(Status::Delay)?;
     let (args, fetched) = (Box::new(*args), Vec::new());
     let remote = remote(&args.buffer, 0, len);
     let fetch = FetchAttributes { args, chunk: Some(chunk), fetched };

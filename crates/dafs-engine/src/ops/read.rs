@@ -11,6 +11,7 @@
 //!   may have no more.
 
 use crate::engine::convert;
+use crate::engine::flows::Flow;
 use crate::engine::memory::ReplySlot;
 use crate::engine::request::{Call, Context, Done};
 use crate::engine::staging::Staging;
@@ -196,8 +197,8 @@ impl ReadTransfer {
             if piece == 0 {
                 return Step::Over(Ok(false));
             }
-            let Some(chunk) = by.take_chunk() else {
-                by.wait(id);
+            let Some(chunk) = by.take_chunk(Flow::Out) else {
+                by.wait(id, Flow::Out);
                 return Step::Wait;
             };
             let buffer = by.buffer(chunk);
@@ -337,7 +338,7 @@ pub(crate) fn read_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirect<'
     if calm {
         resume(cx, id);
     } else {
-        cx.transfers().wait(id);
+        cx.transfers().wait(id, Flow::Out);
     }
     Ok(())
 }

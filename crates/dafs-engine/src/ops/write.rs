@@ -15,11 +15,12 @@
 use super::read::{checksum_of, skip, views};
 use crate::engine::allowed::{Allowed, PoolAuthorisation};
 use crate::engine::convert;
+use crate::engine::flows::{Flow, Need};
 use crate::engine::request::{Call, Context, Done, Keep};
 use crate::engine::staging::Staging;
 use crate::engine::transfers::{Cursor, Transfers, Windows, buffers, release};
 use crate::engine::work::{JobResult, PendingId, Unwritten, Work};
-use crate::limits::{STAGING_CHUNK_BYTES, STAGING_CHUNKS_MAX, STAGING_CHUNKS_PER_TRANSFER_MAX};
+use crate::limits::{FLOW_CHUNKS_MAX, STAGING_CHUNK_BYTES, STAGING_CHUNKS_PER_TRANSFER_MAX};
 use dafs_dat::Access;
 use dafs_mem::{Buffer, VolatileSlice};
 use dafs_service::durable::{Change, digest};
@@ -189,12 +190,14 @@ impl WriteTransfer {
     /// Returns the number of chunks that this transfer may hold. With a checksum all data must be
     /// here before any is written, so it must get all its chunks at once.
     fn chunks_max(&self) -> usize {
-        if self.check.is_some() { STAGING_CHUNKS_MAX } else { STAGING_CHUNKS_PER_TRANSFER_MAX }
+        if self.check.is_some() { FLOW_CHUNKS_MAX } else { STAGING_CHUNKS_PER_TRANSFER_MAX }
     }
 
-    /// Returns the number of chunks that it needs before more is fetched.
-    pub(crate) fn chunks_wanted(&self) -> usize {
-        if self.check.is_some() && self.posted == 0 { self.chunks_needed() } else { 1 }
+    /// Returns the chunks that it needs before more is fetched.
+    pub(crate) fn need(&self) -> Need {
+        let is_first = self.check.is_some() && self.posted == 0;
+        let chunks = if is_first { self.chunks_needed() } else { 1 };
+        Need { chunks, flow: Flow::In(self.allowed.handle.fs) }
     }
 
     /// Returns the number of chunks to fetch all data.
@@ -221,12 +224,13 @@ impl WriteTransfer {
             }
             // Once it has begun, a transfer that needs all its chunks at once takes them beyond its
             // share.
-            let fits = self.check.is_some() && self.posted > 0 || by.fits(self.chunks_wanted());
-            let chunk = if fits { by.take() } else { None };
+            let Need { chunks, flow } = self.need();
+            let fits = self.check.is_some() && self.posted > 0 || by.fits(chunks, flow);
+            let chunk = if fits { by.take(flow) } else { None };
             let Some(chunk) = chunk else {
                 // A transfer that holds chunks goes on when one of its own is written.
                 if held == 0 {
-                    by.wait(id);
+                    by.wait(id, flow);
                 }
                 return Step::Wait;
             };
@@ -431,15 +435,15 @@ pub(crate) fn write_direct(cx: &mut Context<'_>, call: &Call, args: &WriteDirect
         error: None,
         allowed,
     };
-    if transfer.check.is_some() && transfer.chunks_needed() > STAGING_CHUNKS_MAX {
+    if transfer.check.is_some() && transfer.chunks_needed() > FLOW_CHUNKS_MAX {
         return Err(Status::WriteTooBig);
     }
-    let calm = by.is_calm();
+    let (calm, flow) = (by.is_calm(), transfer.need().flow);
     let id = cx.defer(call, Work::Stage(Box::new(transfer)));
     if calm {
         resume(cx, id);
     } else {
-        cx.transfers().wait(id);
+        cx.transfers().wait(id, flow);
     }
     Ok(())
 }

@@ -25,6 +25,7 @@ mod locks;
 mod malformed;
 mod opens;
 mod procedures;
+mod pulls;
 mod responses;
 mod sessions;
 mod shared_state;

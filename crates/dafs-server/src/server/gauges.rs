@@ -13,6 +13,8 @@ pub(super) fn of_engines(counts: &EngineCounts) -> Vec<Gauge> {
         gauge("dafs_connections", "DAFS connections", counts.connections),
         gauge("dafs_sessions", "DAFS sessions", counts.sessions),
         gauge("dafs_pending", "DAFS requests that wait", counts.pending),
+        gauge("dafs_fetches", "RDMA reads of what clients write", counts.fetches),
+        gauge("dafs_pulled_bytes", "Data read by them, and not written yet", counts.pulled_bytes),
         gauge("dafs_credits", "Credits granted", counts.credits),
         gauge("dafs_credits_short", "Transports with too few credits", counts.credits_short),
         gauge("dafs_credits_owed", "Credits to be given back", counts.credits_owed),

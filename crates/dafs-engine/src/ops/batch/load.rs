@@ -9,6 +9,7 @@ use super::io::{Ending, LoadIo, Memory};
 use super::plan::{Move, moves};
 use super::{Finished, Transfer, completion, queue};
 use crate::engine::convert;
+use crate::engine::flows::{Flow, Need};
 use crate::engine::request::{Call, Context};
 use crate::engine::staging::Staging;
 use crate::engine::transfers::{Chunks, Transfers, release};
@@ -71,8 +72,17 @@ impl Load {
         self.transfers.iter().map(|transfer| transfer.bytes).sum()
     }
 
-    pub(crate) fn chunks_needed(&self) -> usize {
+    fn chunks_needed(&self) -> usize {
         self.bytes().div_ceil(STAGING_CHUNK_BYTES)
+    }
+
+    /// Returns the chunks that it needs to begin. Its writes count for the file system of the first.
+    pub(crate) fn need(&self) -> Need {
+        let flow = match self.transfers.first() {
+            Some(transfer) if transfer.write => Flow::In(transfer.handle.fs),
+            _ => Flow::Out,
+        };
+        Need { chunks: self.chunks_needed(), flow }
     }
 
     /// Returns the start of each transfer's data in the chunks.
@@ -100,8 +110,9 @@ impl Load {
             let memory = windows.into_iter().map(Memory::Windows).collect();
             return Some(self.file_side(memory, Vec::new(), by));
         }
-        let Some(chunks) = by.take_chunks(self.chunks_needed()) else {
-            by.wait(id);
+        let Need { chunks, flow } = self.need();
+        let Some(chunks) = by.take_chunks(chunks, flow) else {
+            by.wait(id, flow);
             return None;
         };
         self.chunks = chunks;

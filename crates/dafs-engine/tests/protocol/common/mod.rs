@@ -7,7 +7,7 @@ mod disguise;
 mod requests;
 mod store;
 
-pub use dafs_testkit::raw::{Answer, Client, SERVER};
+pub use dafs_testkit::raw::{Answer, Client, Memory, SERVER};
 pub use dafs_testkit::requests::*;
 pub use disguise::{Disguise, Mask};
 pub use requests::*;
@@ -219,7 +219,7 @@ impl World {
                 MemoryOptions { fs_id: FsId(fs_id), root_mode: 0o777, ..MemoryOptions::default() };
             if stores.len() == index {
                 let inner = MemoryStore::new(memory);
-                stores.push(Arc::new(OnDisk::over(inner, disk.clone(), setup.waits)));
+                stores.push(Arc::new(OnDisk::over(inner, disk.of_store(index), setup.waits)));
             }
             exports.push(Export::new(name, stores[index].clone(), options.clone()));
         }
@@ -318,6 +318,11 @@ impl World {
     /// Returns the networks, the first one first.
     pub fn networks(&self) -> impl Iterator<Item = &SimNetwork> {
         std::iter::once(&self.network).chain(&self.second)
+    }
+
+    /// Returns the simulated time.
+    pub fn now(&self) -> Instant {
+        self.now
     }
 
     /// Returns the number of waiting jobs.

@@ -5,16 +5,22 @@ use dafs_store::{Capabilities, CreateHow, MemoryStore, OpenFile, Result, StoreEr
 use dafs_testkit::stores::layer::{
     Call, FileLayer, Layer, Layered, LayeredFile, Transfer, Verdict,
 };
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The present faults of the disk. Clones share it.
 #[derive(Clone)]
-pub struct Disk(Arc<Knobs>);
+pub struct Disk {
+    knobs: Arc<Knobs>,
+    /// The number of the store in the view of which this is.
+    store: usize,
+}
 
 struct Knobs {
     /// No data is in memory: every transfer has to wait.
     slow: AtomicBool,
+    /// The store whose writes have to wait, by its number.
+    slow_writes: AtomicUsize,
     /// Reads and writes at or behind this byte of any file fail.
     bad_from: AtomicU64,
     /// Names and attributes cannot be made stable.
@@ -30,61 +36,75 @@ struct Knobs {
 
 impl Disk {
     pub fn new() -> Self {
-        Self(Arc::new(Knobs {
+        let knobs = Arc::new(Knobs {
             slow: AtomicBool::new(false),
+            slow_writes: AtomicUsize::new(usize::MAX),
             bad_from: AtomicU64::new(u64::MAX),
             bad_sync: AtomicBool::new(false),
             mad_sync: AtomicBool::new(false),
             mad_transfer: AtomicBool::new(false),
             writes: AtomicU64::new(0),
             on_open: Mutex::new(None),
-        }))
+        });
+        Self { knobs, store: 0 }
+    }
+
+    /// The same disk for the store of this number.
+    pub fn of_store(&self, store: usize) -> Self {
+        Self { knobs: self.knobs.clone(), store }
+    }
+
+    /// From now on writes of this store have to wait.
+    pub fn set_slow_writes(&self, store: usize) {
+        self.knobs.slow_writes.store(store, Ordering::Relaxed);
     }
 
     pub fn set_slow(&self, slow: bool) {
-        self.0.slow.store(slow, Ordering::Relaxed);
+        self.knobs.slow.store(slow, Ordering::Relaxed);
     }
 
     pub fn set_bad_from(&self, byte: u64) {
-        self.0.bad_from.store(byte, Ordering::Relaxed);
+        self.knobs.bad_from.store(byte, Ordering::Relaxed);
     }
 
     pub fn set_bad_sync(&self, bad: bool) {
-        self.0.bad_sync.store(bad, Ordering::Relaxed);
+        self.knobs.bad_sync.store(bad, Ordering::Relaxed);
     }
 
     pub fn set_mad_sync(&self, mad: bool) {
-        self.0.mad_sync.store(mad, Ordering::Relaxed);
+        self.knobs.mad_sync.store(mad, Ordering::Relaxed);
     }
 
     pub fn make_next_transfer_mad(&self) {
-        self.0.mad_transfer.store(true, Ordering::Relaxed);
+        self.knobs.mad_transfer.store(true, Ordering::Relaxed);
     }
 
     /// Runs `act` in the middle of the next open of an existing file.
     pub fn on_open(&self, act: impl FnOnce() + Send + 'static) {
-        *self.0.on_open.lock().unwrap() = Some(Box::new(act));
+        *self.knobs.on_open.lock().unwrap() = Some(Box::new(act));
     }
 
     /// Returns the number of calls that wrote data.
     pub fn writes(&self) -> u64 {
-        self.0.writes.load(Ordering::Relaxed)
+        self.knobs.writes.load(Ordering::Relaxed)
     }
 }
 
 impl FileLayer for Disk {
     fn judge(&self, transfer: Transfer) -> Result<Verdict> {
         let Transfer { offset, bytes: len, wait, writes } = transfer;
-        assert!(!self.0.mad_transfer.swap(false, Ordering::Relaxed), "on purpose");
-        if wait == Wait::Never && self.0.slow.load(Ordering::Relaxed) {
+        assert!(!self.knobs.mad_transfer.swap(false, Ordering::Relaxed), "on purpose");
+        let slow_writes = self.knobs.slow_writes.load(Ordering::Relaxed) == self.store;
+        let is_slow = self.knobs.slow.load(Ordering::Relaxed) || writes && slow_writes;
+        if wait == Wait::Never && is_slow {
             return Err(StoreError::WouldBlock);
         }
-        let bad_from = self.0.bad_from.load(Ordering::Relaxed);
+        let bad_from = self.knobs.bad_from.load(Ordering::Relaxed);
         let good = if bad_from == u64::MAX { u64::MAX } else { bad_from.saturating_sub(offset) };
         if good == 0 && len > 0 {
             return Err(StoreError::Io);
         }
-        self.0.writes.fetch_add(u64::from(writes), Ordering::Relaxed);
+        self.knobs.writes.fetch_add(u64::from(writes), Ordering::Relaxed);
         Ok(Verdict::Pass(len.min(usize::try_from(good).unwrap_or(usize::MAX))))
     }
 }
@@ -127,7 +147,7 @@ impl Layer for OnDisk {
             | Call::AttrDir => self.waited(false),
             Call::Open => {
                 self.waited(false);
-                let act = self.disk.0.on_open.lock().unwrap().take();
+                let act = self.disk.knobs.on_open.lock().unwrap().take();
                 if let Some(act) = act {
                     act();
                 }
@@ -139,8 +159,11 @@ impl Layer for OnDisk {
                 }
             }
             Call::CommitNames => {
-                assert!(!self.disk.0.mad_sync.load(Ordering::Relaxed), "a mistake in the store");
-                if self.disk.0.bad_sync.load(Ordering::Relaxed) {
+                assert!(
+                    !self.disk.knobs.mad_sync.load(Ordering::Relaxed),
+                    "a mistake in the store"
+                );
+                if self.disk.knobs.bad_sync.load(Ordering::Relaxed) {
                     return Err(StoreError::Io);
                 }
             }
