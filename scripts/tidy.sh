@@ -50,7 +50,7 @@ search '\<(TO''DO|FIX''ME|XX''X)\>' "${code[@]}" '*.md' | rule "left-over marker
 search '^(<{7}|={7}|>{7})( |$)' "${code[@]}" '*.md' | rule "left-over marks of a merge"
 search '(^|[^A-Za-z0-9_.$-])/(home|root|work|Users)/[A-Za-z0-9_.]' "${code[@]}" '*.md' |
     grep -vE 'lab/(image.sh|guest/)' | rule "paths of somebody's machine"
-search '((//[/!]?|#|^ ?\*|/\*) *(\* )?|[.!:] )(What|Who|Nobody|Somebody) [a-z]' "${code[@]}" '*.pyi' '*.md' |
+search '((//[/!]?|#|^ ?\*|/\*|""") *(\* )?|[.!:] )(What|Who|Nobody|Somebody) [a-z]' "${code[@]}" '*.pyi' '*.md' |
     grep -v '[?]' | rule "sentences that begin with What, Who, Nobody or Somebody"
 search '#\[ignore\]' '*.rs' | rule "ignored tests without a reason"
 search '(#\[path = |include(_str|_bytes)?!\()"[./]*/dafs-' '*.rs' | rule "sources of another crate"

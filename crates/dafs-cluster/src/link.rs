@@ -239,7 +239,10 @@ impl Link {
     /// Ends the connection, and waits until all calls of the peer are over. False if they are not
     /// within `limit`.
     pub(crate) fn drain(&self, limit: Duration) -> bool {
-        self.shared.close();
+        // Between calls it has ended, and the peer is about to end its direction.
+        if !self.is_closed() {
+            self.shared.close();
+        }
         let busy = |state: &mut State| state.threads > 0;
         let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), limit, busy);
         !waited.1.timed_out()
@@ -251,8 +254,11 @@ struct Ended(Arc<Shared>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // A connection is useless without any of its threads.
-        self.0.close();
+        // A connection is useless without any of its threads. At an end between calls the reader
+        // goes on.
+        if !self.0.lock().closed {
+            self.0.close();
+        }
         self.0.lock().threads -= 1;
         self.0.changed.notify_all();
     }
@@ -286,16 +292,16 @@ impl Shared {
     }
 
     fn close(&self) {
+        self.end(&mut self.lock());
         // Wakes the threads that sleep in the socket.
-        self.end(&mut self.lock(), Shutdown::Both);
+        let _ = self.stream.shutdown(Shutdown::Both);
         self.changed.notify_all();
     }
 
-    fn end(&self, state: &mut State, how: Shutdown) {
+    fn end(&self, state: &mut State) {
         if !std::mem::replace(&mut state.closed, true) {
             state.queue.clear();
             state.slow.clear();
-            let _ = self.stream.shutdown(how);
             let _ = self.outgoing.send(Outgoing::End);
         }
     }
@@ -306,7 +312,8 @@ impl Shared {
     /// a reader resets the connection.
     fn end_between_calls(&self, state: &mut State) {
         if state.ending && state.owed + state.unsent == 0 {
-            self.end(state, Shutdown::Write);
+            self.end(state);
+            let _ = self.stream.shutdown(Shutdown::Write);
             self.changed.notify_all();
         }
     }

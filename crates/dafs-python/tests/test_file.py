@@ -236,7 +236,7 @@ def test_an_append_that_a_signal_interrupts_is_not_done_again(server, client, fo
 
 
 class Handled(OSError):
-    """What no server says."""
+    """An answer that no server gives."""
 
 
 def raise_handled(number, frame):

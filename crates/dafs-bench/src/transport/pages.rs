@@ -132,7 +132,7 @@ pub(super) fn copy_checked(plan: &Plan) -> Result<Sample> {
         let page = source.slice(at, PAGE).context("outside")?;
         target.view().copy_from_volatile(page, Site::Inspect);
         fence(Ordering::Acquire);
-        ensure!(entry.load(Ordering::Relaxed) == before, "nobody has changed it");
+        ensure!(entry.load(Ordering::Relaxed) == before, "the entry has changed");
         Ok(())
     })
 }

@@ -30,7 +30,8 @@ impl Trusted {
     }
 
     /// Judges the server again if its certificate has ended or the files have changed. Looks once a
-    /// second at most. A caller does not wait while another one looks.
+    /// second at most. A caller does not wait while another
+    /// one looks by the same connection.
     ///
     /// # Errors
     /// The reason why its certificate is not trusted any more.

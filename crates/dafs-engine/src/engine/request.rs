@@ -134,7 +134,9 @@ impl Context<'_> {
                 let share = self.connection.share(&self.shared.limits, self.link.shares.level);
                 let facts = self.connection.facts(self.link.adapter.name(), share, self.now);
                 // The receiver may be gone.
-                let _ = facts.map(|facts| answer.send(facts));
+                if let Some(facts) = facts {
+                    let _ = answer.send(facts);
+                }
             }
             Mail::Leave(_) if self.connection.phase == Phase::Closing => {}
             Mail::Leave(reason) => self.drop_session(reason),

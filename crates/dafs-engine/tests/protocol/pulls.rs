@@ -14,7 +14,7 @@ const PIECE: usize = 256 << 10;
 /// The time of the disk for that: 20 MB/s.
 const PIECE_TIME: Duration = Duration::from_micros(13_107);
 
-/// What data of clients may occupy in the memory of the server.
+/// The memory of the server that data of clients may occupy.
 const RESIDENT_MAX: usize = 16 << 20;
 
 /// Bytes of one write to the slow disk.

@@ -146,7 +146,7 @@ class DafsFileSystem(AbstractFileSystem):
         }
 
     def _followed(self, path, found):
-        """What a symbolic link leads to, under its name; itself when it leads nowhere."""
+        """The target of a symbolic link, under its name; itself when it leads nowhere."""
         if found is None or _stat.S_ISLNK(found.st_mode):
             try:
                 entry = self._entry(path, self.client.stat(_asked(path)))

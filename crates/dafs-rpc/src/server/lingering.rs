@@ -37,6 +37,8 @@ pub(super) struct Lingering {
     pub(super) tls: Option<KernelTls>,
     /// The last record, until it is sent. This end's direction ends behind it.
     pub(super) goodbye: Option<Goodbye>,
+    /// True when this end's direction has ended.
+    pub(super) has_ended: bool,
     pub(super) host: Origin,
     /// Its entry in the connection counts.
     pub(super) _admitted: Option<Arc<Admitted>>,
@@ -101,17 +103,20 @@ impl Lingering {
     }
 
     /// Ends this end's direction, behind the last record. The kernel's TLS may hold a record back for
-    /// which the socket had no room, and the end would overtake it. Then close_notify is the end.
+    /// which the socket had no room, and the end would overtake it. So there it waits until the peer
+    /// has acknowledged everything.
     fn end_direction(&mut self) -> io::Result<()> {
-        if self.say_goodbye()? && (self.tls.is_none() || self.is_acknowledged()) {
+        let is_due = !self.has_ended && self.say_goodbye()?;
+        if is_due && (self.tls.is_none() || self.is_acknowledged()) {
             rustix::net::shutdown(&self.socket, Shutdown::Write)?;
+            self.has_ended = true;
         }
         Ok(())
     }
 
     /// Goes on to end this end's direction, and discards input.
     fn advance(&mut self, scratch: &mut [u8]) -> Input {
-        if self.goodbye.is_some() && self.end_direction().is_err() {
+        if self.end_direction().is_err() {
             return Input::Over;
         }
         match self.discard(scratch) {
@@ -179,10 +184,14 @@ impl LingeringSet {
         input == Input::More
     }
 
-    /// Closes the sockets whose time is over.
+    /// Closes the sockets whose time is over. No event tells that a peer has acknowledged everything,
+    /// so directions that wait for that end here.
     pub(super) fn tick(&mut self, now_ns: u64) {
         let timeout_ns = LINGER_TIMEOUT.as_nanos() as u64;
-        self.0.retain(|_, lingering| now_ns < lingering.since_ns.saturating_add(timeout_ns));
+        self.0.retain(|_, lingering| {
+            now_ns < lingering.since_ns.saturating_add(timeout_ns)
+                && lingering.end_direction().is_ok()
+        });
     }
 
     /// True if a server that stops need not wait. Closes the sockets of idle peers that have
@@ -212,8 +221,8 @@ mod tests {
         own.set_nonblocking(true).unwrap();
         let host = Origin::Address(Ipv4Addr::new(192, 0, 2, host).into());
         let socket = Arc::new(OwnedFd::from(own));
-        let (tls, goodbye, _admitted, is_idle) = (None, None, None, false);
-        (peer, Lingering { socket, tls, goodbye, host, _admitted, since_ns, is_idle })
+        let (tls, goodbye, has_ended, _admitted, is_idle) = (None, None, false, None, false);
+        (peer, Lingering { socket, tls, goodbye, has_ended, host, _admitted, since_ns, is_idle })
     }
 
     fn id(number: u32) -> ConnectionId {

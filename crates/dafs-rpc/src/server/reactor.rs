@@ -546,6 +546,7 @@ impl<H: Handler> Reactor<H> {
             host: connection.host(),
             _admitted: connection.admitted.take(),
             since_ns: self.worker.now_ns,
+            has_ended: false,
             is_idle: false,
         };
         if closed.is_some() || !lingering.is_needed(ending) {

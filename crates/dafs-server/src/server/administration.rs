@@ -34,8 +34,10 @@ pub(super) struct Administration {
     data: Vec<DataCounters>,
     /// The users of certificates, if the server has TLS.
     users: Option<Users>,
-    /// True while layouts from before a change of these users may be honoured.
-    owes_layouts: AtomicBool,
+    /// True while layouts from before a change of these users may be honoured. Periodic work revokes
+    /// them: data servers of their own know no rules, and would go by a layout that a claim got before
+    /// there were any.
+    owes_layouts: Arc<AtomicBool>,
     /// The NFS front end, if there is one.
     pub(super) nfs: Option<Arc<NfsShared>>,
     pub(super) read_config: OnceLock<ReadConfig>,
@@ -54,7 +56,10 @@ impl Administration {
     ) -> Result<Arc<Self>, StartError> {
         let (stores, read_config) = (Arc::new(Mutex::new(stores)), OnceLock::new());
         let all = stores.clone();
+        let owes_layouts = Arc::<AtomicBool>::default();
+        let (owes, mut is_told) = (owes_layouts.clone(), false);
         let turns = Clock::repeat("dafs-drain", service.clone(), move |service| {
+            take_layouts(service, &owes, &mut is_told);
             data_servers(&all).iter().for_each(|(_, store)| store.turn(service));
         })?;
         let state = state.to_owned();
@@ -66,7 +71,7 @@ impl Administration {
             stores,
             data,
             users,
-            owes_layouts: AtomicBool::new(false),
+            owes_layouts,
             nfs,
             read_config,
             _turns: turns,
@@ -112,26 +117,8 @@ impl Administration {
         self.service.replace_namespace(namespace);
         self.data.iter().for_each(|data| data.follow(&config.exports));
         *stores = opened;
-        drop(stores);
         tracing::info!(exports = count, "the configuration was read again");
-        self.take_layouts()?;
         Ok(format!("{count} exports are served"))
-    }
-
-    /// Revokes all layouts after a change of the users of certificates. Data servers of their own know no
-    /// rules, and would go by a layout that a claim got before there were any.
-    fn take_layouts(&self) -> Result<(), String> {
-        if self.owes_layouts.swap(false, Ordering::Relaxed)
-            && self.service.layouts.take_all().is_err()
-        {
-            self.owes_layouts.store(true, Ordering::Relaxed);
-            return Err(
-                "the configuration was read again, but a data server that cannot be reached may \
-                        still honour layouts of the old rules: reload again when it is back"
-                    .to_owned(),
-            );
-        }
-        Ok(())
     }
 
     fn nodes(&self) -> Vec<NodeReport> {
@@ -251,6 +238,27 @@ impl Administration {
             (Ok(export), Err(_)) => format!("/{export} {:?}", handle.file),
             (Err(_), _) => "an export that is gone".to_owned(),
         }
+    }
+}
+
+/// Revokes all layouts if that is owed. A failure is told once, and it is tried again.
+fn take_layouts(service: &Service, owed: &AtomicBool, is_told: &mut bool) {
+    if !owed.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    let taken = service.layouts.take_all();
+    match &taken {
+        Ok(()) => tracing::info!("the layouts of the old rules for users are revoked"),
+        Err(error) if !*is_told => tracing::warn!(
+            %error,
+            "a data server that cannot be reached may still honour layouts of the old rules for \
+             users; it is asked again"
+        ),
+        Err(_) => {}
+    }
+    *is_told = taken.is_err();
+    if *is_told {
+        owed.store(true, Ordering::Relaxed);
     }
 }
 

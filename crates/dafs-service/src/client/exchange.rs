@@ -55,8 +55,8 @@ impl ExchangeId<'_> {
         client.identity == self.identity && same
     }
 
-    /// True if the sender only claims who it is, and from an address from which the client of the record,
-    /// which has proven its name, has not called.
+    /// True if the sender only claims who it is, and comes from an address from which the client of
+    /// the record, which has proven its name, has not called.
     fn only_claims(&self, client: &Client) -> bool {
         client.identity.is_proven()
             && !self.identity.is_proven()
@@ -91,8 +91,9 @@ impl Clients {
     ///
     /// A restarted client that comes from another address is another principal (case 3) until its
     /// lease is over. A request that only claims who sends it takes the name of a client that has
-    /// proven its own from no other address, as long as there is a record. The protection of a confirmed record does not change: a request that asks for
-    /// another one finds the record as it is.
+    /// proven its own from no other address, as long as there is a record. The protection of a
+    /// confirmed record does not change: a request that asks for another one finds the record as it
+    /// is.
     ///
     /// # Errors
     /// `ClientInUse` (case 3, and after a restart of the server also for a client that grace waits

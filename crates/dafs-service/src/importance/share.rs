@@ -19,7 +19,7 @@ const FRACTION_BITS: u32 = 16;
 /// The most that one session can want. It keeps sums within 64 bits for 2^23 sessions.
 const WANTED_MAX: u64 = 1 << 40;
 
-/// What one session claims of the supply, in units of the supply.
+/// The claim of one session to the supply, in units of the supply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// Its weight.

@@ -109,10 +109,11 @@ pub(super) struct Served {
 impl<H: Handler> Context<'_, H> {
     /// Handles a message that has arrived in a slot.
     pub(super) fn arrived(&mut self, arrived: Arrived) {
-        self.connection.credits.arrive();
-        if self.connection.is_closing() {
+        // A server that stops takes no calls: the connection ends when the others are answered.
+        if self.connection.is_closing() || self.core.shared.is_stopping() {
             return self.connection.receives.give_back(arrived.slot);
         }
+        self.connection.credits.arrive();
         add(&self.core.counters().received_bytes, arrived.len as u64);
         // SAFETY: the slot is posted only after it was given back, when no code uses the message.
         let message = unsafe { self.connection.receives.message(arrived.slot, arrived.len) };

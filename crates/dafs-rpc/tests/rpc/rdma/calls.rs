@@ -102,7 +102,8 @@ fn a_reply_invalidates_a_key_for_who_wants_that() {
 #[test]
 fn replies_arrive_although_the_server_stops_and_the_client_sends_on() {
     const BULK_BYTES: usize = 500_000;
-    let mut world = World::new(Kind::Iwarp);
+    let stop_timeout = std::time::Duration::from_secs(50);
+    let mut world = World::with(Kind::Iwarp, Config { stop_timeout, ..Config::default() });
     let mut client = world.client(Some(TOLD), 4);
     // The client does not read, so most of the data waits in the server's socket.
     let chunks = writes(&[client.memory.chunk(0, BULK_BYTES)]);
