@@ -77,13 +77,19 @@ fn command_of_bytes(fd: c_int, Bytes(start, len): Bytes, command: c_int) -> Resu
     }
 }
 
-/// Releases the lock of an open file, and waits until its holder has released it too. A holder that
-/// still waits for the lock notices when it gets it.
+/// Releases the lock of an open file, and waits until its holder has released it too, unless another
+/// process has locked the open file meanwhile. A holder that still waits for the lock notices when it
+/// gets it.
 pub(crate) fn unlock(fd: c_int) -> Result<()> {
     flock(fd, libc::LOCK_UN)?;
     // Without a descriptor the holder ends by itself all the same.
     let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return Ok(()) };
-    let done = lock_bytes(memory, HAS_LOCK, libc::F_OFD_SETLKW);
+    // The test locks the memfd, so no other process can lock the open file again while this one waits.
+    // If one has done so before the holder noticed the unlock, the holder goes on with that lock.
+    let done = match is_unlocked(memory) {
+        true => lock_bytes(memory, HAS_LOCK, libc::F_OFD_SETLKW),
+        false => Ok(()),
+    };
     kernel::close(memory);
     done
 }
