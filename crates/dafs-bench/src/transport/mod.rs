@@ -266,12 +266,22 @@ fn remote(plan: &Plan, kind: &str, cpu: usize, poll: bool, ask: Ask) -> Result<S
         Ask::Reply(len) => (1, len),
         Ask::Write(len) | Ask::Read(len) => (STREAM_DEPTH, len),
     };
-    run(&mut side, endpoint, ask, depth, Duration::from_millis(20))?;
-    let time = Duration::from_millis(plan.milliseconds);
+    warmed(plan, &process, bytes, |time| run(&mut side, endpoint, ask, depth, time))
+}
+
+/// Measures operations of so many bytes against the other side, after a few of them. `work` does
+/// them for a time, and returns their number.
+fn warmed(
+    plan: &Plan,
+    other: &Process,
+    bytes: usize,
+    mut work: impl FnMut(Duration) -> Result<u64>,
+) -> Result<Sample> {
+    work(Duration::from_millis(20))?;
     Sample::of(
-        || cpu::times(Some(process.id())),
+        || cpu::times(Some(other.id())),
         || {
-            let operations = run(&mut side, endpoint, ask, depth, time)?;
+            let operations = work(Duration::from_millis(plan.milliseconds))?;
             Ok((operations, operations * bytes as u64))
         },
     )

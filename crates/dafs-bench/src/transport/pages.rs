@@ -1,7 +1,7 @@
 //! Pages of 4 KiB that a client fetches from the server's memory itself, by RDMA reads or by a copy out
 //! of shared memory, and the floor of that.
 
-use super::{LARGE, PAGE, Side, connect};
+use super::{LARGE, PAGE, Side, connect, warmed};
 use crate::report::Sample;
 use crate::{Plan, cpu};
 use anyhow::{Context, Result, bail, ensure};
@@ -96,15 +96,7 @@ pub(super) fn fetched(
     shape: (usize, bool),
 ) -> Result<Sample> {
     let (process, mut side, endpoint, memory) = connect(kind, cpu, poll)?;
-    fetch_pages(&mut side, endpoint, memory, shape, Duration::from_millis(20))?;
-    let time = Duration::from_millis(plan.milliseconds);
-    Sample::of(
-        || cpu::times(Some(process.id())),
-        || {
-            let operations = fetch_pages(&mut side, endpoint, memory, shape, time)?;
-            Ok((operations, operations * PAGE as u64))
-        },
-    )
+    warmed(plan, &process, PAGE, |time| fetch_pages(&mut side, endpoint, memory, shape, time))
 }
 
 /// Reads pages at changing places of a file that is in memory, by calls of the kernel.
