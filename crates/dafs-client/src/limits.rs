@@ -276,10 +276,11 @@ pub(crate) const LAYOUT_DEVICES_MAX: usize = 256;
 /// The time after the first refusal of a layout in which the client retries at short intervals.
 pub(crate) const LAYOUT_CHANNEL_TIME: Duration = Duration::from_secs(2);
 
-/// Retries of a client that has never had a layout, and the pause before each. The server may
-/// refuse at first, because it learns on another connection that it can call the client.
-pub(crate) const LAYOUT_CHANNEL_TRIES: u32 = 10;
-pub(crate) const LAYOUT_CHANNEL_PAUSE: Duration = Duration::from_millis(2);
+/// Retries of a client that has never had a layout, and the pause before the first, which doubles each
+/// time: a quarter of a second in all. The server may refuse at first, because it learns on another
+/// connection that it can call the client.
+pub(crate) const LAYOUT_CHANNEL_TRIES: u32 = 7;
+pub(crate) const LAYOUT_CHANNEL_PAUSE_MIN: Duration = Duration::from_millis(2);
 
 /// Retries of a write at a data server that found its session too old. Writes of the same client
 /// through the server may make it too old each time, so in the end this write goes through the

@@ -12,7 +12,7 @@ use crate::backoff::is_passing;
 use crate::driver::Shared;
 use crate::error::Result;
 use crate::limits::{
-    LAYOUT_CHANNEL_PAUSE, LAYOUT_CHANNEL_TIME, LAYOUT_CHANNEL_TRIES, LAYOUT_DEVICES_MAX,
+    LAYOUT_CHANNEL_PAUSE_MIN, LAYOUT_CHANNEL_TIME, LAYOUT_CHANNEL_TRIES, LAYOUT_DEVICES_MAX,
 };
 use crate::opened::Opened;
 use dafs_wire::dafs::{
@@ -57,12 +57,12 @@ impl Layouts {
         let mut asked = self.ask(shared, layout, file.state_id, write);
         // The server may not know yet that it can call back, because that message takes another
         // way.
-        for _ in 0..LAYOUT_CHANNEL_TRIES {
+        for attempt in 0..LAYOUT_CHANNEL_TRIES {
             let is_refused = matches!(&asked, Err(Unusable::Refused(Status::XNoLayout)));
             if !is_refused || self.is_channel_known.load(Ordering::Relaxed) {
                 break;
             }
-            std::thread::sleep(LAYOUT_CHANNEL_PAUSE);
+            std::thread::sleep(LAYOUT_CHANNEL_PAUSE_MIN * (1 << attempt));
             asked = self.ask(shared, layout, file.state_id, write);
         }
         self.is_channel_known.store(true, Ordering::Relaxed);
