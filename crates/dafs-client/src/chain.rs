@@ -288,7 +288,7 @@ impl Client {
             owner: &owner,
             share_access: wire::ShareAccess::Write,
             share_deny: wire::ShareDeny::None,
-            share_key: wire::ShareKey(None),
+            share_key: wire::ShareKey::None,
         });
         let room = (self.session().request_bytes as usize).saturating_sub(WRITE_INLINE_DATA_AT);
         let created = self.shared().patiently(|| self.create(open, room, data, stability));

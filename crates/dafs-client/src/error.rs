@@ -274,7 +274,7 @@ fn status_errno(status: Status) -> i32 {
         Status::Stale | Status::BadHandle | Status::FhExpired => libc::ESTALE,
         Status::NotSupp => libc::EOPNOTSUPP,
         Status::Delay | Status::Grace | Status::Resource | Status::Locked => libc::EAGAIN,
-        Status::Denied | Status::ShareDenied => libc::EBUSY,
+        Status::Denied | Status::ShareDenied | Status::KeyMismatch => libc::EBUSY,
         Status::Symlink => libc::ELOOP,
         _ => libc::EIO,
     }

@@ -187,7 +187,7 @@ impl Client {
             owner: &owner.to_be_bytes(),
             share_access: options.access,
             share_deny: options.deny,
-            share_key: wire::ShareKey(options.share_key),
+            share_key: options.share_key,
         });
         // Dirty data of the cache precedes the truncation, and no cached content of the file
         // survives it.

@@ -1,6 +1,7 @@
 //! How to open a file.
 
 use crate::attributes::SetAttributes;
+use dafs_wire::dafs::ShareKey;
 pub use dafs_wire::dafs::{ShareAccess, ShareDeny};
 
 /// The rule for a file that is missing or exists.
@@ -24,7 +25,7 @@ pub struct OpenOptions {
     pub(crate) access: ShareAccess,
     pub(crate) deny: ShareDeny,
     pub(crate) deny_delete: bool,
-    pub(crate) share_key: Option<u64>,
+    pub(crate) share_key: ShareKey,
     pub(crate) create: Create,
     pub(crate) truncate: bool,
     pub(crate) attributes: SetAttributes,
@@ -37,7 +38,7 @@ impl Default for OpenOptions {
             access: ShareAccess::Read,
             deny: ShareDeny::None,
             deny_delete: false,
-            share_key: None,
+            share_key: ShareKey::None,
             create: Create::Never,
             truncate: false,
             attributes: SetAttributes::default(),
@@ -108,9 +109,18 @@ impl OpenOptions {
     }
 
     /// Opens only together with opens of the same key: KEY_MISMATCH while the file is open under
-    /// another key (DAFS 10.2). Opens without a key neither conflict nor are checked.
+    /// another key (DAFS 10.2). In an export with `shared_keys = "strict"` it is as
+    /// [`strict_share_key`](Self::strict_share_key). Elsewhere opens without a key do not conflict.
     #[must_use]
     pub fn share_key(self, key: u64) -> Self {
-        Self { share_key: Some(key), ..self }
+        Self { share_key: ShareKey::Both(key), ..self }
+    }
+
+    /// As [`share_key`](Self::share_key), and excludes every caller without the key, of DAFS and
+    /// NFS, until the file is closed: KEY_MISMATCH also while the file is open without a key, and
+    /// later opens without it fail. An extension: INVAL from a server without it.
+    #[must_use]
+    pub fn strict_share_key(self, key: u64) -> Self {
+        Self { share_key: ShareKey::XStrict(key), ..self }
     }
 }

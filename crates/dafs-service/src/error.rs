@@ -27,7 +27,7 @@ pub enum ServiceError {
     ShareDenied,
     #[error("the open does not allow this access")]
     OpenMode,
-    #[error("the file is open under another share key")]
+    #[error("the file is open under a share key that the caller does not give")]
     KeyMismatch,
     #[error("an open forbids the removal")]
     DeleteDenied,

@@ -10,6 +10,7 @@ use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::metrics::{DirectUse, Usage};
 use crate::network::Admits;
+use crate::open::SharedKeys;
 use crate::pseudo::PseudoStore;
 use crate::{Result, limits};
 use dafs_mem::RwLock;
@@ -52,6 +53,8 @@ pub struct ExportOptions {
     /// The failures that replies to changes survive, so that a client that lost a reply can still
     /// get it.
     pub durable_replies: Durability,
+    /// The callers that share keys exclude. A change holds for opens that come after it.
+    pub shared_keys: SharedKeys,
 }
 
 impl Default for ExportOptions {
@@ -62,6 +65,7 @@ impl Default for ExportOptions {
             anonymous: Cred::new(65534, 65534),
             admits: Admits::default(),
             durable_replies: Durability::Off,
+            shared_keys: SharedKeys::default(),
         }
     }
 }

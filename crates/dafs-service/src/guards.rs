@@ -20,7 +20,8 @@ const SLOTS: usize = 16_384;
 #[derive(Default)]
 #[repr(align(64))]
 struct Slot {
-    /// Opens that deny something, delegations, and files that are held back.
+    /// Opens that deny something or have a strict share key, delegations, and files that are held
+    /// back.
     guards: AtomicU32,
     /// Broken locks.
     broken: AtomicU32,

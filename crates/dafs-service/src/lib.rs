@@ -98,6 +98,7 @@ pub use names::{EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour, SessionProof};
 pub use open::{
     OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, Opens, RemoveMode, Share,
+    ShareKey, SharedKeys,
 };
 pub use pool::{Job, Pool};
 pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsError};

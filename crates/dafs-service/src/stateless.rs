@@ -174,7 +174,8 @@ impl Opens {
     /// (RFC 1813 4.4).
     ///
     /// # Errors
-    /// `ShareDenied`. `WouldWait` or `Delay` while other clients return delegations. The store's.
+    /// `ShareDenied`, `KeyMismatch`. `WouldWait` or `Delay` while other clients return delegations.
+    /// The store's.
     pub fn stateless_file(
         &self,
         caller: Caller<'_>,

@@ -95,7 +95,7 @@ pub fn open_request<'a>(dir: FileHandle, path: &'a [&'a [u8]], owner: &'a [u8]) 
         owner,
         share_access: ShareAccess::Both,
         share_deny: ShareDeny::None,
-        share_key: ShareKey(None),
+        share_key: ShareKey::None,
     }
 }
 
@@ -109,7 +109,7 @@ pub fn downgrade(file: File, share_access: ShareAccess, share_deny: ShareDeny) -
         state_id: file.id,
         share_access,
         share_deny,
-        share_key: ShareKey(None),
+        share_key: ShareKey::None,
     })
 }
 

@@ -91,6 +91,9 @@ fn remedy(status: Status) -> Option<&'static str> {
         Status::NotEmpty => "remove what is in it, or use rm -r",
         Status::RoFs => "choose another place, or ask the administrator to export it writable",
         Status::ShareDenied => "wait until the other program has closed the file",
+        Status::KeyMismatch => {
+            "programs that share a key have it open and exclude others: wait until they have closed it"
+        }
         Status::Stale => "it was removed meanwhile; list its directory again",
         Status::Fenced => {
             "somebody has fenced this node off: have it put on the list with dafs fence add, and say \

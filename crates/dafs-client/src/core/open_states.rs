@@ -63,7 +63,7 @@ impl OpenState {
     /// True when it conflicts with no other open: a new open is as good as a reclaimed one.
     pub(crate) fn is_harmless(&self) -> bool {
         self.deny == ShareDeny::None
-            && self.key == ShareKey(None)
+            && self.key == ShareKey::None
             && self.disposition == DeleteDisposition::DontCare
             && self.locks.is_empty()
     }
@@ -203,6 +203,7 @@ impl OpenStates {
         });
         open.access = access(open.access, request.share_access);
         open.deny = deny(open.deny, request.share_deny);
+        open.key = key(open.key, request.share_key);
         name
     }
 
@@ -332,6 +333,15 @@ fn access(a: ShareAccess, b: ShareAccess) -> ShareAccess {
     if a == b { a } else { ShareAccess::Both }
 }
 
+/// The key of two opens by one owner, which the server has found to be the same if both have one.
+fn key(a: ShareKey, b: ShareKey) -> ShareKey {
+    match (a, b) {
+        (ShareKey::None, other) | (other, ShareKey::None) => other,
+        (ShareKey::XStrict(_), _) => a,
+        _ => b,
+    }
+}
+
 fn deny(a: ShareDeny, b: ShareDeny) -> ShareDeny {
     match (a, b) {
         (ShareDeny::None, other) | (other, ShareDeny::None) => other,
@@ -361,7 +371,7 @@ mod tests {
             owner: b"me",
             share_access: ShareAccess::Read,
             share_deny: ShareDeny::None,
-            share_key: ShareKey(None),
+            share_key: ShareKey::None,
         };
         let reply = OpenReply {
             fh: FILE,

@@ -89,7 +89,7 @@ fn open(client: &Client, name: &[u8]) -> (Opened, Option<Granted>) {
         owner: name,
         share_access: ShareAccess::Both,
         share_deny: ShareDeny::None,
-        share_key: wire::ShareKey(None),
+        share_key: wire::ShareKey::None,
     });
     let reply = client.shared().call_open(&request, true).unwrap();
     let opened = client.shared().taken(&reply, |reply| {

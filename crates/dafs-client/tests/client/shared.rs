@@ -80,6 +80,49 @@ fn keys_and_denials_are_agreed_on() {
 }
 
 #[test]
+fn a_strict_key_is_shared_by_those_who_have_it() {
+    for (served, one) in on_each_transport() {
+        let two = served.client(TRANSPORTS[0]);
+        let strict = new().strict_share_key(u64::MAX);
+        let first = one.open(b"/f", &strict).unwrap();
+        for options in [new(), new().share_key(0), new().strict_share_key(1)] {
+            let error = two.open(b"/f", &options).unwrap_err();
+            assert_eq!(error.status(), Some(Status::KeyMismatch));
+            assert_eq!(error.to_errno(), libc::EBUSY);
+        }
+        assert_eq!(status(two.read_file(b"/f", 10)), Status::KeyMismatch);
+        let second = two.open(b"/f", &new().share_key(u64::MAX)).unwrap();
+        first.write_at(b"data", 0, Stability::Unstable).unwrap();
+        let mut found = [0; 4];
+        assert_eq!(second.read_at(&mut found, 0).unwrap(), 4);
+        assert_eq!(&found, b"data");
+        first.close().unwrap();
+        second.close().unwrap();
+        two.open(b"/f", &new()).unwrap().close().unwrap();
+    }
+}
+
+#[test]
+fn a_strict_key_survives_a_restart_of_the_server() {
+    for (mut served, one) in on_each_transport() {
+        let two = served.client(TRANSPORTS[0]);
+        let strict = new().strict_share_key(7);
+        let file = one.open(b"/f", &strict).unwrap();
+        served.stop();
+        served.start();
+        file.write_at(b"data", 0, Stability::Unstable).unwrap();
+        assert_eq!(one.stats().restarts, 1);
+        // The holder needs new state, so the server waits for no more reclaims of it.
+        one.open(b"/g", &new()).unwrap().close().unwrap();
+        assert_eq!(status(two.open(b"/f", &new())), Status::KeyMismatch);
+        let second = two.open(b"/f", &new().share_key(7)).unwrap();
+        file.close().unwrap();
+        second.close().unwrap();
+        two.open(b"/f", &new()).unwrap().close().unwrap();
+    }
+}
+
+#[test]
 fn a_file_gets_its_name_when_it_is_done() {
     for (mut served, client) in on_each_transport() {
         let root = client.root();

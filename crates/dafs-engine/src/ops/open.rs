@@ -7,7 +7,7 @@ use crate::engine::request::{Call, Context, Done};
 use crate::engine::work::{JobResult, Work};
 use dafs_service::durable::Change;
 use dafs_service::{
-    Caller, Handle, OpenHow, OpenRequest, OpenTarget, Opened, Service, Share, Touch,
+    Caller, Handle, OpenHow, OpenRequest, OpenTarget, Opened, Service, Share, ShareKey, Touch,
 };
 use dafs_store::{CacheAdvice, CreateHow, OpenMode, SeekWhat, SetAttr, StoreError};
 use dafs_wire::dafs::{
@@ -161,7 +161,7 @@ fn open_at(
         target,
         claim: delegation::claim(&args.claim),
         deny_delete: args.delete_disposition == DeleteDisposition::Deny,
-        share_key: args.share_key.0,
+        share_key: share_key(args.share_key),
         ..OpenRequest::by_name(
             reached,
             b"",
@@ -246,7 +246,7 @@ pub(crate) fn close(cx: &mut Context<'_>, call: &Call, args: &Close) -> Done {
 pub(crate) fn open_downgrade(cx: &mut Context<'_>, call: &Call, args: &OpenDowngrade) -> Done {
     let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
     let share = share(args.share_access, args.share_deny);
-    let key = args.share_key.0;
+    let key = share_key(args.share_key);
     cx.call_service(call, |service, caller| {
         service.opens.downgrade(caller, &handle, id, share, key)
     })?;
@@ -321,6 +321,14 @@ fn share(access: ShareAccess, deny: ShareDeny) -> Share {
         write: access.writes(),
         deny_read: matches!(deny, ShareDeny::Read | ShareDeny::Both),
         deny_write: matches!(deny, ShareDeny::Write | ShareDeny::Both),
+    }
+}
+
+fn share_key(key: dafs::ShareKey) -> Option<ShareKey> {
+    match key {
+        dafs::ShareKey::None => None,
+        dafs::ShareKey::Both(key) => Some(ShareKey { key, strict: false }),
+        dafs::ShareKey::XStrict(key) => Some(ShareKey { key, strict: true }),
     }
 }
 

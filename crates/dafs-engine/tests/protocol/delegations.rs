@@ -264,3 +264,35 @@ fn nothing_is_kept_of_delegations_across_a_restart_of_the_client() {
     assert_eq!(opened(&mut world, client, &request).unwrap_err(), Status::NotSupp);
     world.end();
 }
+
+/// A reader with a strict key needs the delegations of other readers back, because their holders
+/// open the file without the server. A further opener with the key does not.
+#[test]
+fn the_first_strict_key_recalls_read_delegations() {
+    let mut world = world();
+    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
+    let (keyed, other_channel) = with_channel(&mut world, 3, "keyed", PLAIN);
+    let third = world.session(4, "third");
+    let (file, delegation) = open(&mut world, holder, b"f", ShareAccess::Read).unwrap();
+    let (id, false) = delegation.expect("a read delegation") else { panic!() };
+    assert_eq!(world.status(holder, &close(file)), Status::Ok);
+    let strict = |world: &World| dafs::Open {
+        create: None,
+        share_access: ShareAccess::Read,
+        share_key: dafs::ShareKey::XStrict(1),
+        ..open_request(world.root(), F, b"owner")
+    };
+    let request = strict(&world);
+    assert_eq!(world.open_with(keyed, &request).unwrap_err(), Status::Delay);
+    assert_eq!(recalled(&mut world, channel), id);
+    assert_eq!(world.status(holder, &give_back(id)), Status::Ok);
+    world.pass(Duration::from_secs(16));
+    let (_, delegation) = opened(&mut world, keyed, &request).unwrap();
+    assert!(delegation.is_some(), "the holder of the key gets a delegation");
+    let plain = open(&mut world, holder, b"f", ShareAccess::Read).map(|_| ());
+    assert_eq!(plain, Err(Status::KeyMismatch));
+    world.open_with(third, &request).unwrap();
+    world.settle();
+    assert!(world.clients[other_channel].calls.is_empty());
+    world.end();
+}

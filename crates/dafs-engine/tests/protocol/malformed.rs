@@ -379,6 +379,10 @@ fn a_wrong_body_is_answered() {
         (&access, 120, 4, "access"),
         (&access, 124, 4, "deny"),
         (&access, 128, 1, "share key"),
+        (&access, 128, 2, "share key"),
+        (&access, 128, 4, "strictness without a share key"),
+        (&access, 128, 8, "share key"),
+        (&access, 128, u32::MAX, "share key"),
         (&access, 112, 2, "disposition"),
         (&access, 96, 3, "create mode"),
     ];

@@ -149,7 +149,7 @@ fn a_downgrade_gives_up_what_it_says() {
             state_id: file.id,
             share_access,
             share_deny,
-            share_key: dafs::ShareKey(None),
+            share_key: dafs::ShareKey::None,
         })
     };
     assert_eq!(world.status(one, &write_inline(file, 0, b"x")), Status::Ok);

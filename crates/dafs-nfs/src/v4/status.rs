@@ -76,7 +76,9 @@ pub(crate) fn of(error: ServiceError) -> Status {
         ServiceError::AdminRevoked => Status::AdminRevoked,
         ServiceError::ShareDenied => Status::ShareDenied,
         ServiceError::OpenMode => Status::OpenMode,
-        // No open of NFS requires a key.
+        // A share key of DAFS excludes callers without it until its holders close the file. So it is
+        // a conflict of opens and no lack of rights: ACCESS could make a client remember that the
+        // user has none (RFC 8881 15.1.8.4).
         ServiceError::KeyMismatch => Status::ShareDenied,
         ServiceError::DeleteDenied => Status::FileOpen,
         ServiceError::LocksHeld => Status::LocksHeld,
@@ -154,10 +156,10 @@ pub(crate) fn without_perm(error: ServiceError) -> OpError {
 }
 
 /// Returns the outcome for I/O. The share reservation of another open looks like a mandatory lock
-/// (RFC 8881 9.7), and a lack of rights is ACCESS.
+/// (RFC 8881 9.7), as its share key does, and a lack of rights is ACCESS.
 pub(crate) fn of_io(error: ServiceError) -> OpError {
     match error {
-        ServiceError::ShareDenied => OpError::Status(Status::Locked),
+        ServiceError::ShareDenied | ServiceError::KeyMismatch => OpError::Status(Status::Locked),
         error => without_perm(error),
     }
 }
@@ -166,7 +168,7 @@ pub(crate) fn of_io(error: ServiceError) -> OpError {
 /// object without a size of its own has the wrong type (RFC 8881 table 6).
 pub(crate) fn of_setattr(error: ServiceError) -> OpError {
     match error {
-        ServiceError::ShareDenied => OpError::Status(Status::Locked),
+        ServiceError::ShareDenied | ServiceError::KeyMismatch => OpError::Status(Status::Locked),
         ServiceError::Store(
             StoreError::IsDirectory | StoreError::Symlink | StoreError::BadType,
         ) => OpError::Status(Status::WrongType),

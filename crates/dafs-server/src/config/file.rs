@@ -104,6 +104,7 @@ struct ExportFile {
     #[serde(default)]
     unprivileged_ports: bool,
     durable_replies: Option<String>,
+    shared_keys: Option<String>,
     #[serde(default)]
     subtree_check: bool,
     stripe_bytes: Option<u32>,
@@ -472,8 +473,11 @@ impl ExportFile {
             let remedy = "files in memory do not outlive the server; use off, or path";
             return Err(wrong("durable_replies", remedy.to_owned()));
         }
+        let shared_keys = self.shared_keys.as_deref().unwrap_or("advisory").parse();
+        let shared_keys = shared_keys.map_err(|remedy: String| wrong("shared_keys", remedy))?;
+        let read_only = self.read_only;
         let options =
-            ExportOptions { read_only: self.read_only, squash, anonymous, admits, durable_replies };
+            ExportOptions { read_only, squash, anonymous, admits, durable_replies, shared_keys };
         let subtree_check = self.subtree_check;
         if subtree_check && !matches!(source, ExportSource::Directory(_)) {
             let remedy = "only an export with `path` alone has it; leave it out";

@@ -640,6 +640,7 @@ mod tests {
         check(&format!("{EXPORT}copies = 0\n{node}"), "use 1 to 8");
         check(&format!("{EXPORT}durable_replies = \"crash\"\n{node}"), "spread over nodes");
         check(&format!("{EXPORT}durable_replies = \"on\""), "off, crash or power");
+        check(&format!("{EXPORT}shared_keys = \"on\""), "use advisory or strict");
         let memory = "[[export]]\nname = \"m\"\nmemory_bytes = 4096\n";
         check(&format!("{memory}durable_replies = \"crash\""), "do not outlive");
         check(

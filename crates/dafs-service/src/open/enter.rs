@@ -1,5 +1,6 @@
 //! Opens in the table: the check for conflicts and the entry, in one step.
 
+use super::key::{ShareKey, begins_to_exclude, check_key};
 use super::{Inner, Modes, OpenClaim, OpenRequest, OpenState, RemoveMode, Share};
 use crate::Caller;
 use crate::admit::Applicant;
@@ -38,7 +39,7 @@ pub(super) struct Reserved {
 pub(super) struct Before {
     share: Share,
     deny_delete: bool,
-    share_key: Option<u64>,
+    share_key: Option<ShareKey>,
 }
 
 impl Reserved {
@@ -75,7 +76,7 @@ impl StateTable {
     ) -> Result<Reserved, Blocked> {
         Self::check_current(caller.client)?;
         let needs = request.needs();
-        let mut own = None;
+        let (mut own, mut excludes) = (None, false);
         if let Some(file) = self.files.get(&key) {
             let removal =
                 file.removing_checked > 0 || request.deny_delete && file.removing_unchecked > 0;
@@ -88,11 +89,11 @@ impl StateTable {
             };
             own = file.opens.iter().find(is_own).cloned();
             check_share(file, own.as_ref(), needs, clock)?;
-            if let Some(wanted) = request.share_key {
-                check_key(file, wanted, clock)?;
-            }
+            check_key(file, own.as_ref(), request.share_key, clock)?;
+            // Holders of delegations open the file without the server, and without the key.
+            excludes = begins_to_exclude(file, request.share_key);
         }
-        let change = needs.write || needs.deny_read;
+        let change = needs.write || needs.deny_read || excludes;
         let truncate = request.truncates();
         let breaks = if change { Break::Change { truncate } } else { Break::Read };
         self.clear_delegations(&key, caller.client, breaks, clock, ended)?;
@@ -107,7 +108,7 @@ impl StateTable {
             let before = Some(Before { share, deny_delete, share_key });
             state.set_share(share.union(request.share));
             inner.deny_delete |= request.deny_delete;
-            inner.share_key = share_key.or(request.share_key);
+            state.set_key(&mut inner, ShareKey::join(share_key, request.share_key));
             inner.changes += 1;
             let changes = inner.changes;
             drop(inner);
@@ -125,6 +126,7 @@ impl StateTable {
             uid: caller.cred.uid,
             life: Life::default(),
             share_bits: AtomicU8::new(request.share.bits()),
+            strict_key: AtomicBool::new(request.share_key.is_some_and(|key| key.strict)),
             read_only: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 modes: Modes::default(),
@@ -152,7 +154,7 @@ impl StateTable {
             Some(before) => {
                 reserved.state.set_share(before.share);
                 inner.deny_delete = before.deny_delete;
-                inner.share_key = before.share_key;
+                reserved.state.set_key(&mut inner, before.share_key);
                 drop(inner);
                 self.guard_open(&reserved.state);
             }
@@ -163,9 +165,9 @@ impl StateTable {
         }
     }
 
-    /// Counts an open in the guards while it denies something.
+    /// Counts an open in the guards while it denies something, or excludes callers without its key.
     pub(super) fn guard_open(&self, open: &OpenState) {
-        let denies = open.share().denies();
+        let denies = open.share().denies() || open.has_strict_key();
         match (open.set_guarded(denies), denies) {
             (false, true) => self.guards.add(&open.key),
             (true, false) => self.guards.remove(&open.key),
@@ -173,15 +175,21 @@ impl StateTable {
         }
     }
 
-    /// Refuses an access without an open that an open denies.
+    /// Refuses an access without an open that an open denies, unless the caller may bypass denials,
+    /// or that a strict share key excludes.
     pub(crate) fn check_anonymous(
         &self,
         key: &Handle,
         need: OpenMode,
+        bypass: bool,
         clock: Clock,
     ) -> Result<(), Blocked> {
-        let access = Share { read: need.read, write: need.write, ..Share::default() };
-        self.files.get(key).map_or(Ok(()), |file| check_share(file, None, access, clock))
+        let Some(file) = self.files.get(key) else { return Ok(()) };
+        if !bypass {
+            let access = Share { read: need.read, write: need.write, ..Share::default() };
+            check_share(file, None, access, clock)?;
+        }
+        check_key(file, None, None, clock)
     }
 
     /// Begins the removal of a name of a file, unless an open forbids it, or a delegation of
@@ -241,23 +249,13 @@ fn check_share(
     Err(expired_among(&conflicting, clock, ServiceError::ShareDenied))
 }
 
-/// Refuses a key while another one is in force, set by the keyed opens. Opens of expired clients
-/// give way.
-fn check_key(file: &FileState, wanted: u64, clock: Clock) -> Result<(), Blocked> {
-    let key = |open: &&Arc<OpenState>| open.lock().share_key;
-    // All keyed opens have the same.
-    match file.opens.iter().find_map(|open| key(&open)) {
-        Some(in_force) if in_force != wanted => {
-            let keyed: Vec<_> = file.opens.iter().filter(|open| key(open).is_some()).collect();
-            Err(expired_among(&keyed, clock, ServiceError::KeyMismatch))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Returns the outcome for conflicting opens: an error if one belongs to a client that is alive,
 /// else the clients whose lease has to end.
-fn expired_among(opens: &[&Arc<OpenState>], clock: Clock, error: ServiceError) -> Blocked {
+pub(super) fn expired_among(
+    opens: &[&Arc<OpenState>],
+    clock: Clock,
+    error: ServiceError,
+) -> Blocked {
     if opens.iter().any(|open| !clock.is_over(&open.client)) {
         return Blocked::Refused(error);
     }

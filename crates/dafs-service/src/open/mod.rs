@@ -2,17 +2,20 @@
 //!
 //! Invariants
 //! * Two opens of a file by different owners never conflict: neither denies an access that the
-//!   other has. The check and the entry into the table are one step under the table's lock.
+//!   other has, and their share keys agree. The check and the entry into the table are one step
+//!   under the table's lock.
 //! * A state-id names one (owner, file). It does not change while the open lives, and is never used
 //!   again.
 //! * The store checks the caller's rights, by opening the file, before the open is entered. So an
 //!   open that is not allowed does not affect others that are under way.
 
 mod enter;
+mod key;
 mod run;
 mod use_state;
 
 pub(crate) use enter::{Break, Clock};
+pub use key::{ShareKey, SharedKeys};
 
 use crate::Result;
 use crate::client::{Client, Clients};
@@ -193,9 +196,8 @@ pub struct OpenRequest<'a> {
     pub share: Share,
     /// Forbids others to remove the file meanwhile (DAFS delete disposition).
     pub deny_delete: bool,
-    /// The key that all keyed opens of a file have in common (DAFS 10.2). An open without a key
-    /// requires none and sets none.
-    pub share_key: Option<u64>,
+    /// The share key (DAFS 10.2).
+    pub share_key: Option<ShareKey>,
     /// Find or create.
     pub how: OpenHow,
     /// The delegation that the client wants.
@@ -277,6 +279,8 @@ pub struct OpenState {
     /// The bits of access and denial. They change only under the table's lock, so a search for
     /// conflicts under that lock takes no lock of each open.
     share_bits: AtomicU8,
+    /// Its share key is strict. It changes only under the table's lock, for the same reason.
+    strict_key: AtomicBool,
     /// Its export has become read-only since.
     read_only: AtomicBool,
     inner: Mutex<Inner>,
@@ -286,14 +290,14 @@ struct Inner {
     modes: Modes,
     deny_delete: bool,
     /// Its share key, if it has one. All keyed opens of a file have the same.
-    share_key: Option<u64>,
+    share_key: Option<ShareKey>,
     /// The store's file and the mode that it was opened for.
     file: Option<(OpenMode, Arc<dyn OpenFile>)>,
     /// Counts the changes of the share by opens and downgrades, finished or not.
     changes: u32,
     /// The sequence number of the state-id: counts the finished changes.
     seqid: u32,
-    /// Counted in the guards because it denies access.
+    /// Counted in the guards because it denies access, or has a strict key.
     guarded: bool,
 }
 
@@ -325,6 +329,17 @@ impl OpenState {
 
     fn set_share(&self, share: Share) {
         self.share_bits.store(share.bits(), Ordering::SeqCst);
+    }
+
+    /// True while it excludes callers without its share key.
+    pub(crate) fn has_strict_key(&self) -> bool {
+        self.strict_key.load(Ordering::SeqCst)
+    }
+
+    /// Sets the key in `inner`, which is that of this open, and the copy of its strictness.
+    fn set_key(&self, inner: &mut Inner, key: Option<ShareKey>) {
+        inner.share_key = key;
+        self.strict_key.store(key.is_some_and(|key| key.strict), Ordering::SeqCst);
     }
 
     /// Returns the store's file, if the open allows `need`.

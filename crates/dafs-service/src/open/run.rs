@@ -289,6 +289,9 @@ impl Opens {
     ) -> Result<Reserved> {
         let key = export.key(&handle);
         let clock = self.state.clock(caller);
+        let rule = export.options().shared_keys;
+        let share_key = request.share_key.map(|key| rule.apply(key));
+        let request = &OpenRequest { share_key, ..*request };
         let reserved = self.conflicts.enter(caller, |table, ended| {
             if self.clients.needs_record(caller.client) {
                 // Its record was removed since the check, because it held no state.
@@ -300,9 +303,10 @@ impl Opens {
         });
         match (reserved, request.claim) {
             // Two clients cannot both have had it before the restart.
-            (Err(ServiceError::ShareDenied), OpenClaim::Previous(_)) => {
-                Err(ServiceError::ReclaimConflict)
-            }
+            (
+                Err(ServiceError::ShareDenied | ServiceError::KeyMismatch),
+                OpenClaim::Previous(_),
+            ) => Err(ServiceError::ReclaimConflict),
             (reserved, _) => reserved,
         }
     }

@@ -5,7 +5,7 @@
 //!   of that client no more rights than the file does, because state-ids can be guessed.
 //! * I/O takes one lock of a shard and one of the open, both for a few instructions.
 
-use super::{OpenState, Opens, Share};
+use super::{OpenState, Opens, Share, ShareKey};
 use crate::client::ClientKind;
 use crate::enter::State;
 use crate::error::ServiceError;
@@ -79,8 +79,8 @@ impl Opens {
     /// deny the access, and other clients return their delegations first.
     ///
     /// # Errors
-    /// Those of the state-id. `OpenMode`. Without an open `ShareDenied`, `Grace`, `WouldWait`,
-    /// `Delay` and the store's.
+    /// Those of the state-id. `OpenMode`. Without an open `ShareDenied`, `KeyMismatch`, `Grace`,
+    /// `WouldWait`, `Delay` and the store's.
     pub fn io_file(
         &self,
         caller: Caller<'_>,
@@ -160,11 +160,11 @@ impl Opens {
         Ok(self.state.writers.count(export.key(handle), need, file))
     }
 
-    /// Checks that I/O without an open may go on: no open denies it (unless `bypass`), and no
-    /// delegation of another client conflicts.
+    /// Checks that I/O without an open may go on: no open denies it (unless `bypass`), no strict
+    /// share key excludes it, and no delegation of another client conflicts.
     ///
     /// # Errors
-    /// `ShareDenied`, `WouldWait`, `Delay`.
+    /// `ShareDenied`, `KeyMismatch`, `WouldWait`, `Delay`.
     pub(crate) fn check_io(
         &self,
         caller: Caller<'_>,
@@ -181,9 +181,7 @@ impl Opens {
         let clock = self.state.clock(caller);
         let breaks = if need.write { Break::Change { truncate: false } } else { Break::Read };
         self.conflicts.enter(caller, |table, ended| {
-            if !bypass {
-                table.check_anonymous(key, need, clock)?;
-            }
+            table.check_anonymous(key, need, bypass, clock)?;
             table.clear_delegations(key, caller.client, breaks, clock, ended)?;
             if need.write { table.check_held_back(key) } else { Ok(()) }
         })
@@ -213,18 +211,20 @@ impl Opens {
 
     /// Reduces access and denial of an open: for a DAFS client to any part of its share, for an NFS
     /// client to the union of some of its opens (RFC 8881 18.18.3). Returns the state-id with its
-    /// new sequence number. Without `share_key` the open gives up its key.
+    /// new sequence number. Without `share_key` the open gives up its key. With a key that is not
+    /// strict, a strict one becomes advisory, unless the export says otherwise.
     ///
     /// # Errors
-    /// `Invalid` when `share` is not such a part, or for a key where the open has none.
-    /// `KeyMismatch` for another key. Those of the state-id.
+    /// `Invalid` when `share` is not such a part, for a key where the open has none, or for a strict
+    /// key where its own is not. `KeyMismatch` for another key, or without a key while another open
+    /// excludes callers without it. Those of the state-id.
     pub fn downgrade(
         &self,
         caller: Caller<'_>,
         handle: &Handle,
         state: impl Into<StateRef>,
         share: Share,
-        share_key: Option<u64>,
+        share_key: Option<ShareKey>,
     ) -> Result<StateRef> {
         let open = self.state.open_state(caller, handle, state)?;
         // Under the table's lock, because shares are compared under it.
@@ -236,11 +236,24 @@ impl Opens {
         if !(share.read || share.write) || !open.share().contains(share) || !reachable {
             return Err(StoreError::Invalid.into());
         }
-        match (share_key, inner.share_key) {
-            (Some(_), None) => return Err(StoreError::Invalid.into()),
-            (Some(given), Some(own)) if given != own => return Err(ServiceError::KeyMismatch),
-            _ => inner.share_key = share_key,
-        }
+        let kept = match (share_key, inner.share_key) {
+            (None, None) => None,
+            (None, Some(_)) if table.is_excluded_without_key(&open) => {
+                return Err(ServiceError::KeyMismatch);
+            }
+            (None, Some(_)) => None,
+            (Some(given), Some(own)) if given.key != own.key => {
+                return Err(ServiceError::KeyMismatch);
+            }
+            (Some(given), Some(own)) if own.strict || !given.strict => {
+                let given =
+                    self.exports.namespace().export(handle)?.options().shared_keys.apply(given);
+                Some(ShareKey { strict: own.strict && given.strict, ..own })
+            }
+            // A downgrade takes no key, and begins to exclude nobody.
+            (Some(_), _) => return Err(StoreError::Invalid.into()),
+        };
+        open.set_key(&mut inner, kept);
         open.set_share(share);
         inner.modes = within;
         inner.changes += 1;

@@ -309,7 +309,7 @@ impl Actor {
             owner: name.as_bytes(),
             share_access,
             share_deny: if denies { ShareDeny::Write } else { ShareDeny::None },
-            share_key: ShareKey(None),
+            share_key: ShareKey::None,
         });
         let (reads, writes) = (share_access.reads(), share_access.writes());
         let task = Task::Open { file, reads, writes, version: self.version };

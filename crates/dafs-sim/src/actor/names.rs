@@ -76,7 +76,7 @@ impl Actor {
             owner: owner.as_bytes(),
             share_access: ShareAccess::Both,
             share_deny: ShareDeny::None,
-            share_key: ShareKey(None),
+            share_key: ShareKey::None,
         });
         self.begin_change();
         self.submit(common, Task::Create { change: Change::Create(place, file), file }, &request)

@@ -172,9 +172,18 @@ word_enum! {
     }
 }
 
-/// The key of a keyed open (DAFS 10.2); `None` is the share_key_type NONE.
+/// The share key of an open (DAFS 10.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct ShareKey(pub Option<u64>);
+pub enum ShareKey {
+    /// SHARE_KEY_NONE: the open has no key.
+    #[default]
+    None,
+    /// SHARE_KEY_BOTH: the open conflicts with opens under another key.
+    Both(u64),
+    /// X_SHARE_KEY_STRICT, an extension: the open also conflicts with opens without a key, with
+    /// earlier and with later ones.
+    XStrict(u64),
+}
 
 /// share_key_type and, 8 bytes later, share_key.
 impl<'a> Field<'a> for ShareKey {
@@ -182,15 +191,20 @@ impl<'a> Field<'a> for ShareKey {
 
     fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
         match scope.u32(at)? {
-            0 => Ok(Self(None)),
-            3 => Ok(Self(Some(scope.u64(at + 8)?))),
+            0 => Ok(Self::None),
+            3 => Ok(Self::Both(scope.u64(at + 8)?)),
+            7 => Ok(Self::XStrict(scope.u64(at + 8)?)),
             value => Err(DecodeError::BadValue { field: "share_key_type", value: value.into() }),
         }
     }
 
     fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
-        let Some(key) = self.0 else { return Ok(()) };
-        writer.put_u32(at, 3)?;
+        let (kind, key) = match *self {
+            Self::None => return Ok(()),
+            Self::Both(key) => (3, key),
+            Self::XStrict(key) => (7, key),
+        };
+        writer.put_u32(at, kind)?;
         writer.put_u64(at + 8, key)
     }
 }

@@ -87,7 +87,7 @@ statuses! {
     DenyDispConflict = 15015, "DENYDISP_CONFLICT", "an open of the file forbids its removal";
     DenyDispNotSupp = 15016, "DENYDISP_NOTSUPP",
         "the server cannot forbid removal or know about all opens";
-    KeyMismatch = 15017, "KEY_MISMATCH", "the file is open with another share key";
+    KeyMismatch = 15017, "KEY_MISMATCH", "the file is open under a share key that this open lacks";
     WriteTooBig = 15018, "WRITE_TOOBIG", "the write or append is larger than the server allows";
     BackChannelUnusable = 15019, "BACK_CHANNEL_UNUSABLE",
         "this needs a back-control channel, and there is none";

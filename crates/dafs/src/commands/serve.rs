@@ -12,7 +12,7 @@ use dafs_server::{
     parse_listen_nfs, parse_listen_nfs_rdma,
 };
 use dafs_service::durable::Durability;
-use dafs_service::{AddressRange, Squash, TransportSecurity};
+use dafs_service::{AddressRange, SharedKeys, Squash, TransportSecurity};
 use dafs_tls::NoTransportSecurity;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
@@ -120,6 +120,10 @@ pub(crate) struct Serve {
     /// the outcome of its request
     #[arg(long, value_name = "WHAT", value_parser = parse_durability)]
     durable_replies: Option<Durability>,
+    /// The callers that a share key excludes while its file is open: advisory for opens under
+    /// another key, strict also for DAFS and NFS clients without a key
+    #[arg(long, value_name = "RULE", value_parser = parse_shared_keys)]
+    shared_keys: Option<SharedKeys>,
     /// Where to keep the key of file handles, so that handles survive a restart
     #[arg(long, value_name = "DIR")]
     state_directory: Option<PathBuf>,
@@ -289,6 +293,9 @@ impl Serve {
             if self.no_root_squash {
                 export.options.squash = Squash::None;
             }
+            if let Some(rule) = self.shared_keys {
+                export.options.shared_keys = rule;
+            }
             // Files in memory do not outlive the server; striped exports keep no replies.
             let kept = matches!(export.source, ExportSource::Directory(_));
             if let Some(durability) = self.durable_replies.filter(|_| kept) {
@@ -326,6 +333,10 @@ fn parse_transport_security(text: &str) -> Result<TransportSecurity, String> {
 }
 
 fn parse_durability(text: &str) -> Result<Durability, String> {
+    text.parse()
+}
+
+fn parse_shared_keys(text: &str) -> Result<SharedKeys, String> {
     text.parse()
 }
 

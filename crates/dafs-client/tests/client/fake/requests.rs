@@ -40,7 +40,7 @@ pub fn open(owner: &[u8], share_deny: ShareDeny) -> Request<'_> {
         owner,
         share_access: ShareAccess::Both,
         share_deny,
-        share_key: ShareKey(None),
+        share_key: ShareKey::None,
     })
 }
 
@@ -58,7 +58,7 @@ pub fn granted(world: &mut World, owner: &[u8]) -> Option<StateId> {
         owner,
         share_access: ShareAccess::Both,
         share_deny: ShareDeny::None,
-        share_key: ShareKey(None),
+        share_key: ShareKey::None,
     }));
     let Done::Answered(reply) = &world.done[&tag] else { panic!() };
     let Outcome::Ok(Reply::Open(opened)) = reply.decode().unwrap() else { panic!() };

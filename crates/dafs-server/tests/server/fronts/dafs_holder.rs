@@ -86,7 +86,7 @@ impl Holder {
                 owner: name,
                 share_access: ShareAccess::Both,
                 share_deny: ShareDeny::None,
-                share_key: ShareKey(None),
+                share_key: ShareKey::None,
             });
             let held = self.ask(&request, |reply| match reply {
                 Reply::Open(opened) => match opened.delegation {

@@ -7,6 +7,7 @@ mod dafs_holder;
 mod delegations;
 mod fences;
 mod harness;
+mod keys;
 mod locks;
 mod names;
 mod rdma;

@@ -138,7 +138,7 @@ impl Client {
             owner: owner.as_bytes(),
             share_access: if writes { ShareAccess::Both } else { ShareAccess::Read },
             share_deny: ShareDeny::None,
-            share_key: ShareKey(None),
+            share_key: ShareKey::None,
         });
         self.call(now, tag, &request)
     }

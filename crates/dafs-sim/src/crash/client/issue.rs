@@ -346,7 +346,7 @@ impl Client {
                     owner: owner.as_bytes(),
                     share_access: ShareAccess::Both,
                     share_deny: ShareDeny::None,
-                    share_key: ShareKey(None),
+                    share_key: ShareKey::None,
                 });
                 if chained { self.chain(now, tag, request) } else { self.call(now, tag, &request) }
             }

@@ -68,7 +68,7 @@ impl Client {
             owner: owner.as_bytes(),
             share_access: ShareAccess::Both,
             share_deny: ShareDeny::None,
-            share_key: ShareKey(None),
+            share_key: ShareKey::None,
         });
         self.call(now, tag, &request)
     }

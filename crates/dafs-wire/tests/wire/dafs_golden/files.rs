@@ -52,9 +52,26 @@ fn open() {
                 owner: b"own",
                 share_access: ShareAccess::Both,
                 share_deny: ShareDeny::Write,
-                share_key: ShareKey(Some(0x0102_0304_0506_0708)),
+                share_key: ShareKey::Both(0x0102_0304_0506_0708),
             }),
         );
+        for (kind, share_key) in
+            [(0, ShareKey::None), (3, ShareKey::Both(u64::MAX)), (7, ShareKey::XStrict(u64::MAX))]
+        {
+            let mut layout = Layout::request(order, 135, 136);
+            layout.handle(40, FILE).raw(104, b"state-id").u32(112, 1).u32(120, kind);
+            layout.u64(128, if kind == 0 { 0 } else { u64::MAX });
+            check_request(
+                &layout,
+                Request::OpenDowngrade(OpenDowngrade {
+                    fh: FILE,
+                    state_id: StateId(*b"state-id"),
+                    share_access: ShareAccess::Read,
+                    share_deny: ShareDeny::None,
+                    share_key,
+                }),
+            );
+        }
         open_reply(order);
 
         let mut layout = Layout::reply(order, 10029, 192);

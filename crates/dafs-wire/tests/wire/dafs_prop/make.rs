@@ -109,7 +109,17 @@ macro_rules! make_new_types {
         }
     } )* };
 }
-make_new_types!(SessionId ClientId StateId Analyzer Verifier CredHandle Checksum ShareKey);
+make_new_types!(SessionId ClientId StateId Analyzer Verifier CredHandle Checksum);
+
+impl Make for ShareKey {
+    fn make(source: &mut Source<'_>) -> Self {
+        match source.below(3) {
+            0 => Self::None,
+            1 => Self::Both(source.make()),
+            _ => Self::XStrict(source.make()),
+        }
+    }
+}
 
 macro_rules! make_choices {
     ($($type:ident)*) => { $( impl Make for $type {

@@ -75,6 +75,7 @@ impl Serve {
             (self.no_root_squash, "--no-root-squash"),
             (self.read_only, "--read-only"),
             (self.durable_replies.is_some(), "--durable-replies"),
+            (self.shared_keys.is_some(), "--shared-keys"),
             (self.state_directory.is_some(), "--state-directory"),
             (self.threads.is_some(), "--threads"),
         ];
