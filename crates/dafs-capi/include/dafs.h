@@ -284,7 +284,7 @@
 // The server: the server cannot forbid removal or know about all opens.
 #define DAP_E_DENYDISP_NOTSUPP -16016
 
-// The server: the file is open with another share key.
+// The server: the file is open under a share key that this open lacks.
 #define DAP_E_KEY_MISMATCH -16017
 
 // The server: the write or append is larger than the server allows.
@@ -454,6 +454,9 @@
 
 // Bypasses the session's cache.
 #define DAP_OPEN_DIRECT 256
+
+// With dap_open_with_key(): excludes everybody without the key, too.
+#define DAP_OPEN_STRICT_KEY 1024
 
 // A write that a later dap_commit() makes stable.
 #define DAP_UNSTABLE 0
@@ -1023,7 +1026,10 @@ int32_t dap_open(dap_session_t handle,
                  dap_file_t *file);
 
 // As dap_open(), shared only with opens of the same key: DAP_E_KEY_MISMATCH while the file is open
-// under another one. Opens without a key are not affected.
+// under another one. Opens without a key are not affected, unless the server's export has strict
+// keys. With DAP_OPEN_STRICT_KEY they are in every export: DAP_E_KEY_MISMATCH while the file is
+// open without a key, and until dap_close() clients of DAFS and NFS without the key are refused.
+// DAP_E_INVAL from a server without that.
 //
 // Threads: any.
 //

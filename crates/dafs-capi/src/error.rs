@@ -187,7 +187,7 @@ pub const DAP_E_CRHAND_CONFLICT: i32 = -16014;
 pub const DAP_E_DENYDISP_CONFLICT: i32 = -16015;
 /// The server: the server cannot forbid removal or know about all opens.
 pub const DAP_E_DENYDISP_NOTSUPP: i32 = -16016;
-/// The server: the file is open with another share key.
+/// The server: the file is open under a share key that this open lacks.
 pub const DAP_E_KEY_MISMATCH: i32 = -16017;
 /// The server: the write or append is larger than the server allows.
 pub const DAP_E_WRITE_TOOBIG: i32 = -16018;

@@ -37,6 +37,8 @@ pub const DAP_OPEN_DENY_DELETE: u32 = 0x80;
 pub const DAP_OPEN_DIRECT: u32 = 0x100;
 /// Shares the file only with opens of the same key; see dap_open_with_key().
 const WITH_KEY: u32 = 0x200;
+/// With dap_open_with_key(): excludes everybody without the key, too.
+pub const DAP_OPEN_STRICT_KEY: u32 = 0x400;
 
 /// A write that a later dap_commit() makes stable.
 pub const DAP_UNSTABLE: u32 = 0;
@@ -56,7 +58,7 @@ pub(crate) fn stability(number: u32) -> Result<Stability, Failure> {
 
 fn options(flags: u32, mode: u32, key: u64) -> Result<OpenOptions, Failure> {
     let has = |flag| flags & flag != 0;
-    if flags >= WITH_KEY << 1 {
+    if flags >= DAP_OPEN_STRICT_KEY << 1 {
         return Err(invalid("there is no such flag for opening"));
     }
     let mut options = match (has(DAP_OPEN_READ), has(DAP_OPEN_WRITE)) {
@@ -77,9 +79,12 @@ fn options(flags: u32, mode: u32, key: u64) -> Result<OpenOptions, Failure> {
     if has(DAP_OPEN_TRUNCATE) && !has(DAP_OPEN_WRITE) {
         return Err(invalid("only a file that is opened for writing can be cut"));
     }
-    if has(WITH_KEY) {
-        options = options.share_key(key);
-    }
+    options = match (has(WITH_KEY), has(DAP_OPEN_STRICT_KEY)) {
+        (true, true) => options.strict_share_key(key),
+        (true, false) => options.share_key(key),
+        (false, true) => return Err(invalid("dap_open_with_key() gives the key that is strict")),
+        (false, false) => options,
+    };
     Ok(options
         .truncate(has(DAP_OPEN_TRUNCATE))
         .direct(has(DAP_OPEN_DIRECT))
@@ -130,7 +135,10 @@ pub unsafe extern "C" fn dap_open(
 }
 
 /// As dap_open(), shared only with opens of the same key: DAP_E_KEY_MISMATCH while the file is open
-/// under another one. Opens without a key are not affected.
+/// under another one. Opens without a key are not affected, unless the server's export has strict
+/// keys. With DAP_OPEN_STRICT_KEY they are in every export: DAP_E_KEY_MISMATCH while the file is
+/// open without a key, and until dap_close() clients of DAFS and NFS without the key are refused.
+/// DAP_E_INVAL from a server without that.
 ///
 /// Threads: any.
 ///

@@ -287,7 +287,12 @@ impl Client {
     }
 
     /// Opens a file. `access` is "r", "w" or "rw", `create` is "never", "if-missing" or "new".
-    #[pyo3(signature = (path, access, create = "never", truncate = false, mode = None))]
+    /// `share_key` excludes opens under another key, and a `strict_key` everybody without it.
+    #[pyo3(signature = (
+        path, access, create = "never", truncate = false, mode = None, *,
+        share_key = None, strict_key = false
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn open_raw(
         &self,
         py: Python<'_>,
@@ -296,6 +301,8 @@ impl Client {
         create: &str,
         truncate: bool,
         mode: Option<u32>,
+        share_key: Option<u64>,
+        strict_key: bool,
     ) -> PyResult<RawFile> {
         let options = match access {
             "r" => OpenOptions::read(),
@@ -313,6 +320,12 @@ impl Client {
             }
         };
         let options = options.create(create).truncate(truncate).attributes(change(mode));
+        let options = match (share_key, strict_key) {
+            (Some(key), true) => options.strict_share_key(key),
+            (Some(key), false) => options.share_key(key),
+            (None, true) => return Err(PyValueError::new_err("strict_key needs a share_key")),
+            (None, false) => options,
+        };
         let session = self.session(py)?;
         let name = path::path(path, &session.base)?;
         let file =

@@ -31,6 +31,26 @@ def test_what_is_written_is_read(client, folder):
         assert file.read() == data
 
 
+def test_a_strict_key_excludes_those_without_it(client, folder):
+    path = name(folder, "keyed")
+    with client.open(path, "wb", share_key=2**64 - 1, strict_key=True) as file:
+        file.write(b"data")
+        file.flush()
+        for options in [{}, {"share_key": 1}, {"share_key": 0, "strict_key": True}]:
+            with pytest.raises(OSError) as caught:
+                client.open(path, "rb", **options)
+            assert caught.value.errno == errno.EBUSY
+        with client.open(path, "rb", share_key=2**64 - 1) as other:
+            assert other.read() == b"data"
+    with client.open(path, "rb") as file:
+        with pytest.raises(OSError):
+            client.open(path, "rb", share_key=1, strict_key=True)
+        with client.open(path, "rb", share_key=1):
+            client.open(path, "rb").close()
+    with pytest.raises(ValueError):
+        client.open(path, "rb", strict_key=True)
+
+
 def test_text_and_lines(client, folder):
     with client.open(name(folder, "t"), "w", encoding="utf-8") as file:
         print("one\ntw\u00f6", file=file)

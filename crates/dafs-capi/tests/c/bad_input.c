@@ -239,6 +239,7 @@ static void nulls_and_nonsense_elsewhere(void)
     expect(dap_remove(session, "") < 0, 1);
     expect(dap_statfs(session, NULL, NULL), DAP_E_INVALID);
     expect(dap_open_with_key(session, NULL, DAP_OPEN_READ, 0, 7, &file), DAP_E_INVALID);
+    expect(dap_open(session, "file", DAP_OPEN_READ | DAP_OPEN_STRICT_KEY, 0, &file), DAP_E_INVALID);
     expect(dap_fence(session, NULL, DAP_FENCE_FILE, memory, 10), DAP_E_INVALID);
     expect(dap_fence(session, "file", 77, memory, 10), DAP_E_INVALID);
     expect(dap_set_fence(session, "file", DAP_FENCE_FILE, DAP_FENCE_SET, names, 2), DAP_E_INVALID);

@@ -535,6 +535,15 @@ static void keys_and_fences(void)
 
     expect(dap_open_with_key(session, "data", DAP_OPEN_READ, 0, 1, &one), 0);
     expect(dap_open_with_key(session, "data", DAP_OPEN_READ, 0, 2, &two), DAP_E_KEY_MISMATCH);
+    expect(dap_open(session, "data", DAP_OPEN_READ, 0, &two), 0);
+    expect(dap_open_with_key(session, "data", DAP_OPEN_READ | DAP_OPEN_STRICT_KEY, 0, 1, &one),
+           DAP_E_KEY_MISMATCH);
+    expect(dap_close(two), 0);
+    expect(dap_close(one), 0);
+    expect(dap_open_with_key(session, "data", DAP_OPEN_READ | DAP_OPEN_STRICT_KEY, 0, 1, &one), 0);
+    expect(dap_open(session, "data", DAP_OPEN_READ, 0, &two), DAP_E_KEY_MISMATCH);
+    expect(dap_open_with_key(session, "data", DAP_OPEN_READ, 0, 1, &two), 0);
+    expect(dap_close(two), 0);
     expect(dap_close(one), 0);
     expect(dap_open(session, "data", DAP_OPEN_READ | DAP_OPEN_DENY_WRITE, 0, &one), 0);
     expect(dap_open(session, "data", DAP_OPEN_WRITE, 0, &two), DAP_E_DENIED);

@@ -93,10 +93,13 @@ class Client(_Client):
         return f"<dafs.Client {self.url}{state}>"
 
     def open(
-        self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None, *, permissions=None
+        self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None, *, permissions=None,
+        share_key=None, strict_key=False,
     ):
         """Opens a file as `open` of Python does, "x" and "+" and "a" included.
 
+        A `share_key`, a number of 64 bits, excludes opens under another key while the file is open.
+        With `strict_key` it also excludes everybody without the key, and a file that is open without it.
         Appends ("a") go to the end of the file at that moment, also when others append too.
         """
         letters = set(mode)
@@ -114,7 +117,10 @@ class Client(_Client):
         create = {"r": "never", "w": "if-missing", "a": "if-missing", "x": "new"}[kind]
         if permissions is None and kind != "r":
             permissions = 0o666 & ~_umask()
-        raw = self.open_raw(path, access, create, kind == "w", None if kind == "r" else permissions)
+        raw = self.open_raw(
+            path, access, create, kind == "w", None if kind == "r" else permissions,
+            share_key=share_key, strict_key=strict_key,
+        )
         file = File(raw, path, mode, access, kind == "a")
         if buffering == 0:
             return file
