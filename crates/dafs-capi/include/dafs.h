@@ -329,6 +329,9 @@
 // The server: the client has written elsewhere since this session began; a new one may write here.
 #define DAP_E_X_SESSION_OLD -16103
 
+// The server: the client has cancelled this; nothing of it was done.
+#define DAP_E_X_CANCELED -16104
+
 // Shared memory when the server is on this host and offers it, else iWARP over TCP.
 #define DAP_TRANSPORT_AUTO 0
 

@@ -217,6 +217,8 @@ pub const DAP_E_X_NO_LAYOUT: i32 = -16101;
 pub const DAP_E_X_LAYOUT_RECALLED: i32 = -16102;
 /// The server: the client has written elsewhere since this session began; a new one may write here.
 pub const DAP_E_X_SESSION_OLD: i32 = -16103;
+/// The server: the client has cancelled this; nothing of it was done.
+pub const DAP_E_X_CANCELED: i32 = -16104;
 
 /// Code, error number, name and sentence of the library's own errors.
 type Own = (i32, i32, &'static CStr, &'static CStr);

@@ -148,6 +148,12 @@ pub(crate) const BACK_CALLS_PER_LEASE: u32 = 6;
 /// Requests of asynchronous batches that one session may have outstanding or unreported.
 pub(crate) const BATCH_OWED_MAX: usize = 2048;
 
+/// Ended requests of batches of a client that X_CANCEL can still be told of: 16 bytes each.
+pub(crate) const BATCH_ENDED_MAX: usize = 1024;
+
+/// Items of one X_CANCEL.
+pub(crate) const CANCEL_ITEMS_MAX: usize = 1024;
+
 /// The longest time that a request of a batch is delayed to gather others.
 pub(crate) const BATCH_WINDOW_MAX: Duration = Duration::from_secs(10);
 

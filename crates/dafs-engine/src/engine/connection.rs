@@ -181,9 +181,32 @@ impl Credits {
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     next_seq: u16,
+    /// The numbers have been used up once and began again at zero.
+    wrapped: bool,
     busy: bool,
     /// The number of its latest request with a durable reply.
     durable: Option<u16>,
+    /// The number of its latest request that was cancelled.
+    canceled: Option<u16>,
+}
+
+impl Default for Stream {
+    fn default() -> Self {
+        Self { next_seq: 1, wrapped: false, busy: false, durable: None, canceled: None }
+    }
+}
+
+/// The fate of a request of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// There was none of this number.
+    Unknown,
+    /// It has no answer yet.
+    Running,
+    /// It was answered.
+    Answered,
+    /// It was answered, because it had been cancelled.
+    Canceled,
 }
 
 /// The slots of a session. Expired slots stay known: a request on one may be under way, and when
@@ -196,8 +219,7 @@ pub(super) struct Streams {
 impl Streams {
     pub(super) fn ensure(&mut self, count: u16) {
         if self.slots.len() < usize::from(count) {
-            self.slots
-                .resize(usize::from(count), Stream { next_seq: 1, busy: false, durable: None });
+            self.slots.resize(usize::from(count), Stream::default());
         }
     }
 
@@ -222,7 +244,33 @@ impl Streams {
         }
         stream.busy = true;
         stream.next_seq = seq.wrapping_add(1);
+        stream.wrapped |= stream.next_seq == 0;
+        stream.canceled.take_if(|canceled| *canceled == seq);
         Ok(())
+    }
+
+    /// Notes that a request was cancelled.
+    pub(super) fn note_canceled(&mut self, id: u16, seq: u16) {
+        if let Some(stream) = self.slots.get_mut(usize::from(id)) {
+            stream.canceled = Some(seq);
+        }
+    }
+
+    /// The fate of a request, as far as its number tells.
+    pub(super) fn fate(&self, id: u16, seq: u16) -> Fate {
+        const HALF: u16 = 1 << 15;
+        let Some(stream) = self.slots.get(usize::from(id)) else { return Fate::Unknown };
+        let last = stream.next_seq.wrapping_sub(1);
+        let was_sent = match stream.wrapped {
+            true => last.wrapping_sub(seq) < HALF,
+            false => (1..=last).contains(&seq),
+        };
+        match was_sent {
+            true if stream.busy && seq == last => Fate::Running,
+            true if stream.canceled == Some(seq) => Fate::Canceled,
+            true => Fate::Answered,
+            false => Fate::Unknown,
+        }
     }
 
     /// True if a request could begin, for a message whose checksum is wrong (DAFS O21).

@@ -165,7 +165,7 @@ impl Context<'_> {
         }
         // It has no receive slot any more, or the slot is released as soon as this returns.
         let (endpoint, work) = (self.connection.endpoint, Work::Settle { slot, len });
-        let pending = self.pending.insert(Pending { endpoint, call: *call, work });
+        let pending = self.pending.insert(Pending::new(endpoint, call, work));
         let ready = self.notify(pending);
         let message = &self.link.replies.bytes_mut(slot)[..len];
         let little_endian = self.connection.order == ByteOrder::Little;

@@ -14,6 +14,7 @@ mod accept;
 pub(crate) mod allowed;
 pub(crate) mod back;
 mod batches;
+mod cancel;
 mod certificate;
 mod chain;
 mod connection;

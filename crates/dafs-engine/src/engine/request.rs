@@ -129,6 +129,7 @@ impl Context<'_> {
             // Checked after the mail has been taken.
             Mail::Settled => {}
             Mail::Start(id) => batch::start_now(self, id),
+            Mail::Canceled => batch::drop_canceled(self),
             Mail::Survey(answer) => {
                 self.connection.weigh(&self.shared.service.importance);
                 let share = self.connection.share(&self.shared.limits, self.link.shares.level);

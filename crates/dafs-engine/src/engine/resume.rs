@@ -6,18 +6,19 @@
 
 use super::connection::Phase;
 use super::request::{Call, Context, Done};
-use super::work::{JobResult, Pending, PendingId, Report, Work, submit};
+use super::work::{Claim, JobResult, Pending, PendingId, Report, Work, submit};
 use super::{gss, session_ops};
 use crate::ops::{append, attr, batch, fence, open, read, write};
 use dafs_service::Handle;
 use dafs_wire::dafs::Status;
+use std::sync::Arc;
 
 impl Context<'_> {
     /// Defers a request until `work` is done.
     pub(crate) fn defer(&mut self, call: &Call, work: Work) -> PendingId {
         self.deferred = true;
         let endpoint = self.connection.endpoint;
-        self.pending.insert(Pending { endpoint, call: *call, work })
+        self.pending.insert(Pending::new(endpoint, call, work))
     }
 
     /// Defers a request until a job on the pool is done, which may wait for the store of the object
@@ -34,7 +35,7 @@ impl Context<'_> {
 
     /// Submits a job for a request that waits already.
     pub(crate) fn submit(
-        &self,
+        &mut self,
         id: PendingId,
         handle: &Handle,
         job: impl FnOnce() -> JobResult + Send + 'static,
@@ -42,13 +43,19 @@ impl Context<'_> {
         self.submit_in(self.lane(handle), id, job);
     }
 
-    /// Submits a job that may wait for the machines of a lane.
+    /// Submits a job that may wait for the machines of a lane. It does not begin if its request is
+    /// cancelled before.
     pub(crate) fn submit_in(
-        &self,
+        &mut self,
         lane: u64,
         id: PendingId,
         job: impl FnOnce() -> JobResult + Send + 'static,
     ) {
+        let claim = Arc::new(Claim::default());
+        if let Some(pending) = self.pending.get_mut(id) {
+            pending.claim = Some(claim.clone());
+        }
+        let job = move || if claim.take() { job() } else { JobResult::Canceled };
         submit((&*self.shared.pool, self.place(lane)), self.inbox, id, job);
     }
 
@@ -61,7 +68,7 @@ impl Context<'_> {
     /// Enters work without a request.
     pub(crate) fn insert(&mut self, work: Work) -> PendingId {
         let call = Call::without_request(self.port, self.now);
-        self.pending.insert(Pending { endpoint: self.connection.endpoint, call, work })
+        self.pending.insert(Pending::new(self.connection.endpoint, &call, work))
     }
 
     pub(crate) fn call_of(&mut self, id: PendingId) -> Option<Call> {

@@ -252,7 +252,7 @@ pub(super) fn admission_done(
     // The client may ask for replies of the session as soon as it knows of it.
     let kept = journal_session(session, &cx.connection.peer, &admission.identity);
     let (endpoint, work) = (cx.connection.endpoint, Work::KeepSession(Box::new(admission)));
-    let pending = cx.pending.insert(Pending { endpoint, call: *call, work });
+    let pending = cx.pending.insert(Pending::new(endpoint, call, work));
     cx.connection.proving = true;
     match cx.shared.service.durable.keep_session(&kept, cx.notify(pending)) {
         Settled::Later => Ok(()),
@@ -307,7 +307,7 @@ fn begin_session(cx: &mut Context<'_>, call: &Call, admission: Admission) -> Don
     // No second proof until then, which might begin the session twice.
     cx.connection.proving = true;
     let (endpoint, work) = (cx.connection.endpoint, Work::Register);
-    let id = cx.pending.insert(Pending { endpoint, call: *call, work });
+    let id = cx.pending.insert(Pending::new(endpoint, call, work));
     submit((&*cx.shared.pool, cx.place(0)), cx.inbox, id, move || {
         let identity = admission.identity.clone();
         let registered = service.register_client(&name, verifier, identity, host, now_ns);

@@ -24,6 +24,7 @@ use dafs_service::{Place, Pool, ServiceError};
 use dafs_store::StoreError;
 use dafs_wire::dafs::{Checksum, Stability, Status, Verifier};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A waiting request, by number and generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +81,8 @@ pub enum JobResult {
     Journal(dafs_service::Result<()>),
     /// A call of the service has ended.
     Call(Rest),
+    /// The job was cancelled before it began. Its request is answered.
+    Canceled,
 }
 
 /// The continuation of a call with its result, back in the engine.
@@ -111,6 +114,37 @@ pub(crate) struct Pending {
     pub(super) endpoint: EndpointId,
     pub(crate) call: Call,
     pub(crate) work: Work,
+    /// Decides if its last job on the pool begins.
+    pub(super) claim: Option<Arc<Claim>>,
+}
+
+impl Pending {
+    pub(super) fn new(endpoint: EndpointId, call: &Call, work: Work) -> Self {
+        Self { endpoint, call: *call, work, claim: None }
+    }
+}
+
+/// Decides once if a job begins or is cancelled.
+#[derive(Debug, Default)]
+pub(super) struct Claim(AtomicBool);
+
+impl Claim {
+    /// Returns true for the first that asks: the thread that is to run the job, or the connection
+    /// that cancels it.
+    pub(super) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// How far a transfer has come, for those that would cancel it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It waits for chunks, and nothing has been moved.
+    Waiting,
+    /// It waits for the pool, and nothing has been read or written.
+    Queued,
+    /// It has begun, or is no transfer.
+    Begun,
 }
 
 /// The reason for which a request waits.
@@ -174,6 +208,19 @@ impl Work {
             Work::Load(load) => load.has_job(),
             Work::FetchAttributes(fetch) => fetch.has_job(),
             Work::Batch(_) | Work::Again => false,
+        }
+    }
+
+    /// Returns how far a transfer has come.
+    pub(super) fn progress(&self) -> Progress {
+        match self {
+            Work::Write { done: 0, .. }
+            | Work::ReadInline { done: 0, .. }
+            | Work::ReadMapped { done: 0, .. } => Progress::Queued,
+            Work::Read(transfer) => transfer.progress(),
+            Work::Stage(transfer) => transfer.progress(),
+            Work::Append(transfer) => transfer.progress(),
+            _ => Progress::Begun,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::engine::flows::{Flow, Need};
 use crate::engine::request::{Call, Context, Done, Keep};
 use crate::engine::staging::Staging;
 use crate::engine::transfers::{Chunks, Transfers, release, remote};
-use crate::engine::work::{JobResult, PendingId, Unwritten, Work};
+use crate::engine::work::{JobResult, PendingId, Progress, Unwritten, Work};
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::Access;
 use dafs_mem::{Buffer, VolatileSlice};
@@ -96,6 +96,14 @@ enum Step {
 }
 
 impl AppendTransfer {
+    pub(crate) fn progress(&self) -> Progress {
+        match self.has_job {
+            true if self.logged.is_none() => Progress::Queued,
+            false if self.chunks.is_empty() => Progress::Waiting,
+            _ => Progress::Begun,
+        }
+    }
+
     pub(crate) fn has_job(&self) -> bool {
         self.has_job
     }

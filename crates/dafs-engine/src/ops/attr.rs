@@ -313,6 +313,7 @@ fn fs_attr_reply(
         pref_io_size: Some(PREFERRED_IO_BYTES.min(transfer)),
         fh_expire_type: Some(0),
         x_layouts: Some(layouts),
+        x_cancel: Some(true),
         ..FsAttributes::default()
     };
     let attributes = all.only(wanted);

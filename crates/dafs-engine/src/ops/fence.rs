@@ -12,7 +12,7 @@ use dafs_wire::dafs::{
     self, FenceAccess, FileHandle, GetFencingList, GetFencingListReply, Reply, Request, Seq,
     SetFencingList, Status,
 };
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// The kind of an update (DAFS O44), without the names.
@@ -154,7 +154,6 @@ fn update_of(args: &SetFencingList<'_>) -> Result<(Act, Vec<Vec<u8>>), Status> {
 /// that is on no list must be able to lift its own fence.
 pub(super) fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
     let one = |fh: FileHandle| SmallVec::from_slice(&[fh]);
-    let two = |first: FileHandle, second: FileHandle| SmallVec::from_slice(&[first, second]);
     match request {
         Request::Access(args) => one(args.fh),
         Request::AppendDirect(args) => one(args.fh),
@@ -167,7 +166,7 @@ pub(super) fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
         Request::GetAttrDirect(args) => one(args.fh),
         Request::GetAttrInline(args) => one(args.fh),
         Request::GetFsAttr(args) => one(args.fh),
-        Request::Link(args) => two(args.source, args.target_dir),
+        Request::Link(args) => smallvec![args.source, args.target_dir],
         Request::Lock(args) => one(args.fh),
         Request::LockT(args) => one(args.fh),
         Request::LockU(args) => one(args.fh),
@@ -184,7 +183,7 @@ pub(super) fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
         Request::ReadLinkDirect(args) => one(args.fh),
         Request::ReadLinkInline(args) => one(args.fh),
         Request::Remove(args) => one(args.dir),
-        Request::Rename(args) => two(args.source_dir, args.target_dir),
+        Request::Rename(args) => smallvec![args.source_dir, args.target_dir],
         Request::SetAttrDirect(args) => one(args.fh),
         Request::SetAttrInline(args) => one(args.fh),
         Request::WriteDirect(args) => one(args.fh),
@@ -210,6 +209,7 @@ pub(super) fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
         | Request::GetFencingList(_)
         | Request::GetRootHandle
         | Request::HurryUp(_)
+        | Request::XCancel(_)
         | Request::Null
         | Request::RegisterCred(_)
         | Request::ReleaseCred(_)

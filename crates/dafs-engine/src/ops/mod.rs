@@ -8,6 +8,7 @@
 pub(crate) mod append;
 pub(crate) mod attr;
 pub(crate) mod batch;
+mod cancel;
 mod delegation;
 pub(crate) mod fence;
 mod layout;
@@ -67,9 +68,9 @@ pub(crate) fn dispatch(cx: &mut Context<'_>, call: &Call, request: &Request<'_>)
         Request::XLayoutReturn(args) => layout::layout_return(cx, call, args),
         Request::XNodeInfo(args) => layout::node_info(cx, call, args),
         Request::XGetXattr(args) => attr::get_xattr(cx, call, args),
+        Request::XCancel(args) => cancel::cancel(cx, call, args),
         Request::DelegReturn(args) => delegation::return_delegation(cx, call, args),
-        // The server keeps no delegations across a client's restart.
-        Request::DelegPurge => Err(Status::NotSupp),
+        Request::DelegPurge => Err(Status::NotSupp), // None outlives its client's restart.
         Request::Commit(args) => open::commit(cx, call, args),
         Request::CacheHint(args) => open::cache_hint(cx, call, args),
         Request::XSeek(args) => open::seek(cx, call, args),

@@ -16,7 +16,7 @@ use crate::engine::memory::ReplySlot;
 use crate::engine::request::{Call, Context, Done};
 use crate::engine::staging::Staging;
 use crate::engine::transfers::{Cursor, Transfers, Windows, buffers, release};
-use crate::engine::work::{JobResult, PendingId, ReadEnd, Work};
+use crate::engine::work::{JobResult, PendingId, Progress, ReadEnd, Work};
 use crate::limits::STAGING_CHUNK_BYTES;
 use dafs_dat::{Access, RemoteWindow};
 use dafs_mem::{Buffer, Site, VolatileSlice};
@@ -177,6 +177,14 @@ enum Step {
 }
 
 impl ReadTransfer {
+    pub(crate) fn progress(&self) -> Progress {
+        match (self.done, &self.job) {
+            (0, None) => Progress::Waiting,
+            (0, Some(_)) => Progress::Queued,
+            _ => Progress::Begun,
+        }
+    }
+
     pub(crate) fn has_job(&self) -> bool {
         self.job.is_some()
     }

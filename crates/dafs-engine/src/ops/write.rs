@@ -19,7 +19,7 @@ use crate::engine::flows::{Flow, Need};
 use crate::engine::request::{Call, Context, Done, Keep};
 use crate::engine::staging::Staging;
 use crate::engine::transfers::{Cursor, Transfers, Windows, buffers, release};
-use crate::engine::work::{JobResult, PendingId, Unwritten, Work};
+use crate::engine::work::{JobResult, PendingId, Progress, Unwritten, Work};
 use crate::limits::{FLOW_CHUNKS_MAX, STAGING_CHUNK_BYTES, STAGING_CHUNKS_PER_TRANSFER_MAX};
 use dafs_dat::Access;
 use dafs_mem::{Buffer, VolatileSlice};
@@ -158,6 +158,16 @@ enum Step {
 }
 
 impl WriteTransfer {
+    pub(crate) fn progress(&self) -> Progress {
+        let moves = !self.fetching.is_empty() || self.written > 0 || self.error.is_some();
+        match &self.job {
+            _ if moves => Progress::Begun,
+            Some(_) => Progress::Queued,
+            None if self.posted == 0 => Progress::Waiting,
+            None => Progress::Begun,
+        }
+    }
+
     pub(crate) fn has_job(&self) -> bool {
         self.job.is_some()
     }

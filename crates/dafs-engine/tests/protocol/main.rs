@@ -8,6 +8,7 @@
 mod append;
 mod back;
 mod batch;
+mod cancel;
 mod certificates;
 mod chains;
 mod common;

@@ -1,4 +1,4 @@
-//! BATCH_SUBMIT, BC_BATCH_COMPLETION, HURRY_UP (DAFS 6, 13.2).
+//! BATCH_SUBMIT, BC_BATCH_COMPLETION, HURRY_UP (DAFS 6, 13.2), and X_CANCEL, an extension.
 //!
 //! Invariants
 //! * Lists inside a request of a batch count their offsets from the array of requests (DAFS 5.1).
@@ -17,6 +17,30 @@ word_enum! {
         Read = 1,
         /// From the buffers to the file.
         Write = 2,
+    }
+}
+
+word_enum! {
+    /// The kind of work that X_CANCEL names.
+    pub enum CancelKind {
+        /// A transfer of an asynchronous batch, by its request-id.
+        Transfer = 1,
+        /// A request of this session, by its stream and sequence number.
+        Request = 2,
+    }
+}
+
+word_enum! {
+    /// The outcome of X_CANCEL for one item.
+    pub enum CancelOutcome {
+        /// It was carried out, or refused, before.
+        Done = 1,
+        /// It was taken out before it began: nothing of it has happened or will happen.
+        Canceled = 2,
+        /// It has begun, and ends as if it had not been named.
+        TooLate = 3,
+        /// This session has no such work, or it ended too long ago.
+        Unknown = 4,
     }
 }
 
@@ -73,5 +97,35 @@ layout! {
     pub struct HurryUp [8] {
         /// The transfer to complete soon.
         request_id: u64 = 0,
+    }
+
+    /// One item of X_CANCEL, an extension.
+    pub struct CancelItem [16, array 8 max UNLIMITED] {
+        /// The kind of work, which says what names it.
+        kind: CancelKind = 0,
+        /// The stream of a request.
+        stream: u16 = 4,
+        /// The sequence number of a request.
+        sequence: u16 = 6,
+        /// The request-id of a transfer.
+        request_id: u64 = 8,
+    }
+
+    /// The outcome for one item of X_CANCEL.
+    pub struct CancelResult [8, array 8 max UNLIMITED] {
+        /// The outcome.
+        outcome: CancelOutcome = 0,
+    }
+
+    /// Arguments of X_CANCEL.
+    pub struct XCancel<'a> [8] {
+        /// The work to take out.
+        items: Seq<'a, CancelItem> = 0,
+    }
+
+    /// Result of X_CANCEL.
+    pub struct XCancelReply<'a> [8] {
+        /// The outcomes, in the order of the items.
+        outcomes: Seq<'a, CancelResult> = 0,
     }
 }

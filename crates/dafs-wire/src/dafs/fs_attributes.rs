@@ -118,4 +118,6 @@ attribute_block! {
     34 FH_EXPIRE_TYPE fh_expire_type: u32, 4, 4;
     /// True if clients may request layouts and access the data servers (an extension).
     48 X_LAYOUTS x_layouts: bool, 1, 1;
+    /// True if sessions can cancel work by X_CANCEL (an extension).
+    49 X_CANCEL x_cancel: bool, 1, 1;
 }

@@ -106,6 +106,7 @@ procedures! {
     XBcLayoutRecall = 165, "X_BC_LAYOUT_RECALL", Callback;
     XSeek = 166, "X_SEEK", BulkFetch;
     XGetXattr = 167, "X_GETXATTR", BulkFetch;
+    XCancel = 168, "X_CANCEL", Special;
 }
 
 impl<'a> Field<'a> for Procedure {

@@ -191,6 +191,7 @@ replies! {
     XBcLayoutRecall, unit;
     XSeek(XSeekReply), fixed, x_seek;
     XGetXattr(DirectReply), fixed, x_get_xattr;
+    XCancel(XCancelReply<'a>), fixed, x_cancel;
 }
 
 /// The body of an error reply (DAFS O13).

@@ -181,6 +181,7 @@ requests! {
     XBcLayoutRecall(XBcLayoutRecall), fixed;
     XSeek(XSeek), fixed;
     XGetXattr(XGetXattr<'a>), fixed;
+    XCancel(XCancel<'a>), fixed;
 }
 
 /// Decodes a whole request.

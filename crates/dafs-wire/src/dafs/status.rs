@@ -109,6 +109,7 @@ statuses! {
         "the layout is asked back and has to be given back first";
     XSessionOld = 15103, "X_SESSION_OLD",
         "the client has written elsewhere since this session began; a new one may write here";
+    XCanceled = 15104, "X_CANCELED", "the client has cancelled this; nothing of it was done";
 }
 
 impl Status {

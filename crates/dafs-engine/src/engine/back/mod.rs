@@ -129,6 +129,8 @@ pub(crate) enum Mail {
     Batch(Box<Submission>),
     /// Execute one request of a batch first.
     Start(u64),
+    /// Drop the requests of batches that were cancelled.
+    Canceled,
     /// All work for an ended session has stopped.
     Settled,
     /// Report the session to an administrator.
@@ -142,7 +144,8 @@ impl Mail {
     pub(super) fn undeliverable(self, service: &Service, registry: &Registry) {
         match self {
             Self::Call(callback) => callback.lost(service, registry),
-            Self::Batch(_) | Self::Start(_) | Self::Settled | Self::Survey(_) | Self::Leave(_) => {}
+            Self::Batch(_) | Self::Start(_) | Self::Canceled => {}
+            Self::Settled | Self::Survey(_) | Self::Leave(_) => {}
         }
     }
 }

@@ -1,10 +1,16 @@
 //! The outstanding batches of a client on one back-control channel, seen by the reactor that
 //! accepts the batches and by the one that executes them.
+//!
+//! Invariants
+//! * A request is cancelled or begins, never both: the ledger decides, under its lock.
 
 use super::Finished;
-use crate::limits::BATCH_OWED_MAX;
+use crate::limits::{BATCH_ENDED_MAX, BATCH_OWED_MAX};
 use dafs_mem::Mutex;
-use rustc_hash::FxHashSet;
+use dafs_wire::dafs::CancelOutcome;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// The ledger of asynchronous batches.
@@ -56,10 +62,25 @@ impl Gate {
     }
 }
 
+/// How far an outstanding request has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// It has not begun.
+    Queued,
+    /// Its data is on its way, or a thread uses the file for it.
+    Begun,
+    /// The client has cancelled it before it began.
+    Canceled,
+    /// It is over, and its completion is still to be reported.
+    Over,
+}
+
 #[derive(Debug, Default)]
 struct Ledger {
     /// Request-ids in use (DAFS O55).
-    ids: FxHashSet<u64>,
+    ids: FxHashMap<u64, Progress>,
+    /// The last requests that were reported, and whether they had been cancelled.
+    ended: VecDeque<(u64, bool)>,
     /// Completions owed: accepted requests that are not reported.
     owed: usize,
     /// The number of completions to report together.
@@ -106,12 +127,67 @@ impl Batches {
 
     /// Enters a request-id. Returns false when it is in use.
     pub(super) fn enter(&self, id: u64) -> bool {
-        self.ledger.lock().ids.insert(id)
+        match self.ledger.lock().ids.entry(id) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Progress::Queued);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
     }
 
     /// True while a request of this id is outstanding.
     pub(super) fn is_outstanding(&self, id: u64) -> bool {
-        self.ledger.lock().ids.contains(&id)
+        self.ledger.lock().ids.contains_key(&id)
+    }
+
+    /// Takes out a request that has not begun. The channel reports it as cancelled.
+    pub(crate) fn cancel(&self, id: u64) -> CancelOutcome {
+        let mut ledger = self.ledger.lock();
+        match ledger.ids.get_mut(&id) {
+            Some(progress @ (Progress::Queued | Progress::Canceled)) => {
+                *progress = Progress::Canceled;
+                CancelOutcome::Canceled
+            }
+            Some(Progress::Begun) => CancelOutcome::TooLate,
+            Some(Progress::Over) => CancelOutcome::Done,
+            None => match ledger.ended.iter().rev().find(|(ended, _)| *ended == id) {
+                Some((_, true)) => CancelOutcome::Canceled,
+                Some((_, false)) => CancelOutcome::Done,
+                None => CancelOutcome::Unknown,
+            },
+        }
+    }
+
+    /// True if the request was cancelled, so that it must not begin.
+    pub(super) fn is_canceled(&self, id: u64) -> bool {
+        self.ledger.lock().ids.get(&id) == Some(&Progress::Canceled)
+    }
+
+    /// Begins requests. Returns the places of those that were cancelled before, and do not begin.
+    pub(super) fn begin(&self, ids: impl Iterator<Item = u64>) -> Vec<usize> {
+        let mut ledger = self.ledger.lock();
+        let mut canceled = Vec::new();
+        for (place, id) in ids.enumerate() {
+            match ledger.ids.get_mut(&id) {
+                Some(Progress::Canceled) => canceled.push(place),
+                Some(progress) => *progress = Progress::Begun,
+                None => {}
+            }
+        }
+        canceled
+    }
+
+    /// Notes requests that are over and not reported yet.
+    pub(super) fn over(&self, finished: &[Finished]) {
+        let mut ledger = self.ledger.lock();
+        for finished in finished.iter().filter(|finished| finished.entered) {
+            if let Some(progress @ (Progress::Queued | Progress::Begun)) =
+                ledger.ids.get_mut(&finished.completion.request_id)
+            {
+                *progress = Progress::Over;
+            }
+        }
     }
 
     /// True if `count` finished requests are to be reported now: enough of them, or all outstanding
@@ -125,7 +201,12 @@ impl Batches {
         let mut ledger = self.ledger.lock();
         ledger.owed = ledger.owed.saturating_sub(finished.len());
         for finished in finished.iter().filter(|finished| finished.entered) {
-            ledger.ids.remove(&finished.completion.request_id);
+            let id = finished.completion.request_id;
+            let canceled = ledger.ids.remove(&id) == Some(Progress::Canceled);
+            if ledger.ended.len() == BATCH_ENDED_MAX {
+                ledger.ended.pop_front();
+            }
+            ledger.ended.push_back((id, canceled));
         }
     }
 }
@@ -159,6 +240,39 @@ mod tests {
         assert!(batches.reserve(2, 0) && batches.enter(7));
         batches.reported(&[finished(7, false)]);
         assert!(batches.is_outstanding(7));
+    }
+
+    #[test]
+    fn a_request_is_cancelled_or_begins() {
+        let batches = Batches::default();
+        assert!(batches.reserve(3, 0) && (1..=3).all(|id| batches.enter(id)));
+        assert_eq!(batches.cancel(2), CancelOutcome::Canceled);
+        assert_eq!(batches.begin([1, 2, 3].into_iter()), [1]);
+        assert_eq!(batches.cancel(1), CancelOutcome::TooLate);
+        assert_eq!(batches.cancel(2), CancelOutcome::Canceled, "twice is as once");
+        assert_eq!(batches.cancel(4), CancelOutcome::Unknown);
+        batches.over(&[finished(1, true), finished(2, true)]);
+        assert_eq!(batches.cancel(1), CancelOutcome::Done);
+        assert_eq!(batches.cancel(2), CancelOutcome::Canceled);
+        batches.reported(&[finished(1, true), finished(2, true)]);
+        assert_eq!(batches.cancel(1), CancelOutcome::Done);
+        assert_eq!(batches.cancel(2), CancelOutcome::Canceled);
+        // A number that is used again denotes the later request.
+        assert!(batches.enter(2));
+        assert!(!batches.is_canceled(2));
+        assert_eq!(batches.begin([2].into_iter()), []);
+        assert_eq!(batches.cancel(2), CancelOutcome::TooLate);
+    }
+
+    #[test]
+    fn the_memory_of_ended_requests_is_bounded() {
+        let batches = Batches::default();
+        for id in 0..=BATCH_ENDED_MAX as u64 {
+            assert!(batches.reserve(1, 0) && batches.enter(id));
+            batches.reported(&[finished(id, true)]);
+        }
+        assert_eq!(batches.cancel(0), CancelOutcome::Unknown);
+        assert_eq!(batches.cancel(1), CancelOutcome::Done);
     }
 
     #[test]

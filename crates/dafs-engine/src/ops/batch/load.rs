@@ -7,7 +7,7 @@
 
 use super::io::{Ending, LoadIo, Memory};
 use super::plan::{Move, moves};
-use super::{Finished, Transfer, completion, queue};
+use super::{Batches, Finished, Transfer, completion, queue};
 use crate::engine::convert;
 use crate::engine::flows::{Flow, Need};
 use crate::engine::request::{Call, Context};
@@ -53,6 +53,8 @@ pub(crate) struct Load {
 pub(crate) struct SyncBatch {
     pub(super) completions: Vec<CompletionNotification>,
     pub(super) left: usize,
+    /// The number of its transfers that were accepted.
+    pub(super) transfers: usize,
 }
 
 impl Load {
@@ -62,6 +64,34 @@ impl Load {
 
     pub(crate) fn abandon(self, staging: &mut Staging) {
         release(staging, self.chunks);
+    }
+
+    /// True when all its transfers were cancelled.
+    pub(super) fn is_empty(&self) -> bool {
+        self.transfers.is_empty()
+    }
+
+    /// Takes the cancelled transfers of asynchronous batches out of a load that has not begun.
+    /// Returns their request-ids.
+    pub(super) fn take_canceled(&mut self, batches: &Batches) -> Vec<u64> {
+        if !matches!(self.owner, Owner::Channel) || !self.is_unbegun() {
+            return Vec::new();
+        }
+        let canceled = self.transfers.extract_if(.., |transfer| batches.is_canceled(transfer.id));
+        canceled.map(|transfer| transfer.id).collect()
+    }
+
+    /// True while it waits for its turn, or for chunks.
+    fn is_unbegun(&self) -> bool {
+        matches!(self.stage, Stage::Waiting) && self.chunks.is_empty()
+    }
+
+    fn is_of(&self, batch: PendingId) -> bool {
+        matches!(self.owner, Owner::Request(owner) if owner == batch)
+    }
+
+    fn is_refused(&self, index: usize) -> bool {
+        self.refused.iter().any(|(other, _)| *other == index)
     }
 
     fn write(&self) -> bool {
@@ -101,13 +131,20 @@ impl Load {
     }
 
     /// Begins. The load waits for its turn when there are not enough chunks. Returns the file side
-    /// when the data is where that needs it.
-    fn start(&mut self, id: PendingId, by: &mut Transfers<'_>) -> Option<LoadIo> {
+    /// when the data is where that needs it. The ledger of an asynchronous batch has the last word
+    /// on what was cancelled.
+    fn start(
+        &mut self,
+        id: PendingId,
+        ledger: Option<&Batches>,
+        by: &mut Transfers<'_>,
+    ) -> Option<LoadIo> {
         let need = if self.write() { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
         let windows = self.transfers.iter().map(|transfer| by.map(&transfer.buffers, need));
         let windows: Option<Vec<_>> = windows.collect();
         if let Some(windows) = windows {
             let memory = windows.into_iter().map(Memory::Windows).collect();
+            self.begin(ledger);
             return Some(self.file_side(memory, Vec::new(), by));
         }
         let Need { chunks, flow } = self.need();
@@ -116,24 +153,38 @@ impl Load {
             return None;
         };
         self.chunks = chunks;
-        if self.write() && self.bytes() > 0 {
-            self.fetch(id, by);
+        self.begin(ledger);
+        if self.write() && self.fetch(id, by) {
             return None;
         }
         Some(self.staged(by))
     }
 
-    fn fetch(&mut self, id: PendingId, by: &mut Transfers<'_>) {
+    /// Begins the transfers that were not cancelled.
+    fn begin(&mut self, ledger: Option<&Batches>) {
+        let (Owner::Channel, Some(ledger)) = (self.owner, ledger) else { return };
+        let canceled = ledger.begin(self.transfers.iter().map(|transfer| transfer.id));
+        self.refused.extend(canceled.into_iter().map(|index| (index, Status::XCanceled)));
+    }
+
+    /// Fetches the data of writes. Returns false when there is none.
+    fn fetch(&mut self, id: PendingId, by: &mut Transfers<'_>) -> bool {
         let mut fetches = Vec::new();
-        for (base, transfer) in self.bases().zip(&self.transfers) {
-            moves(base, transfer.bytes, &transfer.buffers, &mut fetches);
+        for (index, (base, transfer)) in self.bases().zip(&self.transfers).enumerate() {
+            if !self.is_refused(index) {
+                moves(base, transfer.bytes, &transfer.buffers, &mut fetches);
+            }
+        }
+        if fetches.is_empty() {
+            return false;
         }
         self.stage = Stage::Fetching(fetches.len());
         for Move { chunk, offset, remote } in fetches {
             if !by.fetch(id, (self.chunks[chunk], offset), remote) {
-                return;
+                break;
             }
         }
+        true
     }
 
     /// Handles the end of one RDMA read. Returns the file side after the last one.
@@ -171,7 +222,7 @@ impl Load {
         }
         for (index, transfer) in self.transfers.iter().enumerate() {
             let wrong = |sum| io.checksum(index, transfer.bytes) != sum;
-            if transfer.expected.is_some_and(wrong) {
+            if !self.is_refused(index) && transfer.expected.is_some_and(wrong) {
                 self.refused.push((index, Status::ChkSum));
             }
         }
@@ -241,7 +292,37 @@ pub(super) fn gather(mut transfers: Vec<Transfer>, owner: Owner) -> Vec<Load> {
 
 /// Begins a load. It waits for its turn when there are not enough chunks.
 pub(crate) fn start(cx: &mut Context<'_>, id: PendingId) {
-    go_on(cx, id, |load, by| load.start(id, by));
+    let ledger = cx.queue().as_ref().and_then(|queue| queue.batches().cloned());
+    go_on(cx, id, |load, by| load.start(id, ledger.as_deref(), by));
+}
+
+/// Cancels the transfers of a synchronous batch that have not begun. The batch is answered when the
+/// others are over, if there are any. Returns false if there are others, or were.
+pub(crate) fn cancel_sync(cx: &mut Context<'_>, id: PendingId) -> bool {
+    let mut finished = Vec::new();
+    for load_id in cx.own_pending() {
+        let Some((Work::Load(load), _)) = cx.work(load_id) else { continue };
+        if !load.is_of(id) || !load.is_unbegun() {
+            continue;
+        }
+        let canceled = load.transfers.iter().map(|transfer| {
+            let completion = completion(transfer.id, Status::XCanceled, 0, Checksum::ZERO);
+            (transfer.index, completion)
+        });
+        finished.extend(canceled);
+        let moves = load.moves_max();
+        cx.discard(load_id);
+        if let Some(queue) = cx.queue() {
+            queue.shrink(load_id, moves, true);
+        }
+    }
+    let Some((Work::Batch(batch), _)) = cx.work(id) else { return false };
+    let all = finished.len() == batch.transfers;
+    if !finished.is_empty() {
+        progress(cx, id, &finished);
+        queue::turn(cx);
+    }
+    all
 }
 
 /// Goes on with a load for which the end of an RDMA read has come.

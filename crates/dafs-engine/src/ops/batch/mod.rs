@@ -14,6 +14,8 @@
 //! * A client's outstanding requests are bounded ([`Batches`]). The resources of a load are bounded
 //!   by the longest transfer.
 //! * A request-id counts as outstanding until the message with its completion has been posted.
+//! * A request that was cancelled in time (X_CANCEL) has the completion X_CANCELED, and no thread
+//!   uses its file, nor does RDMA its memory.
 
 mod batches;
 mod io;
@@ -24,8 +26,8 @@ mod submit;
 
 pub(crate) use batches::{Batches, Gate};
 pub(crate) use io::LoadIo;
-pub(crate) use load::{Load, SyncBatch, fetched, job_done, start};
-pub(crate) use queue::{Queue, start_now, submitted, turn};
+pub(crate) use load::{Load, SyncBatch, cancel_sync, fetched, job_done, start};
+pub(crate) use queue::{Queue, drop_canceled, start_now, submitted, turn};
 pub(crate) use submit::{batch_submit, completions_max, hurry_up};
 
 use crate::engine::allowed::LateWrites;

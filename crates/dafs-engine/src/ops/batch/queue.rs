@@ -14,7 +14,7 @@ use crate::limits::{
 };
 use crate::ops::transport::check_channel;
 use dafs_dat::Instant;
-use dafs_wire::dafs::Checksum;
+use dafs_wire::dafs::{Checksum, Status};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -66,7 +66,30 @@ impl Queue {
     }
 
     pub(super) fn finished(&mut self, finished: impl Iterator<Item = Finished>) {
+        let before = self.finished.len();
         self.finished.extend(finished);
+        if let Some(batches) = &self.batches {
+            batches.over(&self.finished[before..]);
+        }
+    }
+
+    /// The ledger, for a back-control channel.
+    pub(super) fn batches(&self) -> Option<&Arc<Batches>> {
+        self.batches.as_ref()
+    }
+
+    /// Notes that a load, which has not begun, plans `moves` fewer RDMA operations. It may have had
+    /// its turn, and wait for chunks. `gone` is true when nothing is left of it.
+    pub(super) fn shrink(&mut self, id: PendingId, moves: usize, gone: bool) {
+        let place = self.ready.iter().position(|ready| *ready == id);
+        match place {
+            Some(place) if gone => drop(self.ready.remove(place)),
+            Some(_) => {}
+            None => {
+                self.active_moves -= moves;
+                self.active -= usize::from(gone);
+            }
+        }
     }
 
     /// Takes the completions to report now, at most `max`.
@@ -113,7 +136,7 @@ pub(crate) fn submitted(cx: &mut Context<'_>, submission: Submission) {
         }
     });
     let Some(queue) = cx.queue().as_mut() else { return };
-    queue.finished.extend(refused);
+    queue.finished(refused.into_iter());
     let due = submitted + window;
     if window.is_zero() {
         enqueue(cx, transfers, Owner::Channel);
@@ -134,6 +157,44 @@ pub(crate) fn start_now(cx: &mut Context<'_>, id: u64) {
         enqueue(cx, vec![transfer], Owner::Channel);
         turn(cx);
     }
+}
+
+/// Drops the requests of asynchronous batches that were cancelled, and reports them.
+pub(crate) fn drop_canceled(cx: &mut Context<'_>) {
+    let Some(queue) = cx.queue().as_mut() else { return };
+    let Some(batches) = queue.batches.clone() else { return };
+    let mut canceled = Vec::new();
+    for (due, transfer) in std::mem::take(&mut queue.waiting) {
+        if batches.is_canceled(transfer.id) {
+            queue.waiting_bytes -= transfer.bytes;
+            canceled.push(transfer.id);
+        } else {
+            queue.waiting.push((due, transfer));
+        }
+    }
+    for id in cx.own_pending() {
+        let Some((Work::Load(load), _)) = cx.work(id) else { continue };
+        let moves = load.moves_max();
+        let taken = load.take_canceled(&batches);
+        if taken.is_empty() {
+            continue;
+        }
+        canceled.extend(taken);
+        let (fewer, gone) = (moves - load.moves_max(), load.is_empty());
+        if gone {
+            cx.discard(id);
+        }
+        if let Some(queue) = cx.queue() {
+            queue.shrink(id, fewer, gone);
+        }
+    }
+    let Some(queue) = cx.queue().as_mut() else { return };
+    let canceled = canceled.into_iter().map(|id| {
+        let completion = completion(id, Status::XCanceled, 0, Checksum::ZERO);
+        Finished { completion, entered: true }
+    });
+    queue.finished(canceled);
+    turn(cx);
 }
 
 pub(super) fn enqueue(cx: &mut Context<'_>, transfers: Vec<Transfer>, owner: Owner) {

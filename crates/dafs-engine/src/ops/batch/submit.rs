@@ -53,7 +53,7 @@ fn run(cx: &mut Context<'_>, call: &Call, args: &BatchSubmit<'_>) -> Done {
     if transfers.is_empty() {
         return load::reply(cx, call, &completions);
     }
-    let batch = SyncBatch { completions, left: transfers.len() };
+    let batch = SyncBatch { completions, left: transfers.len(), transfers: transfers.len() };
     let id = cx.defer(call, Work::Batch(Box::new(batch)));
     queue::enqueue(cx, transfers, Owner::Request(id));
     queue::turn(cx);

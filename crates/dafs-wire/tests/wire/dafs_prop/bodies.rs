@@ -179,6 +179,10 @@ make_struct! {
     GetFsAttrReply<'static> { attributes }
     HandleReply { fh }
     HurryUp { request_id }
+    CancelItem { kind, stream, sequence, request_id }
+    CancelResult { outcome }
+    XCancel<'static> { items }
+    XCancelReply<'static> { outcomes }
     Link<'static> { source, target_dir, name }
     Lock { fh, lock_type, options, state_id, offset, length }
     LockHolder<'static> { client_id, owner, offset, length, lock_type }
@@ -312,7 +316,7 @@ bodies! {
         BcBatchCompletion = body, AppendInline = body, AppendDirect = body, GetFencingList = body,
         SetFencingList = body, HurryUp = body, XLayoutGet = body, XLayoutCommit = body,
         XLayoutReturn = body, XNodeInfo = body, XBcLayoutRecall = body, XSeek = body,
-        XGetXattr = body;
+        XGetXattr = body, XCancel = body;
     replies
         ClientAuth = body, ClientConnect = body, ClientConnectAuth = body, ConnectBind = body,
         Disconnect, RegisterCred = body, ReleaseCred, SecInfo = body, ServerAuth = body,
@@ -326,7 +330,7 @@ bodies! {
         WriteInline = body, WriteDirect = body, BcGetAttr = body, BcNull, BcRecall,
         BcBatchCompletion, AppendInline = body, AppendDirect = body, GetFencingList = body,
         SetFencingList, HurryUp, XLayoutGet = body, XLayoutCommit = body, XLayoutReturn,
-        XNodeInfo = body, XBcLayoutRecall, XSeek = body, XGetXattr = body
+        XNodeInfo = body, XBcLayoutRecall, XSeek = body, XGetXattr = body, XCancel = body
 }
 
 /// A failure of the procedure, with its body (DAFS O13).
