@@ -1366,8 +1366,10 @@ int64_t dap_io_poll(dap_group_t handle, dap_completion_t *completions, size_t ma
 // Threads: any.
 int64_t dap_io_in_flight(dap_group_t handle);
 
-// Cancels an operation if the server cannot access its memory now: 1 if it is cancelled, 0 if it
-// is with the server and must be waited for. Its completion comes in any case.
+// Cancels an operation if the server cannot access its memory now: 1 if it is cancelled. 0 if it is
+// with the server, which is asked to take it out if it has not begun. Its completion comes in any
+// case: DAP_E_CANCELED says that nothing of it has happened or will happen, unless the connection
+// was lost meanwhile. A server without that request finishes the operation.
 //
 // Threads: any.
 int32_t dap_io_cancel(dap_group_t handle, uint64_t operation);

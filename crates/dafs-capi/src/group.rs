@@ -400,8 +400,10 @@ pub extern "C" fn dap_io_in_flight(handle: dap_group_t) -> i64 {
     call(|| Ok(group(handle)?.0.in_flight() as i64))
 }
 
-/// Cancels an operation if the server cannot access its memory now: 1 if it is cancelled, 0 if it
-/// is with the server and must be waited for. Its completion comes in any case.
+/// Cancels an operation if the server cannot access its memory now: 1 if it is cancelled. 0 if it is
+/// with the server, which is asked to take it out if it has not begun. Its completion comes in any
+/// case: DAP_E_CANCELED says that nothing of it has happened or will happen, unless the connection
+/// was lost meanwhile. A server without that request finishes the operation.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

@@ -34,7 +34,8 @@ pub enum Error {
     #[error("the memory is in use by an operation; wait for that first")]
     BusyMemory,
     /// The caller has cancelled the operation. If the server had the request when its connection
-    /// was lost, it may have been carried out; else it was not.
+    /// was lost, it may have been carried out. Else it was not, and will not be: the client had not
+    /// sent it, or the server has taken it out before it began.
     #[error("the operation was cancelled")]
     Canceled,
     /// The request was not carried out, because an earlier one of the same chain has failed.
@@ -276,6 +277,7 @@ fn status_errno(status: Status) -> i32 {
         Status::Delay | Status::Grace | Status::Resource | Status::Locked => libc::EAGAIN,
         Status::Denied | Status::ShareDenied | Status::KeyMismatch => libc::EBUSY,
         Status::Symlink => libc::ELOOP,
+        Status::XCanceled => libc::ECANCELED,
         _ => libc::EIO,
     }
 }

@@ -358,8 +358,9 @@ impl CompletionGroup {
         self.state.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Cancels an operation if the server cannot reach its memory now, as [`Pending::cancel`] says;
-    /// true when it is over. Its completion comes as always.
+    /// Cancels an operation if the server cannot reach its memory now, else asks the server to take
+    /// it out, as [`Pending::cancel`] says; true when it is over. Its completion comes in any case,
+    /// and says whether it happened.
     ///
     /// [`Pending::cancel`]: crate::Pending::cancel
     pub fn cancel(&self, operation: OperationId) -> bool {

@@ -200,6 +200,9 @@ pub(crate) const BACK_STABLE_TIME: Duration = Duration::from_secs(1);
 /// Transfers of asynchronous batches at the server at a time, of a session.
 pub(crate) const BATCH_OUTSTANDING_MAX: usize = 1024;
 
+/// Items of one X_CANCEL.
+pub(crate) const CANCEL_ITEMS_MAX: usize = 512;
+
 /// Transfers of asynchronous batches that wait for room among those at the server.
 pub(crate) const BATCH_WAITING_MAX: usize = OPERATIONS_MAX;
 

@@ -140,8 +140,9 @@ impl<T> Pending<T> {
     /// [`Error::Canceled`] if the operation had no result before. Never blocks; other operations go
     /// on.
     ///
-    /// False means that the server has the operation, which DAFS has no request to cancel, or that
-    /// the server may still move its data. It ends with its answer or with
+    /// False means that the server has the operation, or may still move its data. A server with the
+    /// extension X_CANCEL is asked to take the operation out if it has not begun; then it ends with
+    /// [`Error::Canceled`], and nothing of it has happened. Otherwise it ends with its answer or with
     /// [`ConnectOptions::deadline`]. Wait for that before the memory is used for something else, or
     /// drop this together with the buffer.
     ///

@@ -1,6 +1,7 @@
 """Asynchronous operations: completion groups and asyncio."""
 
 import asyncio
+import errno
 import gc
 import mmap
 import os
@@ -324,6 +325,26 @@ def test_a_batch_may_tell_a_group(client, blocks, window):
     for number, part in enumerate(parts):
         assert part == data[number * 65536 :][:100]
         part.append(1)
+
+
+def test_the_server_takes_out_what_it_has_not_begun(client, blocks):
+    file, data = blocks
+    group, batch = client.completion_group(), client.batch()
+    parts = [bytearray(100) for _ in range(2)]
+    for number, part in enumerate(parts):
+        batch.read_into(file, part, number * 65536, user_data=number)
+    operations = group.submit(batch, 9)
+    group.read_into(file, bytearray(1), 0)
+    group.wait(1)
+    for operation in operations:
+        group.cancel(operation)
+    done = group.wait(None)
+    assert sorted(each.user_data for each in done) == [0, 1]
+    for each in done:
+        with pytest.raises(OSError) as caught:
+            each.result()
+        assert caught.value.errno == errno.ECANCELED
+    assert all(part == bytes(100) for part in parts)
 
 
 def test_memory_can_stay_registered(client, blocks):

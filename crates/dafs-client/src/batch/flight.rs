@@ -116,8 +116,8 @@ impl Flights {
         }
     }
 
-    /// Cancels the transfers that have not been handed to the server, and hurries the others;
-    /// returns the indexes of those cancelled.
+    /// Cancels the transfers that have not been handed to the server, and asks it to take the
+    /// others out; returns the indexes of those cancelled.
     pub(super) fn cancel(&mut self) -> Result<Vec<usize>> {
         let mut taken = Vec::new();
         for place in 0..self.slots.len() {
@@ -127,10 +127,7 @@ impl Flights {
                     self.left -= 1;
                     taken.push(place);
                 }
-                Some(slot) => {
-                    self.shared.hurry_transfer(&slot)?;
-                    self.slots[place] = Some(slot);
-                }
+                Some(slot) => self.slots[place] = Some(slot),
             }
         }
         Ok(taken)

@@ -1,6 +1,6 @@
 //! Batches whose results go to a completion group, and the parsing of a batch's answer.
 
-use super::flight::calls_of;
+use super::flight::{calls_of, canceled};
 use super::{Batch, Transfer, effect_of, message_len, with_request};
 use crate::core::{Done, Piece, ReplyMessage, SessionCore};
 use crate::error::{Error, Result};
@@ -144,6 +144,9 @@ fn result(
     core: &SessionCore,
 ) -> Result<Result<usize>, &'static str> {
     let status = completion.status;
+    if status == Status::XCanceled {
+        return Ok(canceled());
+    }
     if status != Status::Ok {
         return Ok(Err(Error::Status { procedure: Procedure::BatchSubmit, status }));
     }

@@ -340,14 +340,25 @@ impl PendingBatch {
         self.flights.as_ref().map_or(Ok(()), |flights| flights.hurry(place))
     }
 
-    /// Cancels the transfers of an asynchronous batch that have not been sent to the server yet,
-    /// and hurries the others, which cannot be cancelled. Each still has its result, which is
-    /// [`Error::Canceled`] for cancelled ones; returns how many that are.
+    /// Cancels the transfers that have not been sent to the server yet; returns how many that are.
+    /// Asks the server to take out what it has not begun of the others (X_CANCEL, an extension).
+    /// Does not wait for its answer. Each transfer still has its result: [`Error::Canceled`] if
+    /// nothing of it has happened or will happen, else what it would have been.
+    ///
+    /// A server without the extension is asked to begin with the transfers of an asynchronous batch
+    /// at once instead, so that they are over soon.
     ///
     /// # Errors
     /// The end of the session.
     pub fn cancel(&mut self) -> Result<usize> {
-        let Some(flights) = &mut self.flights else { return Ok(0) };
+        let Some(flights) = &mut self.flights else {
+            let mut taken = 0;
+            for (slot, range) in &self.messages {
+                let unsent = slot.as_ref().is_some_and(|slot| self.shared.cancel_unsent(slot));
+                taken += if unsent { range.len() } else { 0 };
+            }
+            return Ok(taken);
+        };
         let taken = flights.cancel()?;
         for place in &taken {
             self.results[*place] = canceled();
@@ -379,6 +390,10 @@ impl PendingBatch {
             self.messages[at].0 = None;
         }
         let range = self.messages[at].1.clone();
+        if matches!(reply, Err(Error::Canceled)) {
+            self.results[range].iter_mut().for_each(|result| *result = canceled());
+            return Ok(());
+        }
         self.take_reply(range, &reply?)
     }
 

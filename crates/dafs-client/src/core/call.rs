@@ -219,6 +219,8 @@ pub(crate) enum Purpose {
     Batch(u64),
     /// HURRY_UP for a transfer of an asynchronous batch.
     Hurry,
+    /// X_CANCEL.
+    Cancel,
     /// The return of a delegation without a holder.
     Return,
     /// The release of an open or a lock without an owner in the application.

@@ -7,6 +7,7 @@
 
 use super::back::Delegations;
 use super::call::{Call, Completed, Done, Purpose};
+use super::cancel::unless_canceled;
 use super::chain::{Chains, Ended};
 use super::failure::Failure;
 use super::link::Link;
@@ -52,7 +53,7 @@ impl Calls {
     /// Ends a call.
     pub(crate) fn finish(&mut self, link: &Link, purpose: Purpose, done: Done) {
         if let Purpose::Caller(tag) = purpose {
-            match self.chains.end(tag, done, link.info.client_id) {
+            match self.chains.end(tag, unless_canceled(done), link.info.client_id) {
                 Ended::Alone(done) => self.complete(tag, done),
                 Ended::Pending => {}
                 Ended::Chain(chain) => self.finish_chain(link, chain),

@@ -140,6 +140,8 @@ pub struct SessionInfo {
     pub read_bytes_max: u64,
     /// Longest write, in bytes.
     pub write_bytes_max: u64,
+    /// True when the server takes out what it has not begun (X_CANCEL, an extension).
+    pub cancels: bool,
 }
 
 impl Default for SessionInfo {
@@ -158,6 +160,7 @@ impl Default for SessionInfo {
             lease: LEASE_ASSUMED,
             read_bytes_max: TRANSFER_BYTES_MAX,
             write_bytes_max: TRANSFER_BYTES_MAX,
+            cancels: false,
         }
     }
 }

@@ -50,6 +50,7 @@ mod auth;
 mod back;
 mod call;
 mod calls;
+mod cancel;
 mod chain;
 mod config;
 mod connection;

@@ -100,8 +100,11 @@ impl SessionCore {
             }
             (Purpose::FindRoot, Outcome::Ok(Reply::GetRootHandle(answer))) => {
                 self.link.info.root = answer.fh;
-                let attributes =
-                    FsAttrMask::LEASE_TIME | FsAttrMask::MAX_READ | FsAttrMask::MAX_WRITE;
+                // The attributes that it supports say which extensions it has.
+                let attributes = FsAttrMask::LEASE_TIME
+                    | FsAttrMask::SUPPORTED_FSATTR
+                    | FsAttrMask::MAX_READ
+                    | FsAttrMask::MAX_WRITE;
                 let request = Request::GetFsAttr(GetFsAttr { fh: answer.fh, attributes });
                 self.send_own(adapter, Purpose::AskLimits, &request);
             }
@@ -113,6 +116,8 @@ impl SessionCore {
                 };
                 self.link.info.read_bytes_max = limit(found.max_read);
                 self.link.info.write_bytes_max = limit(found.max_write);
+                let supported = FsAttrMask(found.supported_fsattr.unwrap_or(0));
+                self.link.info.cancels = supported.contains(FsAttrMask::X_CANCEL);
                 self.link.info.lease = match found.lease_time {
                     Some(0) | None => LEASE_ASSUMED,
                     Some(seconds) => Duration::from_secs(seconds.into()),

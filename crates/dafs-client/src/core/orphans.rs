@@ -1,8 +1,8 @@
 //! Cancellation of single calls, and orphans: calls that the server still processes after their
 //! callers have timed out.
 //!
-//! DAFS cannot cancel a request. A caller that has timed out on an OPEN or a LOCK does not own the
-//! result, which must not conflict with others.
+//! DAFS cannot cancel a request, and our extension only a transfer that has not begun. A caller that
+//! has timed out on an OPEN or a LOCK does not own the result, which must not conflict with others.
 //!
 //! Invariants
 //! * A call completes once for its caller. Its later fate at the server is handled here, and
@@ -227,9 +227,9 @@ impl SessionCore {
     /// Cancels a call, which then ends with [`Failure::Canceled`]; true when it is over. Other
     /// calls go on, also while the session recovers.
     ///
-    /// False changes nothing. The server has the call, and DAFS has no request to cancel it; or the
-    /// server had it and may still move its data; or it belongs to a chain; or there is no call of
-    /// this tag any more.
+    /// False means that the server has the call; or had it and may still move its data; or the call
+    /// belongs to a chain; or there is no call of this tag any more. The server is asked to take a
+    /// transfer out, if it can: [`cancel_at_server`](Self::cancel_at_server).
     pub fn cancel(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64) -> bool {
         self.link.now = now;
         let is_taken = !self.calls.chains.holds(tag)
@@ -237,6 +237,7 @@ impl SessionCore {
                 || self.cancel_transfer(tag)
                 || self.recovery.as_mut().is_some_and(|recovery| recovery.give_up(tag)));
         if !is_taken {
+            self.cancel_at_server(adapter, now, tag);
             return false;
         }
         self.finish(Purpose::Caller(tag), Done::Lost(Failure::Canceled));

@@ -91,6 +91,7 @@ impl SessionCore {
         match purpose {
             Purpose::Caller(_) | Purpose::Null | Purpose::Discard => {}
             Purpose::Hurry | Purpose::Return => {}
+            Purpose::Cancel => return self.on_cancel_reply(reply),
             Purpose::Stray(number) => self.calls.on_returned(number, reply.status, self.link.now),
             Purpose::Renew => return self.on_renewal_reply(adapter, reply),
             Purpose::Batch(message) => return self.on_batch_reply(adapter, message, reply),

@@ -10,6 +10,7 @@
 use super::back::Back;
 use super::call::{Completed, Done, Purpose};
 use super::calls::Calls;
+use super::cancel::Cancels;
 use super::config::{SessionConfig, SessionInfo};
 use super::failure::Failure;
 use super::link::Link;
@@ -79,6 +80,8 @@ pub struct SessionCore {
     pub(crate) memories: Memories,
     pub(crate) calls: Calls,
     pub(crate) back: Back,
+    /// Work that the server is to be asked to take out.
+    pub(super) cancels: Cancels,
     pub(crate) proofs: Proofs,
     /// Present while a lost connection is being replaced.
     pub(crate) recovery: Option<Box<Recovery>>,
@@ -108,6 +111,7 @@ impl SessionCore {
             memories: Memories::default(),
             calls: Calls { keeps_requests, ..Calls::default() },
             back: Back::default(),
+            cancels: Cancels::default(),
             proofs: Proofs::default(),
             recovery: None,
             lost_at: None,

@@ -205,6 +205,7 @@ impl SessionCore {
             self.return_strays(adapter);
             self.pump_batches(adapter);
         }
+        self.send_cancels(adapter);
         self.return_orphans(adapter);
         while matches!(self.stage, Stage::Ready | Stage::Closing) && self.link.conn.has_room() {
             let (calls, link) = (&mut self.calls, &mut self.link);

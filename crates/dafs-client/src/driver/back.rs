@@ -232,14 +232,21 @@ impl Shared {
         Ok(())
     }
 
-    /// Cancels a transfer of a batch; returns the slot when it is too late.
+    /// Cancels a transfer of a batch. Returns the slot when the server has it. Then the server is
+    /// asked to take it out, or to begin with it at once where that is all that it can do.
     pub(crate) fn cancel_transfer(&self, slot: Slot) -> Result<Option<Slot>> {
-        let mut driver = self.lock()?;
-        if !driver.core.cancel_transfer(slot.tag()) {
-            return Ok(Some(slot));
+        let mut guard = self.lock()?;
+        let driver = &mut *guard;
+        if driver.core.cancel_transfer(slot.tag()) {
+            driver.operations.forget(slot);
+            return Ok(None);
         }
-        driver.operations.forget(slot);
-        Ok(None)
+        let (core, adapter) = (&mut driver.core, &mut *driver.adapter);
+        if !core.cancel_at_server(adapter, coarse_now(), slot.tag()) {
+            core.hurry_transfer(adapter, coarse_now(), slot.tag());
+        }
+        self.sent(driver);
+        Ok(Some(slot))
     }
 }
 

@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::group::{Completion, GroupState, OperationId};
 use crate::operations::GroupedKind;
 use crate::uncommitted::Uncommitted;
-use dafs_dat::Instant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -123,17 +122,15 @@ impl Shared {
         }
     }
 
-    /// Cancels an operation of a group if that is possible now; true when it is over.
+    /// Cancels an operation of a group if that is possible now, else asks the server to take it out;
+    /// true when it is over.
     pub(crate) fn cancel_tag(&self, tag: u64) -> bool {
         let Ok(mut guard) = self.lock() else { return true };
         let driver = &mut *guard;
         if !driver.operations.is_in_flight(tag) {
             return true;
         }
-        if driver.core.cancel(&mut *driver.adapter, Instant::now(), tag) {
-            self.tell(driver);
-            self.keep_armed(driver);
-        }
+        self.cancel_by_tag(driver, tag);
         !driver.operations.is_in_flight(tag)
     }
 

@@ -602,16 +602,29 @@ impl Shared {
         driver.operations.is_done(slot)
     }
 
-    /// Cancels an operation if that is possible now; true when it is over.
+    /// Cancels an operation if that is possible now, else asks the server to take it out; true when
+    /// it is over.
     pub(crate) fn cancel(&self, slot: &Slot) -> bool {
         // A fork has no operations of its own.
         let Ok(mut driver) = self.lock() else { return true };
-        let inner = &mut *driver;
-        if inner.core.cancel(&mut *inner.adapter, Instant::now(), slot.tag()) {
-            self.tell(&mut driver);
-            self.keep_armed(&mut driver);
-        }
+        self.cancel_by_tag(&mut driver, slot.tag());
         driver.operations.is_done(slot)
+    }
+
+    /// Does the same; true when it was cancelled now.
+    pub(crate) fn cancel_unsent(&self, slot: &Slot) -> bool {
+        self.lock().is_ok_and(|mut driver| self.cancel_by_tag(&mut driver, slot.tag()))
+    }
+
+    fn cancel_by_tag(&self, driver: &mut Driver, tag: u64) -> bool {
+        let is_canceled = driver.core.cancel(&mut *driver.adapter, Instant::now(), tag);
+        if is_canceled {
+            self.tell(driver);
+            self.keep_armed(driver);
+        } else {
+            self.sent(driver);
+        }
+        is_canceled
     }
 
     pub(crate) fn abandon(&self, slot: Slot) {

@@ -639,3 +639,86 @@ fn a_bind_that_was_answered_otherwise_ends_the_session() {
         assert!(is_protocol(&world), "{credits}: {:?}", world.core.failure());
     }
 }
+
+fn cancelling() -> World {
+    World::open_with(recovering(), |server| server.cancels = true)
+}
+
+fn cancel(world: &mut World, tag: u64) {
+    let now = world.now;
+    assert!(!world.core.cancel(&mut world.adapter, now, tag), "the server has it");
+}
+
+fn named(world: &World) -> Vec<u64> {
+    world.server.canceled.iter().map(|item| item.request_id).collect()
+}
+
+#[test]
+fn a_server_that_can_is_asked_to_take_transfers_out() {
+    let mut world = cancelling();
+    let memory = world.memory(&pattern(100));
+    let tags = submit(&mut world, &memory, 3);
+    world.run(|world| world.server.back.taken.len() == 3);
+    let ids: Vec<u64> = world.server.back.taken.iter().map(|taken| taken.id).collect();
+    // It is asked once, however often the caller asks.
+    cancel(&mut world, tags[0]);
+    cancel(&mut world, tags[0]);
+    cancel(&mut world, tags[1]);
+    world.run(|world| world.server.canceled.len() == 2);
+    assert_eq!(named(&world), ids[..2]);
+    assert!(world.server.back.hurried.is_empty());
+    assert!(world.done.is_empty(), "its completion ends a transfer");
+    let ends = [(ids[0], Status::XCanceled), (ids[1], Status::Ok), (ids[2], Status::Ok)];
+    world.server.report(&ends.map(|(id, status)| completion(id, status, 0)));
+    world.run_all(&tags);
+    assert!(matches!(world.done[&tags[0]], Done::Lost(Failure::Canceled)));
+    assert!(matches!(world.done[&tags[1]], Done::Written { .. }), "too late");
+    assert!(matches!(world.done[&tags[2]], Done::Read { .. }));
+    assert_eq!(world.server.canceled.len(), 2);
+}
+
+/// Nobody could say if it happened, so it happens again.
+#[test]
+fn a_transfer_that_a_lost_channel_may_have_done_is_not_cancelled() {
+    let mut world = cancelling();
+    let memory = world.memory(&pattern(100));
+    let tags = submit(&mut world, &memory, 2);
+    world.run(|world| world.server.back.taken.len() == 2);
+    cancel(&mut world, tags[0]);
+    world.run(|world| world.server.canceled.len() == 1);
+    // The channel is lost, and the server may have done either.
+    world.server.leave_back();
+    world.run(|world| world.server.back.taken.len() == 4);
+    let now = world.now;
+    assert!(!world.core.cancel_at_server(&mut world.adapter, now, tags[0]));
+    let ids: Vec<u64> = world.server.back.taken[2..].iter().map(|taken| taken.id).collect();
+    world.server.report(&ids.iter().map(|id| completion(*id, Status::Ok, 0)).collect::<Vec<_>>());
+    world.run_all(&tags);
+    assert!(matches!(world.done[&tags[0]], Done::Read { .. }));
+    assert!(matches!(world.done[&tags[1]], Done::Written { .. }));
+    assert_eq!(world.server.canceled.len(), 1);
+}
+
+#[test]
+fn a_server_without_the_extension_is_not_asked() {
+    let mut world = World::open(recovering());
+    let memory = world.memory(&pattern(100));
+    let tags = submit(&mut world, &memory, 1);
+    world.run(|world| world.server.back.taken.len() == 1);
+    let now = world.now;
+    assert!(!world.core.cancel_at_server(&mut world.adapter, now, tags[0]));
+    // One that has forgotten it, as after a restart with an earlier version, is asked once.
+    let mut world = cancelling();
+    world.server.forgets_cancels = true;
+    let memory = world.memory(&pattern(100));
+    let tags = submit(&mut world, &memory, 2);
+    world.run(|world| world.server.back.taken.len() == 2);
+    cancel(&mut world, tags[0]);
+    world.run(|world| world.server.canceled.len() == 1 && !world.core.info().cancels);
+    let now = world.now;
+    assert!(!world.core.cancel_at_server(&mut world.adapter, now, tags[1]));
+    let ids: Vec<u64> = world.server.back.taken.iter().map(|taken| taken.id).collect();
+    world.server.report(&[completion(ids[0], Status::Ok, 0), completion(ids[1], Status::Ok, 0)]);
+    world.run_all(&tags);
+    assert_eq!(world.core.stage(), Stage::Ready);
+}

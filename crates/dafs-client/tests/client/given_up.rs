@@ -53,6 +53,37 @@ fn only_an_unsent_call_is_cancelled() {
     assert!(!cancel(&mut world, tags[0]) && !cancel(&mut world, 999));
 }
 
+/// Reads and writes at the server are named by their stream and sequence number. What moves no data
+/// is not named.
+#[test]
+fn a_request_at_the_server_is_named_and_ends_as_the_server_says() {
+    let mut world = World::open_with(recovering(), |server| {
+        server.file = pattern(50_000);
+        server.lease_seconds = 1_000_000;
+        server.cancels = true;
+    });
+    world.server.hold = true;
+    let memory = world.memory(&[0; 100]);
+    let piece = Piece::new(&memory, 0, 100).unwrap();
+    let late = world.read(piece.clone(), 0);
+    let commit = world.ask(&Request::Commit(Commit { fh: ROOT, offset: 0, count: 0 }));
+    world.run(|world| world.server.in_hand == 2);
+    assert!(!cancel(&mut world, late) && !cancel(&mut world, commit));
+    world.run(|world| !world.server.canceled.is_empty());
+    let kinds: Vec<_> = world.server.canceled.iter().map(|item| item.kind).collect();
+    assert_eq!(kinds, [CancelKind::Request]);
+    world.server.release();
+    world.run_all(&[late, commit]);
+    assert!(is_ok(&world.done[&late]) && is_ok(&world.done[&commit]), "it was too late");
+    world.server.script = Box::new(|_, request| match request {
+        Request::ReadInline(_) => Answer::Status(Status::XCanceled),
+        _ => Answer::File,
+    });
+    let read = world.read(piece, 0);
+    world.run_all(&[read]);
+    assert!(is_cancelled(&world.done[&read]));
+}
+
 #[test]
 fn calls_are_given_up_while_the_session_is_recovered_for_others() {
     let mut world = world(8);

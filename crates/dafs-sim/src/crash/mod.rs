@@ -96,8 +96,10 @@ pub struct LockCounts {
     pub chains: u64,
     /// Transfers of batches that succeeded.
     pub transfers: u64,
-    /// Transfers of batches that were cancelled.
+    /// Transfers of batches that were cancelled before they were sent.
     pub taken_back: u64,
+    /// Transfers of batches that the server has taken out.
+    pub taken_out: u64,
     /// Delegations granted.
     pub delegations: u64,
     /// Recalls received.

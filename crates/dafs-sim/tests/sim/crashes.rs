@@ -55,6 +55,7 @@ fn assert_eventful(reports: &[CrashReport]) {
     assert!(sum(|report| report.locks.broken) > worlds / 500);
     assert!(sum(|report| report.locks.repaired) > worlds / 1_000);
     assert!(sum(|report| report.locks.taken_back) > worlds / 1_000);
+    assert!(sum(|report| report.locks.taken_out) > worlds / 1_000);
     assert!(sum(|report| report.locks.fences) > worlds / 4);
     assert!(sum(|report| report.locks.fenced) > worlds / 10);
     assert!(sum(|report| report.locks.chains) > worlds / 4);

@@ -12,6 +12,8 @@
 //!   with such memory is not cancelled and does not time out, unless the session loses its
 //!   connection first.
 //! * Transfers at the server are bounded, whatever the application submits.
+//! * A transfer that ends as cancelled was not done: the server has taken it out, and never had it
+//!   before.
 
 use super::Back;
 use crate::backoff::is_passing;
@@ -99,6 +101,8 @@ struct Transfer {
     is_lent: bool,
     /// The server was asked for it over a channel that is gone, and may have done it.
     was_asked: bool,
+    /// The server was asked to take it out.
+    canceled: bool,
 }
 
 /// The parts of a request for a transfer that depend on the connection.
@@ -123,6 +127,8 @@ pub(crate) struct Batches {
     last_message: u64,
     /// Numbers whose window is over.
     hurries: VecDeque<u64>,
+    /// Numbers that the server is to take out.
+    cancels: Vec<u64>,
     /// Completions to report together.
     together: u32,
     /// The server has no room; no further transfers before this, or before a completion.
@@ -150,7 +156,28 @@ impl Batches {
             self.waiting.push_front(Transfer { is_lent: true, was_asked: true, ..transfer });
         }
         self.hurries.clear();
+        self.cancels.clear();
         self.hold = None;
+    }
+
+    /// Notes that the server is to take a transfer out that it has. False when it has none, or may
+    /// have done it for a channel that is gone: then nobody could say afterwards if it happened.
+    pub(in crate::core) fn cancel_later(&mut self, tag: u64) -> bool {
+        let mut out = self.out.iter_mut();
+        match out.find(|(_, found)| found.call.tag == tag && !found.was_asked) {
+            Some((number, transfer)) => {
+                if !std::mem::replace(&mut transfer.canceled, true) {
+                    self.cancels.push(*number);
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The numbers that the server is to take out.
+    pub(in crate::core) fn take_cancels(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.cancels)
     }
 
     /// Forgets messages whose connection is gone.
@@ -238,7 +265,14 @@ impl SessionCore {
         let window = u32::try_from(hints.window.as_micros()).unwrap_or(u32::MAX);
         let due = due(now, deadline.map(|deadline| deadline + hints.window));
         batches.note_due(due);
-        let transfer = |call| Transfer { call, due, window, is_lent: false, was_asked: false };
+        let transfer = |call| Transfer {
+            call,
+            due,
+            window,
+            is_lent: false,
+            was_asked: false,
+            canceled: false,
+        };
         batches.waiting.extend(calls.into_iter().map(transfer));
         self.want_back(adapter, now);
         if let super::BackStage::Refused(status) = self.back_stage() {
@@ -411,7 +445,12 @@ impl SessionCore {
                     return Ok(());
                 }
                 while let Some(transfer) = transfers.pop() {
-                    self.back.batches.waiting.push_front(transfer);
+                    if transfer.is_unwanted() {
+                        let done = Done::Lost(Failure::Canceled);
+                        transfer.finish(&self.link, &mut self.calls, done);
+                    } else {
+                        self.back.batches.waiting.push_front(transfer);
+                    }
                 }
                 self.back.batches.hold = Some(self.link.now + RECOVERY_RETRY_PAUSE);
                 if status == Status::BackChannelUnusable && self.back.is_bound() {
@@ -536,6 +575,11 @@ impl Back {
             self.expect(adapter, 0, transfer.expected_bytes());
             match transfer.outcome(link, &completion) {
                 Ok(Done::Refused { status, .. })
+                    if is_passing(status) && transfer.is_unwanted() =>
+                {
+                    transfer.finish(link, calls, Done::Lost(Failure::Canceled));
+                }
+                Ok(Done::Refused { status, .. })
                     if is_passing(status) && transfer.due.is_none_or(|(at, _)| later < at) =>
                 {
                     self.batches.delayed.push_back((later, transfer));
@@ -578,6 +622,11 @@ impl Transfer {
     fn expires_at(&self, lends: bool) -> Option<Instant> {
         let more = if lends && self.is_lent { RECOVERY_ANSWER_TIME } else { Duration::ZERO };
         self.due.map(|(at, _)| at + more)
+    }
+
+    /// True if the caller has cancelled it, and the server cannot have done it.
+    fn is_unwanted(&self) -> bool {
+        self.canceled && !self.was_asked
     }
 
     /// True when memory that it sends is unmapped. If a connection may have been lost for it, every

@@ -96,6 +96,12 @@ pub struct FakeServer {
     delayed: Vec<(Instant, Vec<u8>)>,
     /// The back-control channel and its messages.
     pub back: back::BackSide,
+    /// It offers X_CANCEL.
+    pub cancels: bool,
+    /// X_CANCEL is answered with NOTSUPP, whatever was offered.
+    pub forgets_cancels: bool,
+    /// The items of X_CANCEL.
+    pub canceled: Vec<CancelItem>,
 }
 
 impl FakeServer {
@@ -143,6 +149,9 @@ impl FakeServer {
             past: Past::default(),
             delayed: Vec::new(),
             back: back::BackSide::default(),
+            cancels: false,
+            forgets_cancels: false,
+            canceled: Vec::new(),
         }
     }
 
@@ -278,9 +287,25 @@ impl FakeServer {
                     lease_time: Some(self.lease_seconds),
                     max_read: Some(1 << 20),
                     max_write: Some(1 << 20),
+                    supported_fsattr: Some(match self.cancels {
+                        true => FsAttrMask::ALL.0,
+                        false => (FsAttrMask::ALL.0) & !FsAttrMask::X_CANCEL.0,
+                    }),
                     ..FsAttributes::default()
                 },
             }),
+            Request::XCancel(args) => {
+                assert!(self.cancels, "it was not offered");
+                self.canceled.extend(args.items.iter());
+                if self.forgets_cancels {
+                    return self.refuse(header, request.procedure(), Status::NotSupp);
+                }
+                let outcome = CancelOutcome::TooLate;
+                let outcomes: Vec<_> =
+                    args.items.iter().map(|_| CancelResult { outcome }).collect();
+                let outcomes = Seq::new(&outcomes);
+                return self.reply(header, &Reply::XCancel(XCancelReply { outcomes }), spoil);
+            }
             Request::Open(args) => Reply::Open(OpenReply {
                 fh: ROOT,
                 state_id: self.past.open(args),

@@ -34,6 +34,10 @@ impl Client {
             Done::Lost(Failure::DelegationLost) if let Job::Board(ask) = job => {
                 return self.board_done(shared, ask, piece, &done);
             }
+            Done::Lost(Failure::Canceled) if let Job::Transfer(part) = job => {
+                self.taken_out(shared, part);
+                return Ok(());
+            }
             Done::Lost(failure) => {
                 shared.common.note(|| format!("c{} {job:?} is lost: {failure}", self.number));
                 return Err(format!("the session was given up: {failure}"));

@@ -2,7 +2,8 @@
 //! or the server reports each transfer over the back-control channel.
 //!
 //! Invariants
-//! * Each transfer ends once. A transfer cancelled before its request was sent has no effect.
+//! * Each transfer ends once. A cancelled one has no effect: it was cancelled before its request was
+//!   sent, or the server has taken it out before it began.
 
 use super::job::Job;
 use super::{Client, Flight};
@@ -79,7 +80,7 @@ impl Client {
         Some(Job::Transfers(parts, BatchHints { window, completions }))
     }
 
-    /// Shortens the deadline of an outstanding transfer, or cancels it.
+    /// Shortens the deadline of an outstanding transfer, or cancels it, here or at the server.
     pub(super) fn meddle(&mut self, shared: &mut Shared) -> Result<(), String> {
         let transfers = self.flights.iter().filter_map(|(tag, flight)| match flight.job {
             Job::Transfer(part) => Some((*tag, part)),
@@ -106,8 +107,22 @@ impl Client {
                 self.slots.taken_back(part.slot, write);
             }
             self.slots.end(part.slot);
+        } else if (6..8).contains(&draw)
+            && session.cancel_at_server(&mut self.adapter, shared.common.now, tag)
+        {
+            shared.common.note(|| format!("c{} asks for {part:?} to be taken out", self.number));
         }
         Ok(())
+    }
+
+    /// Handles the end of a transfer that the server has taken out.
+    pub(super) fn taken_out(&mut self, shared: &mut Shared, part: Part) {
+        shared.common.note(|| format!("c{}: {part:?} was taken out", self.number));
+        shared.lock_counts.taken_out += 1;
+        if let Some(write) = part.write {
+            self.slots.taken_back(part.slot, write);
+        }
+        self.slots.end(part.slot);
     }
 
     /// Submits the transfers of an asynchronous batch, each with a tag and a piece of its own.

@@ -53,7 +53,7 @@ impl Slots {
         self.slots[slot].later.push(write);
     }
 
-    /// Cancels a write before its request was sent; it never takes effect.
+    /// Cancels a write before it begins; it never takes effect.
     pub(crate) fn taken_back(&mut self, slot: usize, write: WriteId) {
         self.slots[slot].later.retain(|later| *later != write);
     }
