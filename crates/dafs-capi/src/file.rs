@@ -138,7 +138,7 @@ pub unsafe extern "C" fn dap_open(
 /// under another one. Opens without a key are not affected, unless the server's export has strict
 /// keys. With DAP_OPEN_STRICT_KEY they are in every export: DAP_E_KEY_MISMATCH while the file is
 /// open without a key, and until dap_close() clients of DAFS and NFS without the key are refused.
-/// DAP_E_INVAL from a server without that.
+/// That needs the right to write the file: else DAP_E_ACCES. DAP_E_INVAL from a server without that.
 ///
 /// Threads: any.
 ///

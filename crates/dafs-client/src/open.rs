@@ -118,7 +118,8 @@ impl OpenOptions {
 
     /// As [`share_key`](Self::share_key), and excludes every caller without the key, of DAFS and
     /// NFS, until the file is closed: KEY_MISMATCH also while the file is open without a key, and
-    /// later opens without it fail. An extension: INVAL from a server without it.
+    /// later opens without it fail. Needs the right to write the file, also to open it for reading:
+    /// else ACCES. An extension: INVAL from a server without it.
     #[must_use]
     pub fn strict_share_key(self, key: u64) -> Self {
         Self { share_key: ShareKey::XStrict(key), ..self }

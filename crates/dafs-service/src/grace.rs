@@ -361,7 +361,8 @@ impl Clients {
     }
 
     /// Checks that an operation may run that reclaimed state could forbid. Stateless callers do not
-    /// wait: their protocol knows no grace, and they would hang.
+    /// wait: their protocol knows no grace, and they would hang. Where share keys are strict, they
+    /// wait for their reads and writes alone.
     ///
     /// # Errors
     /// `Grace` while clients may reclaim.

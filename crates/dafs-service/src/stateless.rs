@@ -12,7 +12,7 @@ use crate::error::ServiceError;
 use crate::export::{Export, Touch};
 use crate::handle::Handle;
 use crate::limits::{STATELESS_FILES_MAX, STATELESS_IDLE_NS, STATELESS_RIGHTS_NS};
-use crate::open::Opens;
+use crate::open::{Opens, SharedKeys};
 use crate::{Caller, Result, Service};
 use dafs_mem::Mutex;
 use dafs_store::{
@@ -174,8 +174,9 @@ impl Opens {
     /// (RFC 1813 4.4).
     ///
     /// # Errors
-    /// `ShareDenied`, `KeyMismatch`. `WouldWait` or `Delay` while other clients return delegations.
-    /// The store's.
+    /// `ShareDenied`, `KeyMismatch`. `Grace` in an export with strict share keys, because a client
+    /// may still reclaim one. `WouldWait` or `Delay` while other clients return delegations. The
+    /// store's.
     pub fn stateless_file(
         &self,
         caller: Caller<'_>,
@@ -186,6 +187,9 @@ impl Opens {
         let export = namespace.export(handle)?;
         if need.write {
             export.writable()?;
+        }
+        if export.options().shared_keys == SharedKeys::Strict && self.clients.in_grace() {
+            return Err(ServiceError::Grace);
         }
         self.check_io(caller, &export.key(handle), need, false)?;
         let cred = export.map_cred(caller.cred);

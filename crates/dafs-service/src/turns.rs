@@ -160,6 +160,30 @@ impl<T> Turns<T> {
         *len += 1;
     }
 
+    /// Removes the first item of an owner for which `is_it` is true. Looks at all items of that owner,
+    /// and at no others.
+    pub fn remove(&mut self, owner: Owner, is_it: impl Fn(&T) -> bool) -> Option<T> {
+        let Self { origins, new, old, len, .. } = self;
+        let line = origins.get_mut(&owner.origin)?;
+        let queue = line.queues.get_mut(&owner.number)?;
+        let item = queue.remove(queue.iter().position(is_it)?)?;
+        *len -= 1;
+        if queue.is_empty() {
+            line.spare = line.queues.remove(&owner.number).filter(is_small);
+            line.turns.retain(|number| *number != owner.number);
+        }
+        if *len == 0 {
+            origins.clear();
+            new.clear();
+            old.clear();
+        } else if line.turns.is_empty() && new.contains(&owner.origin) {
+            // An origin without items stays only in `old`, until its next turn.
+            new.retain(|origin| *origin != owner.origin);
+            origins.remove(&owner.origin);
+        }
+        Some(item)
+    }
+
     /// Takes the next item.
     pub fn pop(&mut self) -> Option<(Owner, T)> {
         self.take(|_, _| Turn::Take)
@@ -333,6 +357,31 @@ mod tests {
         turns.push(owner(2, 7), 0);
         assert!((0..2).filter_map(|_| turns.pop()).any(|(found, _)| found == owner(2, 7)));
         assert_eq!(turns.firsts().count(), 999);
+    }
+
+    #[test]
+    fn a_removed_item_leaves_the_turns_of_the_others() {
+        let mut turns = Turns::default();
+        for (user, number, item) in [(1, 1, 10), (1, 1, 11), (1, 2, 12), (2, 1, 20), (3, 1, 30)] {
+            turns.push(owner(user, number), item);
+        }
+        assert_eq!(turns.remove(owner(1, 1), |item| *item == 99), None);
+        assert_eq!(turns.remove(owner(4, 1), |_| true), None);
+        assert_eq!(turns.remove(owner(1, 1), |item| *item == 10), Some(10));
+        // The last item of an origin that had no turn yet.
+        assert_eq!(turns.remove(owner(2, 1), |_| true), Some(20));
+        assert_eq!(turns.len(), 3);
+        assert_eq!(turns.pop(), Some((owner(1, 1), 11)));
+        turns.push(owner(2, 1), 21);
+        // The last item of one that had a turn.
+        assert_eq!(turns.remove(owner(1, 2), |_| true), Some(12));
+        assert_eq!(all(&mut turns), [(3, 1, 30), (2, 1, 21)]);
+        assert!(turns.origins.is_empty() && turns.new.is_empty() && turns.old.is_empty());
+        turns.push(owner(1, 1), 1);
+        assert_eq!(turns.remove(owner(1, 1), |_| true), Some(1));
+        assert!(turns.is_empty() && turns.origins.is_empty() && turns.new.is_empty());
+        turns.push(owner(1, 1), 2);
+        assert_eq!(all(&mut turns), [(1, 1, 2)]);
     }
 
     #[test]

@@ -10,7 +10,8 @@ pub(super) fn of_service(error: ServiceError) -> Status {
     match error {
         ServiceError::Store(error) => of_store(error),
         // Another client has the file open and denies this access, or has a share key that excludes
-        // others. It may close the file any time, but a wait could block an application for hours (RFC 1813 has no share errors).
+        // others. It may close the file any time, but a wait could block an application for hours
+        // (RFC 1813 has no share errors).
         ServiceError::ShareDenied
         | ServiceError::KeyMismatch
         | ServiceError::DeleteDenied

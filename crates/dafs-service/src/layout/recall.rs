@@ -72,14 +72,21 @@ impl StateTable {
                 notices.extend(self.recall_layout(layout, clock.now_ns));
             }
         }
+        let returned = self.clear_returned(key, client);
+        if waiting { Err(Blocked::Recall(notices)) } else { returned }
+    }
+
+    /// Checks that no data server serves another client any more for a layout of the file that it
+    /// has returned.
+    pub(crate) fn clear_returned(
+        &mut self,
+        key: &Handle,
+        client: &Arc<Client>,
+    ) -> Result<(), Blocked> {
         if let Some(store) = self.returned_layouts.take(key, client) {
             self.hold_back_file(&store, *key, None);
         }
-        match self.fencing.holds_back(key) {
-            _ if waiting => Err(Blocked::Recall(notices)),
-            true => Err(Blocked::Fence(*key)),
-            false => Ok(()),
-        }
+        if self.fencing.holds_back(key) { Err(Blocked::Fence(*key)) } else { Ok(()) }
     }
 
     fn revoke_layout(&mut self, layout: &Arc<LayoutState>, clock: Clock, ended: &mut Ended) {

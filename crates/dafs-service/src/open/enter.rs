@@ -76,7 +76,9 @@ impl StateTable {
     ) -> Result<Reserved, Blocked> {
         Self::check_current(caller.client)?;
         let needs = request.needs();
-        let (mut own, mut excludes) = (None, false);
+        let mut own = None;
+        // Holders of delegations open the file without the server, and without the key.
+        let excludes = begins_to_exclude(self.files.get(&key), request.share_key);
         if let Some(file) = self.files.get(&key) {
             let removal =
                 file.removing_checked > 0 || request.deny_delete && file.removing_unchecked > 0;
@@ -90,8 +92,6 @@ impl StateTable {
             own = file.opens.iter().find(is_own).cloned();
             check_share(file, own.as_ref(), needs, clock)?;
             check_key(file, own.as_ref(), request.share_key, clock)?;
-            // Holders of delegations open the file without the server, and without the key.
-            excludes = begins_to_exclude(file, request.share_key);
         }
         let change = needs.write || needs.deny_read || excludes;
         let truncate = request.truncates();
@@ -99,6 +99,8 @@ impl StateTable {
         self.clear_delegations(&key, caller.client, breaks, clock, ended)?;
         if truncate {
             self.clear_layouts(&key, caller.client, clock, ended)?;
+        } else if excludes {
+            self.clear_returned(&key, caller.client)?;
         }
         self.check_held_back(&key)?;
         if let Some(state) = own {

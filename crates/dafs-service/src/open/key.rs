@@ -3,7 +3,8 @@
 //! Invariants
 //! * All opens of a file that have a key have the same one.
 //! * While one of them is strict, every other open of the file has the key, too, and no caller
-//!   reads or writes the file without an open.
+//!   begins to read or write the file without an open. A front end asks again before each piece of a
+//!   transfer that it had admitted before.
 //! * The rule is symmetric: a strict open is refused while an open without the key exists.
 
 use super::OpenState;
@@ -87,8 +88,9 @@ pub(super) fn check_key(
 }
 
 /// True if `wanted` makes the key of the file strict, which no open has done so far.
-pub(super) fn begins_to_exclude(file: &FileState, wanted: Option<ShareKey>) -> bool {
-    wanted.is_some_and(|key| key.strict) && !file.opens.iter().any(|open| open.has_strict_key())
+pub(super) fn begins_to_exclude(file: Option<&FileState>, wanted: Option<ShareKey>) -> bool {
+    let mut opens = file.into_iter().flat_map(|file| &file.opens);
+    wanted.is_some_and(|key| key.strict) && !opens.any(|open| open.has_strict_key())
 }
 
 impl StateTable {

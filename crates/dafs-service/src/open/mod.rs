@@ -39,7 +39,7 @@ use std::sync::{Arc, MutexGuard};
 pub struct Opens {
     pub(crate) exports: Arc<Exports>,
     pub(crate) state: Arc<State>,
-    clients: Arc<Clients>,
+    pub(crate) clients: Arc<Clients>,
     fences: Arc<Fences>,
     layouts: Arc<Layouts>,
     conflicts: Arc<Conflicts>,

@@ -12,7 +12,8 @@ use crate::limits::{OPEN_TRIES_MAX, OWNER_BYTES_MAX};
 use crate::table::{Blocked, Ended};
 use crate::{Caller, Result};
 use dafs_store::{
-    Attr, CreateHow, Created, Cred, DirChange, Kind, OpenFile, OpenMode, SetAttr, StoreError, Wait,
+    AccessMask, Attr, CreateHow, Created, Cred, DirChange, Kind, OpenFile, OpenMode, SetAttr,
+    StoreError, Wait,
 };
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ impl Opens {
     /// Opens a regular file or named attribute.
     ///
     /// # Errors
-    /// Those of the store. `ShareDenied`, `KeyMismatch`. `Grace`, `NoGrace`, `ReclaimBad`,
+    /// Those of the store, also for a strict share key without the right to write the file.
+    /// `ShareDenied`, `KeyMismatch`. `Grace`, `NoGrace`, `ReclaimBad`,
     /// `ReclaimConflict` by the claim. Those of the state-id for a claim by delegation. `WouldWait`
     /// or `Delay` while other clients return delegations.
     pub fn open(&self, caller: Caller<'_>, request: &OpenRequest<'_>) -> Result<Opened> {
@@ -201,6 +203,7 @@ impl Opens {
         let handle = Handle { fs: dir.fs, file: made.id };
         if !made.created {
             self.fences.check(&caller.subject, &handle)?;
+            check_key_right(export, &cred, request, &handle)?;
         }
         // A request that has made a file is not idempotent, so it waits here if it must. That
         // happens only when another client has found and opened the new file at this moment.
@@ -242,6 +245,7 @@ impl Opens {
         self.fences.check(&caller.subject, &handle)?;
         let cred = export.map_cred(caller.cred);
         let file = export.store().open(&cred, &handle.file, request.share.mode())?;
+        check_key_right(export, &cred, request, &handle)?;
         let mut emptied = None;
         if request.truncates() {
             if !request.share.write {
@@ -382,6 +386,27 @@ impl Opens {
         state.lock().file = Some((need, self.state.writers.count(state.key, need, both)));
         Ok(())
     }
+}
+
+/// Checks that the caller may exclude others from a file. A strict share key does so even if its open
+/// only reads, so it needs the right to write.
+///
+/// # Errors
+/// `Access`, `ReadOnly`, and the store's.
+fn check_key_right(
+    export: &Export,
+    cred: &Cred,
+    request: &OpenRequest<'_>,
+    handle: &Handle,
+) -> Result<()> {
+    let rule = export.options().shared_keys;
+    let is_strict = request.share_key.is_some_and(|key| rule.apply(key).strict);
+    if !is_strict || request.share.write {
+        return Ok(());
+    }
+    export.writable()?;
+    let granted = export.store().access(cred, &handle.file, AccessMask::MODIFY)?;
+    if granted.contains(AccessMask::MODIFY) { Ok(()) } else { Err(StoreError::Access.into()) }
 }
 
 /// Empties an existing file, if the request says so: by `file`, or else by the file of the open.

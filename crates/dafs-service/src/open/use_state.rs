@@ -5,14 +5,14 @@
 //!   of that client no more rights than the file does, because state-ids can be guessed.
 //! * I/O takes one lock of a shard and one of the open, both for a few instructions.
 
-use super::{OpenState, Opens, Share, ShareKey};
+use super::{Clock, OpenState, Opens, Share, ShareKey};
 use crate::client::ClientKind;
 use crate::enter::State;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::Held;
 use crate::state::{StateKind, StateRef, check_seqid, next_seqid};
-use crate::table::Ended;
+use crate::table::{Blocked, Ended};
 use crate::{Break, Caller, Result};
 use dafs_store::{AccessMask, OpenFile, OpenMode, StoreError};
 use std::sync::Arc;
@@ -185,6 +185,27 @@ impl Opens {
             table.clear_delegations(key, caller.client, breaks, clock, ended)?;
             if need.write { table.check_held_back(key) } else { Ok(()) }
         })
+    }
+
+    /// Checks that I/O without an open, which was allowed when its request arrived, still is. An open
+    /// that has come since may deny it, or exclude callers without its share key.
+    ///
+    /// # Errors
+    /// `ShareDenied`, `KeyMismatch`.
+    pub fn check_again(&self, handle: &Handle, need: OpenMode) -> Result<()> {
+        let namespace = self.exports.namespace();
+        // A data server has no export of the file. Its metadata server knows the opens.
+        let Ok(export) = namespace.export(handle) else { return Ok(()) };
+        let key = export.key(handle);
+        if !self.state.guards.maybe_guarded(&key) {
+            return Ok(());
+        }
+        // The opens of a client whose lease is over count until the server has ended them.
+        let clock = Clock { now_ns: 0, lease_ns: u64::MAX };
+        match self.state.lock().check_anonymous(&key, need, false, clock) {
+            Err(Blocked::Refused(error)) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Ends an open, with the byte-range locks under it.

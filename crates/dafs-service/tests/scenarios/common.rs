@@ -210,6 +210,13 @@ impl World {
         self.service.replace_namespace(Namespace::new(exports).unwrap());
     }
 
+    /// Serves all files by these rules.
+    pub(crate) fn serve_by(&self, options: ExportOptions) {
+        let options = ExportOptions { squash: Squash::None, ..options };
+        let export = Export::new("", self.store.clone(), options);
+        self.service.replace_namespace(Namespace::new(vec![export]).unwrap());
+    }
+
     /// The server crashes and starts again.
     pub(crate) fn restart(&mut self) {
         self.restart_with(|config| config);

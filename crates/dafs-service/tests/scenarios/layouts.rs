@@ -6,8 +6,8 @@ use dafs_service::TransportSecurity::{self, Mtls, None as Clear, Tls};
 use dafs_service::{
     Client, Export, ExportOptions, FenceObject, FenceRight, FenceUpdate, Flavour, ForeignUse,
     Handle, Identity, LayoutGranted, LayoutMode, LayoutRequest, Namespace, NfsCaller, OpenHow,
-    OpenRequest, Opened, RemoveMode, Result, ServiceError, Squash, StateKind, StateRef, Want,
-    WantKind,
+    OpenRequest, Opened, RemoveMode, Result, ServiceError, ShareKey, Squash, StateKind, StateRef,
+    Want, WantKind,
 };
 use dafs_store::LayoutForm;
 use dafs_store::{CreateHow, SetAttr, StoreError};
@@ -618,6 +618,30 @@ fn others_change_nothing_while_data_servers_honour_a_returned_layout() {
     let service = &cluster.service;
     service.set_fence(FenceRight::Administrator, &object, update, Box::new(|| {})).unwrap();
     assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
+}
+
+/// A client that has closed a file may write it for some seconds by what data servers remember.
+#[test]
+fn a_strict_key_comes_when_data_servers_have_forgotten_a_returned_layout() {
+    let cluster = Cluster::new();
+    cluster.store.grant_ttl_seconds.store(8, Ordering::SeqCst);
+    let (one, two) = (cluster.nfs("a"), cluster.nfs("b"));
+    let opened = cluster.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    cluster.give_back(&one, &opened, granted);
+    cluster.close(&one, &opened);
+    let key = |strict| Some(ShareKey { key: 1, strict });
+    let open = |share_key| {
+        let request = OpenRequest { share_key, ..cluster.plain("f", "keyed", BOTH) };
+        cluster.service.opens.open(cluster.caller(&two), &request)
+    };
+    let advisory = open(key(false)).unwrap();
+    assert_eq!(cluster.store.take_asked(), [], "it excludes nobody without a key");
+    assert_eq!(error(open(key(true))), ServiceError::WouldWait);
+    cluster.fence();
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
+    open(key(true)).unwrap();
+    cluster.close(&two, &advisory);
 }
 
 #[test]

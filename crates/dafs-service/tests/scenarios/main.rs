@@ -19,6 +19,7 @@ mod names;
 mod opens;
 mod recovery;
 mod replies;
+mod share_keys;
 mod shares_prop;
 mod spread;
 mod stateless;

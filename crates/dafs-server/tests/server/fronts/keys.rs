@@ -10,6 +10,8 @@ use dafs_wire::nfs4::{
     AllocateArgs, CloneArgs, CopyArgs, DENY_NONE, DelegationType, Op, PutfhArgs, SavefhArgs,
     SeekWhat, SetAttributes, ShareAccess, StableHow, Stateid, Status, Want,
 };
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 const NAME: &[u8] = b"keyed";
@@ -17,6 +19,13 @@ const KEY: u64 = u64::MAX;
 
 fn options() -> OpenOptions {
     OpenOptions::read_write().create(Create::IfMissing).mode(0o666)
+}
+
+/// Makes the file that all may write: a strict key needs that right, also to read.
+fn make_keyed(served: &Served) {
+    let path = served.path().join("keyed");
+    std::fs::write(&path, "data").unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
 }
 
 /// Sends an operation with a saved and a current file.
@@ -146,7 +155,7 @@ fn an_export_with_strict_keys_needs_no_wish_of_the_opener() {
 #[test]
 fn a_strict_key_recalls_read_delegations() {
     let served = Served::new();
-    std::fs::write(served.path().join("keyed"), "data").unwrap();
+    make_keyed(&served);
     let (session, root, heard) = served.v4_listening(b"holder");
     let file = open_wanting(&session, &root, NAME, ShareAccess::READ, Want::Read);
     assert_eq!(file.delegation.map(|given| given.kind), Some(DelegationType::Read));
@@ -167,7 +176,7 @@ fn a_strict_key_recalls_read_delegations() {
 #[test]
 fn a_strict_key_is_refused_while_a_delegation_hides_an_open() {
     let served = Served::new();
-    std::fs::write(served.path().join("keyed"), "data").unwrap();
+    make_keyed(&served);
     let (session, root, heard) = served.v4_listening(b"holder");
     let file = open_wanting(&session, &root, NAME, ShareAccess::READ, Want::Read);
     assert!(file.delegation.is_some());
@@ -194,7 +203,8 @@ fn a_strict_key_ends_with_the_lease_of_a_client_that_left() {
     eventually("the lease ended", || session.open(&root, NAME, &both).is_ok());
 }
 
-/// During grace NFS clients wait, and afterwards the reclaimed key excludes them.
+/// A DAFS client that asks for a strict key during grace waits, and then the reclaimed open of an NFS
+/// client, which has no key, stands against it.
 #[test]
 fn an_nfs_client_that_reclaims_keeps_a_strict_key_out() {
     let mut served = Served::with(|config| config.nfs.grace_time = Some(Duration::from_secs(600)));
