@@ -152,7 +152,7 @@ pub(crate) const BATCH_OWED_MAX: usize = 2048;
 pub(crate) const BATCH_ENDED_MAX: usize = 1024;
 
 /// Items of one X_CANCEL.
-pub(crate) const CANCEL_ITEMS_MAX: usize = 1024;
+pub(crate) const CANCEL_ITEMS_MAX: usize = 512;
 
 /// The longest time that a request of a batch is delayed to gather others.
 pub(crate) const BATCH_WINDOW_MAX: Duration = Duration::from_secs(10);

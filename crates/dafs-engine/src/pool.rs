@@ -1,8 +1,8 @@
 //! A bounded pool for calls that may wait for a device.
 //!
 //! Invariants
-//! * The queue holds at most one job per request in progress and one per file with changes to undo.
-//!   So credits and the service bound it.
+//! * The queue holds at most one job per request in progress, as many emptied jobs of cancelled
+//!   requests, and one per file with changes to undo. So credits and the service bound it.
 //! * Owners of waiting jobs take turns, and the last threads of a lane are reserved for owners
 //!   without a running job. So a job finds a thread even if the jobs of another client or host
 //!   never end.

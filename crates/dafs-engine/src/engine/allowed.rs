@@ -1,10 +1,11 @@
 //! Checks that a write that was allowed when its request arrived is still allowed, now that its
 //! data is here. A fence may have been set since, the open revoked, or a lock over the bytes broken
-//! (DAFS 9.3, 11). The write must also be ordered after earlier writes of its client to data
-//! servers.
+//! (DAFS 9.3, 11). An open that has come since may exclude a request without an open. The write must
+//! also be ordered after earlier writes of its client to data servers.
 //!
 //! Invariants
-//! * The check is repeated before each piece is written, by the thread that writes it.
+//! * The check is repeated before each piece is written, by the thread that writes it. So is the last
+//!   of these checks before each piece is read.
 //! * A write is ordered after all writes that its client had sent to data servers when the request
 //!   arrived, however long its data took. Writes that the client has sent there since may be
 //!   ordered before or after it.
@@ -15,7 +16,7 @@ use super::transfers::Transfers;
 use super::work::Unwritten;
 use crate::ops::write::WRITE;
 use dafs_service::{Client, Handle, OpenState, Service, ServiceError, Subject};
-use dafs_store::{OpenFile, Wait};
+use dafs_store::{OpenFile, OpenMode, StoreError, Wait};
 use dafs_wire::dafs::{self, FileHandle, Status};
 use std::sync::Arc;
 
@@ -36,6 +37,26 @@ pub(crate) struct PoolAuthorisation {
     /// The fence id of the session, if there were fences when the job was made. A later fence waits
     /// for the job.
     fence_id: Option<Vec<u8>>,
+}
+
+/// I/O on a file without an open.
+#[derive(Clone)]
+pub(crate) struct Anonymous {
+    service: Arc<Service>,
+    handle: Handle,
+    need: OpenMode,
+}
+
+impl Anonymous {
+    /// Refuses the next piece of I/O that may be without an open, if an open that has come meanwhile
+    /// excludes it.
+    ///
+    /// # Errors
+    /// `Busy`: the client repeats its request and gets the reason.
+    pub(crate) fn check(anonymous: Option<&Self>) -> Result<(), StoreError> {
+        let Some(Self { service, handle, need }) = anonymous else { return Ok(()) };
+        service.opens.check_again(handle, *need).map_err(|_| StoreError::Busy)
+    }
 }
 
 /// A client that may have late writes: sent to data servers, and abandoned.
@@ -112,17 +133,32 @@ impl Transfers<'_> {
         PoolAuthorisation { service, allowed, fence_id }
     }
 
-    /// Refuses an access that a fence or a broken lock forbids by now (DAFS 9.3, 11).
+    /// Refuses an access that a fence or a broken lock forbids by now (DAFS 9.3, 11), or an open if
+    /// it has none itself. `anonymous` is its mode then.
     pub(crate) fn check_access(
         &self,
         handle: &Handle,
-        anonymous: bool,
+        anonymous: Option<OpenMode>,
         mut spans: impl Iterator<Item = (u64, u64)>,
     ) -> Result<(), Status> {
         let service = &self.shared.service;
         let subject = Subject::Session(self.connection.fence_id());
         service.fences.check(&subject, handle).map_err(convert::status)?;
-        spans.try_for_each(|span| check_span(service, handle, anonymous, span))
+        if let Some(need) = anonymous {
+            service.opens.check_again(handle, need).map_err(convert::status)?;
+        }
+        spans.try_for_each(|span| check_span(service, handle, anonymous.is_some(), span))
+    }
+
+    /// Returns I/O without an open, for the checks of its pieces.
+    pub(crate) fn anonymous(
+        &self,
+        handle: &Handle,
+        open: Option<&Arc<OpenState>>,
+        need: OpenMode,
+    ) -> Option<Anonymous> {
+        let service = &self.shared.service;
+        open.is_none().then(|| Anonymous { service: service.clone(), handle: *handle, need })
     }
 }
 
@@ -166,8 +202,10 @@ fn check(
     if let Some(subject) = subject {
         service.fences.check(&subject, handle).map_err(convert::status)?;
     }
-    if let Some(open) = open {
-        open.file(WRITE).map_err(convert::status)?;
+    match open {
+        Some(open) => open.file(WRITE).map(drop),
+        None => service.opens.check_again(handle, WRITE),
     }
+    .map_err(convert::status)?;
     check_span(service, handle, open.is_none(), span)
 }

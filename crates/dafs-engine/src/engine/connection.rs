@@ -8,6 +8,7 @@
 use super::back::Back;
 use super::chain::Chains;
 use super::shares::Weighed;
+use super::work::PendingId;
 use crate::auth::Admission;
 use crate::gss::PartialContext;
 use crate::limits::SessionLimits;
@@ -94,6 +95,8 @@ pub(super) struct Connection {
     pub(super) has_noted_clear: bool,
     /// Set for the job that checks a proof, when its connection is gone.
     pub(super) gone: Arc<AtomicBool>,
+    /// Emptied jobs of cancelled requests that are still in the queue of the pool.
+    pub(super) canceled_jobs: u16,
     /// Sends and RDMA posted and not completed, and the time of the last completion.
     pub(super) work_posted: u32,
     pub(super) progress_at: Instant,
@@ -188,11 +191,20 @@ struct Stream {
     durable: Option<u16>,
     /// The number of its latest request that was cancelled.
     canceled: Option<u16>,
+    /// The entry of its request, if that waits.
+    waiting: Option<PendingId>,
 }
 
 impl Default for Stream {
     fn default() -> Self {
-        Self { next_seq: 1, wrapped: false, busy: false, durable: None, canceled: None }
+        Self {
+            next_seq: 1,
+            wrapped: false,
+            busy: false,
+            durable: None,
+            canceled: None,
+            waiting: None,
+        }
     }
 }
 
@@ -201,8 +213,8 @@ impl Default for Stream {
 pub(super) enum Fate {
     /// There was none of this number.
     Unknown,
-    /// It has no answer yet.
-    Running,
+    /// It has no answer yet. Its entry, if it waits.
+    Running(Option<PendingId>),
     /// It was answered.
     Answered,
     /// It was answered, because it had been cancelled.
@@ -246,7 +258,15 @@ impl Streams {
         stream.next_seq = seq.wrapping_add(1);
         stream.wrapped |= stream.next_seq == 0;
         stream.canceled.take_if(|canceled| *canceled == seq);
+        stream.waiting = None;
         Ok(())
+    }
+
+    /// Notes the entry of a request that waits.
+    pub(super) fn note_waiting(&mut self, id: u16, pending: PendingId) {
+        if let Some(stream) = self.slots.get_mut(usize::from(id)) {
+            stream.waiting = Some(pending);
+        }
     }
 
     /// Notes that a request was cancelled.
@@ -266,7 +286,7 @@ impl Streams {
             false => (1..=last).contains(&seq),
         };
         match was_sent {
-            true if stream.busy && seq == last => Fate::Running,
+            true if stream.busy && seq == last => Fate::Running(stream.waiting),
             true if stream.canceled == Some(seq) => Fate::Canceled,
             true => Fate::Answered,
             false => Fate::Unknown,
@@ -335,6 +355,7 @@ impl Connection {
             demands: None,
             has_noted_clear: false,
             gone: Arc::default(),
+            canceled_jobs: 0,
             work_posted: 0,
             sent_total: 0,
             progress_at: now,

@@ -88,7 +88,10 @@ impl Engine {
         drains.retain_mut(|under_way| {
             under_way.sessions.retain_mut(|session| {
                 let waited = !session.requests.is_empty();
-                session.requests.retain(|&id| self.pending.get_mut(id).is_some());
+                let is_waiting = |work: &Work| !matches!(work, Work::Canceled);
+                session.requests.retain(|&id| {
+                    self.pending.get_mut(id).is_some_and(|pending| is_waiting(&pending.work))
+                });
                 let connection = self.ports[session.port].connections.get(&session.endpoint);
                 let sent = connection.filter(|connection| !connection.ended);
                 let is_sent = sent.is_none_or(|connection| {
@@ -123,11 +126,17 @@ impl Engine {
         for session in &mut sessions {
             session.requests.retain(|&id| {
                 let work = self.pending.get_mut(id).map(|pending| &pending.work);
-                // The first two use no file, and the third has not begun. The fourth changes a
-                // fence, as the one that waits here does.
+                // The first two use no file, the third has not begun, and the fourth is over. The
+                // last changes a fence, as the one that waits here does.
                 !matches!(
                     work,
-                    None | Some(Work::Authenticate | Work::Register | Work::Again | Work::Fence)
+                    None | Some(
+                        Work::Authenticate
+                            | Work::Register
+                            | Work::Again
+                            | Work::Canceled
+                            | Work::Fence
+                    )
                 )
             });
         }

@@ -6,7 +6,7 @@
 
 use super::connection::Phase;
 use super::request::{Call, Context, Done};
-use super::work::{Claim, JobResult, Pending, PendingId, Report, Work, submit};
+use super::work::{JobResult, Pending, PendingId, QueuedJob, Report, Work, submit};
 use super::{gss, session_ops};
 use crate::ops::{append, attr, batch, fence, open, read, write};
 use dafs_service::Handle;
@@ -18,7 +18,9 @@ impl Context<'_> {
     pub(crate) fn defer(&mut self, call: &Call, work: Work) -> PendingId {
         self.deferred = true;
         let endpoint = self.connection.endpoint;
-        self.pending.insert(Pending::new(endpoint, call, work))
+        let id = self.pending.insert(Pending::new(endpoint, call, work));
+        self.connection.streams.note_waiting(call.header.stream_id, id);
+        id
     }
 
     /// Defers a request until a job on the pool is done, which may wait for the store of the object
@@ -51,12 +53,16 @@ impl Context<'_> {
         id: PendingId,
         job: impl FnOnce() -> JobResult + Send + 'static,
     ) {
-        let claim = Arc::new(Claim::default());
-        if let Some(pending) = self.pending.get_mut(id) {
-            pending.claim = Some(claim.clone());
+        let pool = (&*self.shared.pool, self.place(lane));
+        match self.pending.get_mut(id) {
+            Some(pending) if pending.work.may_be_canceled() => {
+                let queued = Arc::new(QueuedJob::new(job));
+                pending.job = Some(queued.clone());
+                let job = move || queued.take().map_or(JobResult::Canceled, |job| job());
+                submit(pool, self.inbox, id, job);
+            }
+            _ => submit(pool, self.inbox, id, job),
         }
-        let job = move || if claim.take() { job() } else { JobResult::Canceled };
-        submit((&*self.shared.pool, self.place(lane)), self.inbox, id, job);
     }
 
     /// Submits a job that may report its result after its end.
@@ -134,6 +140,7 @@ impl Context<'_> {
                 return append::intent_logged(self, id, result);
             }
             Work::FetchAttributes(_) => return attr::intent_logged(self, id, result),
+            Work::Canceled => return self.canceled_job_over(id),
             Work::Intended => return self.intended(id, result),
             Work::Settle { .. } => return self.settled(id, result),
             Work::KeepSession(_) => return session_ops::session_kept(self, id),

@@ -21,8 +21,7 @@ use std::sync::Arc;
 
 /// Returns the owner under which a transfer waits. Writes of a connection, and its other transfers,
 /// have a turn each.
-fn in_line(owner: &Owner, flow: Flow) -> Owner {
-    let is_in = matches!(flow, Flow::In(_));
+fn in_line(owner: &Owner, is_in: bool) -> Owner {
     Owner { number: owner.number << 1 | u64::from(is_in), ..*owner }
 }
 
@@ -147,7 +146,20 @@ impl Staging {
     }
 
     pub(super) fn wait(&mut self, owner: &Owner, id: PendingId, flow: Flow) {
-        self.waiting.push(in_line(owner, flow), id);
+        self.waiting.push(in_line(owner, matches!(flow, Flow::In(_))), id);
+        self.due = true;
+    }
+
+    /// Notes that waiting transfers have to be checked.
+    pub(super) fn note_due(&mut self) {
+        self.due = true;
+    }
+
+    /// Forgets a transfer that was cancelled. Others may go on: it may have had a turn, or chunks.
+    pub(super) fn forget(&mut self, owner: &Owner, id: PendingId) {
+        for is_in in [false, true] {
+            self.waiting.remove(in_line(owner, is_in), |waiting| *waiting == id);
+        }
         self.due = true;
     }
 

@@ -141,6 +141,11 @@ impl Transfers<'_> {
         self.link.staging.wait(&self.connection.owner, id, flow);
     }
 
+    /// Notes that transfers that wait for chunks may go on.
+    pub(crate) fn note_due(&mut self) {
+        self.link.staging.note_due();
+    }
+
     /// Begins to fetch data of the client into a chunk. Returns false when the connection breaks,
     /// whose end releases all its resources.
     pub(crate) fn fetch(

@@ -5,6 +5,8 @@
 //!   gone.
 //! * A job owns the objects that it uses (an open file, memory kept alive by `Arc`). A connection
 //!   that ends stays known until the last of its jobs is over.
+//! * A job that is cancelled before a thread has it is dropped at once, with all that it owns. Its
+//!   emptied place in the queue of the pool counts as a job of the connection until its turn.
 
 use super::Link;
 use super::back::Mail;
@@ -20,11 +22,11 @@ use crate::ops::batch::{Load, LoadIo, SyncBatch};
 use crate::ops::read::ReadTransfer;
 use crate::ops::write::WriteTransfer;
 use dafs_dat::EndpointId;
+use dafs_mem::Mutex;
 use dafs_service::{Place, Pool, ServiceError};
 use dafs_store::StoreError;
 use dafs_wire::dafs::{Checksum, Stability, Status, Verifier};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A waiting request, by number and generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +83,7 @@ pub enum JobResult {
     Journal(dafs_service::Result<()>),
     /// A call of the service has ended.
     Call(Rest),
-    /// The job was cancelled before it began. Its request is answered.
+    /// The job was cancelled before it began.
     Canceled,
 }
 
@@ -114,25 +116,31 @@ pub(crate) struct Pending {
     pub(super) endpoint: EndpointId,
     pub(crate) call: Call,
     pub(crate) work: Work,
-    /// Decides if its last job on the pool begins.
-    pub(super) claim: Option<Arc<Claim>>,
+    /// Its last job on the pool, if that may be cancelled.
+    pub(super) job: Option<Arc<QueuedJob>>,
 }
 
 impl Pending {
     pub(super) fn new(endpoint: EndpointId, call: &Call, work: Work) -> Self {
-        Self { endpoint, call: *call, work, claim: None }
+        Self { endpoint, call: *call, work, job: None }
     }
 }
 
-/// Decides once if a job begins or is cancelled.
-#[derive(Debug, Default)]
-pub(super) struct Claim(AtomicBool);
+/// The content of a job.
+type JobFn = Box<dyn FnOnce() -> JobResult + Send>;
 
-impl Claim {
-    /// Returns true for the first that asks: the thread that is to run the job, or the connection
-    /// that cancels it.
-    pub(super) fn take(&self) -> bool {
-        !self.0.swap(true, Ordering::AcqRel)
+/// A job that may be cancelled until a thread begins it.
+pub(super) struct QueuedJob(Mutex<Option<JobFn>>);
+
+impl QueuedJob {
+    pub(super) fn new(job: impl FnOnce() -> JobResult + Send + 'static) -> Self {
+        Self(Mutex::new(Some(Box::new(job))))
+    }
+
+    /// Takes the job: for the thread that runs it, or for the connection that drops it. The second
+    /// of them gets none.
+    pub(super) fn take(&self) -> Option<JobFn> {
+        self.0.lock().take()
     }
 }
 
@@ -185,6 +193,8 @@ pub(crate) enum Work {
     Load(Box<Load>),
     /// Attributes to set that come by RDMA.
     FetchAttributes(FetchAttributes),
+    /// A cancelled request, which is answered, and whose emptied job is still in the queue.
+    Canceled,
 }
 
 impl Work {
@@ -201,7 +211,8 @@ impl Work {
             | Work::Fence
             | Work::Write { .. }
             | Work::ReadInline { .. }
-            | Work::ReadMapped { .. } => true,
+            | Work::ReadMapped { .. }
+            | Work::Canceled => true,
             Work::Read(transfer) => transfer.has_job(),
             Work::Stage(transfer) => transfer.has_job(),
             Work::Append(transfer) => transfer.has_job(),
@@ -209,6 +220,19 @@ impl Work {
             Work::FetchAttributes(fetch) => fetch.has_job(),
             Work::Batch(_) | Work::Again => false,
         }
+    }
+
+    /// True for those whose jobs may be cancelled.
+    pub(super) fn may_be_canceled(&self) -> bool {
+        matches!(
+            self,
+            Work::Write { .. }
+                | Work::ReadInline { .. }
+                | Work::ReadMapped { .. }
+                | Work::Read(_)
+                | Work::Stage(_)
+                | Work::Append(_)
+        )
     }
 
     /// Returns how far a transfer has come.
@@ -246,7 +270,8 @@ impl Work {
             | Work::Fence
             | Work::Write { .. }
             | Work::ReadMapped { .. }
-            | Work::Again => {}
+            | Work::Again
+            | Work::Canceled => {}
             Work::ReadInline { slot, .. } | Work::Settle { slot, .. } => {
                 link.replies.give_back(slot);
             }

@@ -10,6 +10,7 @@
 //! * A transfer holds at most the chunks of its own length, and waits for its turn when its session
 //!   may have no more.
 
+use crate::engine::allowed::Anonymous;
 use crate::engine::convert;
 use crate::engine::flows::Flow;
 use crate::engine::memory::ReplySlot;
@@ -20,7 +21,7 @@ use crate::engine::work::{JobResult, PendingId, Progress, ReadEnd, Work};
 use crate::limits::STAGING_CHUNK_BYTES;
 use dafs_dat::{Access, RemoteWindow};
 use dafs_mem::{Buffer, Site, VolatileSlice};
-use dafs_service::Handle;
+use dafs_service::{Handle, OpenState};
 use dafs_store::{OpenFile, OpenMode, StoreError, Wait};
 use dafs_wire::dafs::{
     Checksum, Fletcher32, READ_INLINE_REPLY_DATA_AT, ReadDirect, ReadDirectReply, ReadInline,
@@ -68,13 +69,15 @@ fn read_now(
     Ok(ReadNow::Done(ReadEnd { count: done, eof: false }))
 }
 
-/// Reads all data, and waits for devices. Runs on the pool.
+/// Reads all data if that is still allowed, and waits for devices. Runs on the pool.
 fn read_all(
+    anonymous: Option<&Anonymous>,
     file: &dyn OpenFile,
     views: &[VolatileSlice<'_>],
     offset: u64,
     wanted: usize,
 ) -> Result<ReadEnd, StoreError> {
+    Anonymous::check(anonymous)?;
     let mut done = 0;
     while done < wanted {
         match file.read_at(&skip(views, done), offset + done as u64, Wait::Allowed) {
@@ -156,6 +159,8 @@ pub(crate) fn checksum_of(views: &[VolatileSlice<'_>], len: usize) -> Checksum {
 pub(crate) struct ReadTransfer {
     handle: Handle,
     file: Arc<dyn OpenFile>,
+    /// It has no open.
+    anonymous: Option<Anonymous>,
     offset: u64,
     wanted: usize,
     /// Bytes read from the file and posted to the client.
@@ -210,10 +215,11 @@ impl ReadTransfer {
                 return Step::Wait;
             };
             let buffer = by.buffer(chunk);
-            let now = match buffer.slice(0, piece) {
+            let allowed = Anonymous::check(self.anonymous.as_ref());
+            let now = allowed.and_then(|()| match buffer.slice(0, piece) {
                 Some(view) => read_now(&*self.file, &[view], offset, piece),
                 None => Err(StoreError::Io),
-            };
+            });
             match now {
                 Ok(ReadNow::Done(end)) => {
                     if let Some(step) = self.send(chunk, end, piece, by) {
@@ -280,8 +286,8 @@ impl ReadTransfer {
 }
 
 pub(crate) fn read_inline(cx: &mut Context<'_>, call: &Call, args: &ReadInline) -> Done {
-    let span = (args.offset, u64::from(args.byte_count));
-    let (file, _) = cx.io_file(call, &args.fh, args.state_id, READ, span)?;
+    let (span, handle) = ((args.offset, u64::from(args.byte_count)), convert::handle(&args.fh));
+    let (file, open) = cx.io_file(call, &args.fh, args.state_id, READ, span)?;
     let room = cx.response_bytes_max() - READ_INLINE_REPLY_DATA_AT;
     // DAFS O57: shortened, not refused.
     let wanted = (args.byte_count as usize).min(room);
@@ -292,11 +298,11 @@ pub(crate) fn read_inline(cx: &mut Context<'_>, call: &Call, args: &ReadInline) 
         Ok(ReadNow::Blocked(done)) => {
             let (buffer, at) = cx.replies().place(slot, READ_INLINE_REPLY_DATA_AT + done);
             let (offset, left) = (args.offset + done as u64, wanted - done);
-            cx.defer_job(
-                (call, &convert::handle(&args.fh)),
-                Work::ReadInline { slot, done },
-                move || JobResult::Read(read_into(&*file, &buffer, at, left, offset)),
-            );
+            let anonymous = cx.transfers().anonymous(&handle, open.as_ref(), READ);
+            cx.defer_job((call, &handle), Work::ReadInline { slot, done }, move || {
+                let anonymous = anonymous.as_ref();
+                JobResult::Read(read_into(anonymous, &*file, &buffer, at, left, offset))
+            });
             Ok(())
         }
         Err(error) => {
@@ -330,18 +336,19 @@ fn send_inline(cx: &mut Context<'_>, call: &Call, slot: ReplySlot, end: ReadEnd)
 
 pub(crate) fn read_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirect<'_>) -> Done {
     let span = (args.offset, u64::from(args.byte_count));
-    let (file, _) = cx.io_file(call, &args.fh, args.state_id, READ, span)?;
+    let (file, open) = cx.io_file(call, &args.fh, args.state_id, READ, span)?;
     let mut by = cx.transfers();
     // DAFS O58: shortened, not refused.
     let wanted = (args.byte_count as usize).min(by.bytes_max());
     let buffers = buffers(args.buffers, wanted)?;
     let handle = convert::handle(&args.fh);
     if let Some(windows) = by.map(&buffers, Access::REMOTE_WRITE) {
-        return read_mapped(cx, call, (&handle, file), windows, args.offset, wanted);
+        return read_mapped(cx, call, (&handle, file, open), windows, args.offset, wanted);
     }
+    let anonymous = by.anonymous(&handle, open.as_ref(), READ);
     let (calm, sum) = (by.is_calm(), by.checksums().then(Fletcher32::new));
     let (offset, done, cursor, job) = (args.offset, 0, Cursor::new(buffers), None);
-    let transfer = ReadTransfer { handle, file, offset, wanted, done, cursor, sum, job };
+    let transfer = ReadTransfer { handle, file, anonymous, offset, wanted, done, cursor, sum, job };
     let id = cx.defer(call, Work::Read(Box::new(transfer)));
     if calm {
         resume(cx, id);
@@ -354,7 +361,7 @@ pub(crate) fn read_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirect<'
 fn read_mapped(
     cx: &mut Context<'_>,
     call: &Call,
-    (handle, file): (&Handle, Arc<dyn OpenFile>),
+    (handle, file, open): (&Handle, Arc<dyn OpenFile>, Option<Arc<OpenState>>),
     windows: Windows,
     offset: u64,
     wanted: usize,
@@ -372,6 +379,7 @@ fn read_mapped(
         }
         ReadNow::Blocked(done) => {
             let job_windows = windows.clone();
+            let anonymous = cx.transfers().anonymous(handle, open.as_ref(), READ);
             let sum = Box::new(move |count| {
                 if checksums { checksum_of(&views(&windows, count), count) } else { Checksum::ZERO }
             });
@@ -379,7 +387,8 @@ fn read_mapped(
                 let views = views(&job_windows, wanted);
                 let rest = skip(&views, done);
                 let offset = offset + done as u64;
-                JobResult::Read(read_all(&*file, &rest, offset, wanted - done))
+                let anonymous = anonymous.as_ref();
+                JobResult::Read(read_all(anonymous, &*file, &rest, offset, wanted - done))
             });
             Ok(())
         }
@@ -427,9 +436,11 @@ fn go_on(
         Step::Wait => {}
         Step::Job { buffer, piece } => {
             let (file, handle) = (transfer.file.clone(), transfer.handle);
-            let offset = transfer.offset + transfer.done as u64;
+            let (anonymous, offset) =
+                (transfer.anonymous.clone(), transfer.offset + transfer.done as u64);
             cx.submit(id, &handle, move || {
-                JobResult::Read(read_into(&*file, &buffer, 0, piece, offset))
+                let anonymous = anonymous.as_ref();
+                JobResult::Read(read_into(anonymous, &*file, &buffer, 0, piece, offset))
             });
         }
         Step::Over(result) => finish(cx, id, result),
@@ -454,6 +465,7 @@ fn finish(cx: &mut Context<'_>, id: PendingId, result: Result<bool, StoreError>)
 
 /// Reads all data into a part of a buffer. Runs on the pool.
 fn read_into(
+    anonymous: Option<&Anonymous>,
     file: &dyn OpenFile,
     buffer: &Arc<Buffer>,
     at: usize,
@@ -461,5 +473,5 @@ fn read_into(
     offset: u64,
 ) -> Result<ReadEnd, StoreError> {
     let view = buffer.slice(at, len).ok_or(StoreError::Io)?;
-    read_all(file, &[view], offset, len)
+    read_all(anonymous, file, &[view], offset, len)
 }

@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use crate::responses::{CACHING, begin, key, lose};
+use dafs_engine::SessionLimits;
 use dafs_wire::dafs::{
     self, BatchSubmit, ByteOrder, CancelItem, CancelKind, CancelOutcome, Checksum,
     CompletionNotification, DirectBuffer, FileChunk, FsAttrMask, ReadWrite, ReadWriteRequest,
@@ -26,7 +27,7 @@ fn cancel(world: &mut World, client: usize, items: &[CancelItem]) -> Vec<CancelO
 }
 
 /// Sends a request, and returns its stream and sequence number.
-fn post(world: &mut World, client: usize, request: &Request<'_>) -> (u16, u16) {
+pub(crate) fn post(world: &mut World, client: usize, request: &Request<'_>) -> (u16, u16) {
     let stream = world.clients[client].post(request);
     let sequence = world.clients[client].header(stream).seq_number.wrapping_sub(1);
     world.settle();
@@ -37,7 +38,7 @@ fn answer(world: &mut World, client: usize, stream: u16) -> Status {
     world.wait(client, stream).unwrap().status()
 }
 
-fn transfer<'a>(
+pub(crate) fn transfer<'a>(
     request_id: u64,
     file: File,
     rw_flag: ReadWrite,
@@ -55,20 +56,31 @@ fn transfer<'a>(
     }
 }
 
-fn submit(
+pub(crate) fn submit(
     world: &mut World,
     client: usize,
     requests: &[ReadWriteRequest<'_>],
     window: Duration,
 ) -> Status {
+    submit_to_report(world, client, requests, window, 0)
+}
+
+/// Submits transfers whose completions are reported so many together.
+fn submit_to_report(
+    world: &mut World,
+    client: usize,
+    requests: &[ReadWriteRequest<'_>],
+    window: Duration,
+    num_completions: u32,
+) -> Status {
     let usec_window = u32::try_from(window.as_micros()).unwrap();
     let requests = Seq::new(requests);
-    let batch = BatchSubmit { requests, usec_window, num_completions: 0, synchronous: false };
+    let batch = BatchSubmit { requests, usec_window, num_completions, synchronous: false };
     world.status(client, &Request::BatchSubmit(batch))
 }
 
 /// Returns the completions that have come on a channel, which are acknowledged.
-fn reported(world: &mut World, channel: usize) -> Vec<(u64, Status)> {
+pub(crate) fn reported(world: &mut World, channel: usize) -> Vec<(u64, Status)> {
     world.settle();
     let mut all: Vec<CompletionNotification> = Vec::new();
     while let Some(call) = world.clients[channel].calls.pop() {
@@ -88,9 +100,9 @@ fn reported(world: &mut World, channel: usize) -> Vec<(u64, Status)> {
     all
 }
 
-const WINDOW: Duration = Duration::from_secs(5);
+pub(crate) const WINDOW: Duration = Duration::from_secs(5);
 
-fn chunk(offset: u64, byte_count: u32) -> [FileChunk; 1] {
+pub(crate) fn chunk(offset: u64, byte_count: u32) -> [FileChunk; 1] {
     [FileChunk { offset, byte_count, cache_hint: 0 }]
 }
 
@@ -275,6 +287,7 @@ fn a_queued_transfer_is_taken_out() {
             // Its answer does not wait for the pool.
             assert_eq!(answer(&mut world, client, posted.0), Status::XCanceled, "{name}");
             assert_eq!(cancel(&mut world, client, &item), [CancelOutcome::Canceled], "{name}");
+            assert_eq!(world.counts().chunks, 0, "{name}: its memory is free");
             world.release();
             assert_eq!(world.read(client, file), data, "{name}");
             assert_eq!(memory.bytes(), [7; 50], "{name}");
@@ -302,7 +315,7 @@ fn answered_requests_and_those_that_never_were_are_told_apart() {
     // X_CANCEL itself has begun.
     let own = world.clients[client].header(stream).seq_number;
     assert_eq!(cancel(&mut world, client, &[request_item((stream, own))]), [O::TooLate]);
-    // What moves no data, or waits in a chain, is not taken out.
+    // A request that moves no data is not taken out.
     world.stall();
     let commit = Request::Commit(dafs::Commit { fh: file.fh, offset: 0, count: 0 });
     let posted = post(&mut world, client, &commit);
@@ -403,6 +416,159 @@ fn a_kept_reply_says_that_the_request_was_taken_out() {
     world.end();
 }
 
+/// The queue of the pool holds a bounded number of emptied jobs.
+#[test]
+fn emptied_jobs_are_bounded_by_credits() {
+    let limits =
+        SessionLimits { credits_initial: 4, credits_per_session_max: 4, ..Default::default() };
+    let (mut world, client, file) = World::with_file(Setup { limits, ..Setup::default() });
+    for _ in 0..2 {
+        world.stall();
+        let (mut taken, mut late) = (0, Vec::new());
+        for _ in 0..6 {
+            let request = write_stable(file, 0, b"x", Stability::FileSync);
+            let posted = post(&mut world, client, &request);
+            match cancel(&mut world, client, &[request_item(posted)])[..] {
+                [CancelOutcome::Canceled] => {
+                    assert_eq!(answer(&mut world, client, posted.0), Status::XCanceled);
+                    taken += 1;
+                }
+                [CancelOutcome::TooLate] => late.push(posted.0),
+                ref other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((taken, late.len(), world.jobs()), (4, 2, 6));
+        // The turn of an emptied job makes room for another.
+        assert!(world.run_job());
+        world.settle();
+        let request = write_stable(file, 0, b"y", Stability::FileSync);
+        let posted = post(&mut world, client, &request);
+        let outcomes = cancel(&mut world, client, &[request_item(posted)]);
+        assert_eq!(outcomes, [CancelOutcome::Canceled]);
+        assert_eq!(answer(&mut world, client, posted.0), Status::XCanceled);
+        world.release();
+        for stream in late {
+            assert_eq!(answer(&mut world, client, stream), Status::Ok);
+        }
+        assert_eq!(world.counts().pending, 0);
+    }
+    // A connection that is gone stays known until the last of them has had its turn.
+    world.stall();
+    let posted = post(&mut world, client, &write_stable(file, 0, b"z", Stability::FileSync));
+    let outcomes = cancel(&mut world, client, &[request_item(posted)]);
+    assert_eq!(outcomes, [CancelOutcome::Canceled]);
+    lose(&mut world, client);
+    world.settle();
+    assert_eq!((world.counts().connections, world.jobs()), (1, 1));
+    world.release();
+    assert_eq!(world.counts().connections, 0);
+    world.end();
+}
+
+/// Writes data of a client's memory, stable, under a checksum.
+fn write_checked<'a>(file: File, data: &[u8], buffers: &'a [DirectBuffer]) -> Request<'a> {
+    Request::WriteDirect(dafs::WriteDirect {
+        stable: Stability::FileSync,
+        direct_checksum: dafs::checksum(data),
+        ..write_direct(file, 0, data.len() as u32, buffers)
+    })
+}
+
+/// Transfers that waited for chunks behind one that is cancelled go on at once.
+#[test]
+fn what_waited_behind_a_cancelled_transfer_goes_on() {
+    const LARGE: usize = 4 << 20;
+    let data = pattern(LARGE, 3);
+    // With a checksum, a write needs chunks for all of its data at once.
+    for small_first in [true, false] {
+        let mut world = World::new(Setup::default());
+        let client = world.session_with(2, "a", 1, CHECKED);
+        let file = world.open(client, b"f");
+        let memory = world.clients[client].memory_of(&data);
+        let (large, small) = ([memory.direct(0, LARGE as u32)], [memory.direct(0, 100)]);
+        world.stall();
+        let mut answers = Vec::new();
+        if small_first {
+            answers.push(post(&mut world, client, &write_checked(file, &data[..100], &small)));
+            assert_eq!(world.jobs(), 1, "it holds a chunk");
+        }
+        let canceled = post(&mut world, client, &write_checked(file, &data, &large));
+        assert_eq!(world.jobs(), 1, "waiting: {small_first}");
+        answers.push(post(&mut world, client, &write_checked(file, &data[..100], &small)));
+        assert_eq!(world.jobs(), 1, "the large one has its turn first");
+        let outcomes = cancel(&mut world, client, &[request_item(canceled)]);
+        assert_eq!(outcomes, [CancelOutcome::Canceled]);
+        world.settle();
+        assert_eq!(world.jobs(), 2, "the other one goes on");
+        world.release();
+        for posted in answers {
+            assert_eq!(answer(&mut world, client, posted.0), Status::Ok);
+        }
+        assert_eq!(answer(&mut world, client, canceled.0), Status::XCanceled);
+        world.end();
+    }
+}
+
+/// Those that are cancelled do not wait for others that are to be reported with them.
+#[test]
+fn a_cancelled_transfer_is_reported_at_once() {
+    let mut world = World::new(Setup::default());
+    let (client, channel) = with_channel(&mut world, 2, "a", SessionOptions::default());
+    let file = world.open(client, b"f");
+    let memory = world.clients[client].memory(10);
+    let (range, buffer) = (chunk(0, 10), [memory.direct(0, 10)]);
+    let requests: Vec<_> =
+        (0..3).map(|id| transfer(id, file, ReadWrite::Write, &range, &buffer)).collect();
+    assert_eq!(submit_to_report(&mut world, client, &requests, WINDOW, 3), Status::Ok);
+    assert_eq!(cancel(&mut world, client, &[transfer_item(1)]), [CancelOutcome::Canceled]);
+    assert_eq!(reported(&mut world, channel), [(1, Status::XCanceled)]);
+    world.pass(WINDOW + Duration::from_secs(1));
+    assert_eq!(reported(&mut world, channel), [(0, Status::Ok), (2, Status::Ok)]);
+    world.end();
+}
+
+/// A transfer that was refused is over, although the channel has not reported it.
+#[test]
+fn a_refused_transfer_is_not_cancelled() {
+    let mut world = World::new(Setup::default());
+    let (client, channel) = with_channel(&mut world, 2, "a", SessionOptions::default());
+    let file = world.open(client, b"f");
+    let memory = world.clients[client].memory(10);
+    let (range, buffer, short) = (chunk(0, 10), [memory.direct(0, 10)], [memory.direct(0, 9)]);
+    let requests = [
+        transfer(1, file, ReadWrite::Write, &range, &short),
+        transfer(2, file, ReadWrite::Write, &range, &buffer),
+    ];
+    assert_eq!(submit_to_report(&mut world, client, &requests, WINDOW, 2), Status::Ok);
+    let items = [1, 2].map(transfer_item);
+    let outcomes = cancel(&mut world, client, &items);
+    assert_eq!(outcomes, [CancelOutcome::Done, CancelOutcome::Canceled]);
+    let done = [(1, Status::Inval), (2, Status::XCanceled)];
+    assert_eq!(reported(&mut world, channel), done);
+    world.end();
+}
+
+#[test]
+fn an_answer_that_would_not_fit_cancels_nothing() {
+    let mut world = World::new(Setup::default());
+    let options = SessionOptions { max_response_size: 1024, ..SessionOptions::default() };
+    let (client, channel) = with_channel(&mut world, 2, "a", options);
+    let file = world.open(client, b"f");
+    let memory = world.clients[client].memory(10);
+    let (range, buffer) = (chunk(0, 10), [memory.direct(0, 10)]);
+    let request = [transfer(1, file, ReadWrite::Write, &range, &buffer)];
+    assert_eq!(submit(&mut world, client, &request, WINDOW), Status::Ok);
+    // An outcome has 8 bytes, behind 56 others.
+    let items = [transfer_item(1); 122];
+    let ask = Request::XCancel(dafs::XCancel { items: Seq::new(&items) });
+    assert_eq!(world.status(client, &ask), Status::TooSmall);
+    world.pass(WINDOW + Duration::from_secs(1));
+    assert_eq!(reported(&mut world, channel), [(1, Status::Ok)]);
+    let outcomes = cancel(&mut world, client, &items[..121]);
+    assert_eq!(outcomes, [CancelOutcome::Done; 121]);
+    world.end();
+}
+
 #[test]
 fn the_extension_is_offered_and_bounded() {
     let (mut world, client) = World::with_session(Setup::default());
@@ -414,9 +580,10 @@ fn the_extension_is_offered_and_bounded() {
     let supported = FsAttrMask(reply.attributes.supported_fsattr.unwrap());
     assert!(supported.contains(FsAttrMask::X_CANCEL));
     assert!(cancel(&mut world, client, &[]).is_empty());
-    // As many as fit a message; the same one as often as anybody likes.
-    let items = [transfer_item(1); 400];
-    let outcomes = cancel(&mut world, client, &items);
-    assert!(outcomes.iter().all(|outcome| *outcome == CancelOutcome::Unknown));
+    let items = [transfer_item(1); 513];
+    let outcomes = cancel(&mut world, client, &items[..512]);
+    assert_eq!(outcomes, [CancelOutcome::Unknown; 512]);
+    let ask = Request::XCancel(dafs::XCancel { items: Seq::new(&items) });
+    assert_eq!(world.status(client, &ask), Status::Inval);
     world.end();
 }

@@ -1,6 +1,7 @@
 //! Share keys: the first keyed open of a file sets the key, and the last close removes it. A strict
 //! key also excludes callers without one.
 
+use crate::cancel::{WINDOW, chunk, post, reported, submit, transfer};
 use crate::common::*;
 use dafs_service::{ExportOptions, SharedKeys};
 use dafs_wire::dafs::{self, Request, ShareAccess, ShareDeny, ShareKey, StateId, Status};
@@ -208,6 +209,50 @@ fn a_strict_key_excludes_callers_without_it() {
     }
     assert_eq!(world.service.counts().opens, 0);
     world.end();
+}
+
+/// A request without an open that waits when a strict key comes does nothing afterwards.
+#[test]
+fn a_strict_key_excludes_requests_that_came_before_it() {
+    both_ways(|maps| {
+        let (mut world, one) = World::with_session(Setup { maps, ..Setup::default() });
+        let options = dafs::SessionOptions::default();
+        let (two, channel) = with_channel(&mut world, 3, "b", options);
+        let file = world.open(one, b"f");
+        world.write(one, file, 0, &[1; 100]);
+        assert_eq!(world.status(one, &close(file)), Status::Ok);
+        let anonymous = File { fh: file.fh, id: StateId::ZERO };
+        let memory = world.clients[two].memory_of(&[9; 100]);
+        let (range, buffer) = (chunk(0, 50), [memory.direct(0, 50)]);
+        let batch = [dafs::ReadWrite::Read, dafs::ReadWrite::Write];
+        let batch: Vec<_> = (1..)
+            .zip(batch)
+            .map(|(id, way)| transfer(id, anonymous, way, &range, &buffer))
+            .collect();
+        assert_eq!(submit(&mut world, two, &batch, WINDOW), Status::Ok);
+        world.stall();
+        let stable = dafs::Stability::FileSync;
+        let requests = [
+            write_stable(anonymous, 0, b"x", stable),
+            Request::WriteDirect(write_direct(anonymous, 0, 50, &buffer)),
+            append_inline(anonymous, stable, b"x"),
+            read_inline(anonymous, 0, 50),
+            read_direct(anonymous, 0, 50, &buffer),
+        ];
+        let posted = requests.map(|request| post(&mut world, two, &request).0);
+        assert_eq!(world.jobs(), 5);
+        let keyed = world.open_keyed(one, b"o", STRICT).unwrap();
+        world.release();
+        let statuses = posted.map(|stream| world.wait(two, stream).unwrap().status());
+        // A read is repeated, and gets the reason.
+        let (excluded, again) = (Status::KeyMismatch, Status::Delay);
+        assert_eq!(statuses, [excluded, excluded, excluded, again, again]);
+        world.pass(WINDOW + Duration::from_secs(1));
+        assert_eq!(reported(&mut world, channel), [(1, excluded), (2, excluded)]);
+        assert_eq!(memory.bytes(), [9; 100]);
+        assert_eq!(world.read(one, keyed), [1; 100]);
+        world.end();
+    });
 }
 
 #[test]

@@ -165,8 +165,15 @@ fn requests<'a>(
             scope: dafs::LayoutScope::All,
         }),
         Request::XSeek(dafs::XSeek { fh, state_id, offset: 1, what: dafs::SeekWhat::Data }),
+        Request::XCancel(dafs::XCancel { items: Seq::new(CANCELS) }),
     ]
 }
+
+/// A transfer and a request.
+const CANCELS: &[dafs::CancelItem] = &[
+    dafs::CancelItem { kind: dafs::CancelKind::Transfer, stream: 0, sequence: 0, request_id: 1 },
+    dafs::CancelItem { kind: dafs::CancelKind::Request, stream: 1, sequence: 1, request_id: 0 },
+];
 
 fn put(message: &mut [u8], at: usize, value: u32, order: ByteOrder) {
     let bytes = match order {
@@ -199,7 +206,7 @@ fn damage(message: &mut Vec<u8>, rng: &mut SimRng, order: ByteOrder) {
             4 => message.truncate(rng.between(40.min(len), len) as usize),
             5 => message.extend((0..rng.between(1, 64)).map(|n| n as u8)),
             6 => {
-                let number = rng.between(95, 165) as u32;
+                let number = rng.between(95, 169) as u32;
                 put(message, 32, number, order);
             }
             _ => {
@@ -406,7 +413,7 @@ fn a_wrong_body_is_answered() {
         assert_eq!(world.wait(client, 0).unwrap().status(), Status::Inval, "cut at {cut}");
     }
     // Numbers without a procedure.
-    for number in [0, 99, 107, 120, 121, 154, 168, u32::MAX] {
+    for number in [0, 99, 107, 120, 121, 154, 169, u32::MAX] {
         let header: RequestHeader = world.clients[client].header(0);
         let mut message = world.clients[client].encode(&header, &Request::Null);
         put(&mut message, 32, number, order);

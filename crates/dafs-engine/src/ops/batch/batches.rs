@@ -8,7 +8,7 @@ use super::Finished;
 use crate::limits::{BATCH_ENDED_MAX, BATCH_OWED_MAX};
 use dafs_mem::Mutex;
 use dafs_wire::dafs::CancelOutcome;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -79,14 +79,65 @@ enum Progress {
 struct Ledger {
     /// Request-ids in use (DAFS O55).
     ids: FxHashMap<u64, Progress>,
-    /// The last requests that were reported, and whether they had been cancelled.
-    ended: VecDeque<(u64, bool)>,
+    /// The last requests that were reported.
+    ended: Ended,
     /// Completions owed: accepted requests that are not reported.
     owed: usize,
     /// The number of completions to report together.
     together: usize,
     /// Another channel replaces it, so no more work begins.
     closed: bool,
+}
+
+/// The last requests that were reported, and whether they had been cancelled.
+#[derive(Debug, Default)]
+struct Ended {
+    /// Each with the place of its latest report.
+    found: FxHashMap<u64, (u64, bool)>,
+    /// The ids in the order of their reports, which are numbered from `first` on.
+    order: VecDeque<u64>,
+    first: u64,
+}
+
+impl Ended {
+    fn push(&mut self, id: u64, canceled: bool) {
+        if self.order.len() == BATCH_ENDED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            // The number may have been used again since.
+            if self.found.get(&oldest).is_some_and(|(place, _)| *place == self.first) {
+                self.found.remove(&oldest);
+            }
+            self.first += 1;
+        }
+        self.found.insert(id, (self.first + self.order.len() as u64, canceled));
+        self.order.push_back(id);
+    }
+
+    fn outcome(&self, id: u64) -> CancelOutcome {
+        match self.found.get(&id) {
+            Some((_, true)) => CancelOutcome::Canceled,
+            Some((_, false)) => CancelOutcome::Done,
+            None => CancelOutcome::Unknown,
+        }
+    }
+}
+
+impl Ledger {
+    /// Takes out a request that has not begun. `fresh` becomes true if it was not taken out before.
+    fn cancel(&mut self, id: u64, fresh: &mut bool) -> CancelOutcome {
+        match self.ids.get_mut(&id) {
+            Some(progress @ Progress::Queued) => {
+                *progress = Progress::Canceled;
+                *fresh = true;
+                CancelOutcome::Canceled
+            }
+            Some(Progress::Canceled) => CancelOutcome::Canceled,
+            Some(Progress::Begun) => CancelOutcome::TooLate,
+            Some(Progress::Over) => CancelOutcome::Done,
+            None => self.ended.outcome(id),
+        }
+    }
 }
 
 impl Batches {
@@ -141,27 +192,19 @@ impl Batches {
         self.ledger.lock().ids.contains_key(&id)
     }
 
-    /// Takes out a request that has not begun. The channel reports it as cancelled.
-    pub(crate) fn cancel(&self, id: u64) -> CancelOutcome {
-        let mut ledger = self.ledger.lock();
-        match ledger.ids.get_mut(&id) {
-            Some(progress @ (Progress::Queued | Progress::Canceled)) => {
-                *progress = Progress::Canceled;
-                CancelOutcome::Canceled
-            }
-            Some(Progress::Begun) => CancelOutcome::TooLate,
-            Some(Progress::Over) => CancelOutcome::Done,
-            None => match ledger.ended.iter().rev().find(|(ended, _)| *ended == id) {
-                Some((_, true)) => CancelOutcome::Canceled,
-                Some((_, false)) => CancelOutcome::Done,
-                None => CancelOutcome::Unknown,
-            },
-        }
+    /// Takes out requests that have not begun. The channel reports them as cancelled: the flag is
+    /// true if it has to look for some that were not taken out before.
+    pub(crate) fn cancel(&self, ids: impl Iterator<Item = u64>) -> (Vec<CancelOutcome>, bool) {
+        let (mut ledger, mut fresh) = (self.ledger.lock(), false);
+        let outcomes = ids.map(|id| ledger.cancel(id, &mut fresh)).collect();
+        (outcomes, fresh)
     }
 
-    /// True if the request was cancelled, so that it must not begin.
-    pub(super) fn is_canceled(&self, id: u64) -> bool {
-        self.ledger.lock().ids.get(&id) == Some(&Progress::Canceled)
+    /// Returns the requests that were cancelled and are not reported, which must not begin.
+    pub(super) fn canceled(&self) -> FxHashSet<u64> {
+        let ledger = self.ledger.lock();
+        let canceled = ledger.ids.iter().filter(|(_, progress)| **progress == Progress::Canceled);
+        canceled.map(|(id, _)| *id).collect()
     }
 
     /// Begins requests. Returns the places of those that were cancelled before, and do not begin.
@@ -203,10 +246,7 @@ impl Batches {
         for finished in finished.iter().filter(|finished| finished.entered) {
             let id = finished.completion.request_id;
             let canceled = ledger.ids.remove(&id) == Some(Progress::Canceled);
-            if ledger.ended.len() == BATCH_ENDED_MAX {
-                ledger.ended.pop_front();
-            }
-            ledger.ended.push_back((id, canceled));
+            ledger.ended.push(id, canceled);
         }
     }
 }
@@ -244,35 +284,46 @@ mod tests {
 
     #[test]
     fn a_request_is_cancelled_or_begins() {
+        use CancelOutcome as O;
         let batches = Batches::default();
+        let cancel = |ids: &[u64]| batches.cancel(ids.iter().copied());
         assert!(batches.reserve(3, 0) && (1..=3).all(|id| batches.enter(id)));
-        assert_eq!(batches.cancel(2), CancelOutcome::Canceled);
+        assert_eq!(cancel(&[2]), (vec![O::Canceled], true));
         assert_eq!(batches.begin([1, 2, 3].into_iter()), [1]);
-        assert_eq!(batches.cancel(1), CancelOutcome::TooLate);
-        assert_eq!(batches.cancel(2), CancelOutcome::Canceled, "twice is as once");
-        assert_eq!(batches.cancel(4), CancelOutcome::Unknown);
+        // A request that was taken out before needs no second look.
+        let again = vec![O::TooLate, O::Canceled, O::Unknown];
+        assert_eq!(cancel(&[1, 2, 4]), (again, false));
         batches.over(&[finished(1, true), finished(2, true)]);
-        assert_eq!(batches.cancel(1), CancelOutcome::Done);
-        assert_eq!(batches.cancel(2), CancelOutcome::Canceled);
+        assert_eq!(cancel(&[1, 2]), (vec![O::Done, O::Canceled], false));
         batches.reported(&[finished(1, true), finished(2, true)]);
-        assert_eq!(batches.cancel(1), CancelOutcome::Done);
-        assert_eq!(batches.cancel(2), CancelOutcome::Canceled);
+        assert_eq!(cancel(&[1, 2]), (vec![O::Done, O::Canceled], false));
         // A number that is used again denotes the later request.
         assert!(batches.enter(2));
-        assert!(!batches.is_canceled(2));
+        assert!(batches.canceled().is_empty());
         assert_eq!(batches.begin([2].into_iter()), []);
-        assert_eq!(batches.cancel(2), CancelOutcome::TooLate);
+        assert_eq!(cancel(&[2]), (vec![O::TooLate], false));
     }
 
     #[test]
     fn the_memory_of_ended_requests_is_bounded() {
         let batches = Batches::default();
-        for id in 0..=BATCH_ENDED_MAX as u64 {
+        let end = |id| {
             assert!(batches.reserve(1, 0) && batches.enter(id));
             batches.reported(&[finished(id, true)]);
-        }
-        assert_eq!(batches.cancel(0), CancelOutcome::Unknown);
-        assert_eq!(batches.cancel(1), CancelOutcome::Done);
+        };
+        let cancel = |id| batches.cancel(std::iter::once(id)).0[0];
+        (0..=BATCH_ENDED_MAX as u64).for_each(end);
+        assert_eq!([cancel(0), cancel(1)], [CancelOutcome::Unknown, CancelOutcome::Done]);
+        // The latest use of a number counts.
+        end(1);
+        assert_eq!(cancel(1), CancelOutcome::Done);
+        (5000..5000 + BATCH_ENDED_MAX as u64 - 1).for_each(end);
+        assert_eq!(cancel(1), CancelOutcome::Done);
+        end(9000);
+        assert_eq!(cancel(1), CancelOutcome::Unknown);
+        let ledger = batches.ledger.lock();
+        assert_eq!(ledger.ended.found.len(), BATCH_ENDED_MAX);
+        assert_eq!(ledger.ended.order.len(), BATCH_ENDED_MAX);
     }
 
     #[test]

@@ -7,10 +7,10 @@
 
 use super::Transfer;
 use super::plan::{self, Part};
-use crate::engine::allowed::LateWrites;
-use crate::engine::transfers::Windows;
+use crate::engine::allowed::{Anonymous, LateWrites};
+use crate::engine::transfers::{Transfers, Windows};
 use crate::limits::STAGING_CHUNK_BYTES;
-use crate::ops::read::{checksum_of, views};
+use crate::ops::read::{READ, checksum_of, views};
 use crate::ops::write::WRITE;
 use dafs_mem::{Buffer, VolatileSlice};
 use dafs_service::{Handle, OpenState, ServiceError};
@@ -37,6 +37,8 @@ struct Data {
     handle: Handle,
     file: Arc<dyn OpenFile>,
     open: Option<Arc<OpenState>>,
+    /// It has no open.
+    anonymous: Option<Anonymous>,
     late_writes: Option<LateWrites>,
     memory: Memory,
     bytes: usize,
@@ -80,16 +82,19 @@ impl LoadIo {
         transfers: &[Transfer],
         memory: Vec<Memory>,
         chunks: Vec<Arc<Buffer>>,
+        by: &Transfers<'_>,
     ) -> Self {
+        let write = transfers.first().is_some_and(|transfer| transfer.write);
+        let need = if write { WRITE } else { READ };
         let data = transfers.iter().zip(memory).map(|(transfer, memory)| Data {
             handle: transfer.handle,
             file: transfer.file.clone(),
             open: transfer.open.clone(),
+            anonymous: by.anonymous(&transfer.handle, transfer.open.as_ref(), need),
             late_writes: transfer.late_writes.clone(),
             memory,
             bytes: transfer.bytes,
         });
-        let write = transfers.first().is_some_and(|transfer| transfer.write);
         Self { write, data: data.collect(), chunks, steps: Vec::new(), next: 0 }
     }
 
@@ -131,6 +136,10 @@ impl LoadIo {
             if data.open.as_ref().is_some_and(revoked) {
                 // Another client may hold the file by now.
                 self.fail(StoreError::Stale);
+                continue;
+            }
+            if let Err(error) = Anonymous::check(data.anonymous.as_ref()) {
+                self.fail(error);
                 continue;
             }
             let offset = step.part.offset + step.done as u64;

@@ -15,10 +15,13 @@ use crate::engine::staging::Staging;
 use crate::engine::transfers::{Chunks, Transfers, release};
 use crate::engine::work::{JobResult, Pending, PendingId, Work};
 use crate::limits::{LOAD_MOVES_MAX, LOAD_TRANSFERS_MAX, STAGING_CHUNK_BYTES};
+use crate::ops::read::READ;
+use crate::ops::write::WRITE;
 use dafs_dat::Access;
 use dafs_mem::Buffer;
 use dafs_store::Wait;
 use dafs_wire::dafs::{BatchCompletions, Checksum, CompletionNotification, Reply, Seq, Status};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// The receiver of a load's results.
@@ -55,6 +58,8 @@ pub(crate) struct SyncBatch {
     pub(super) left: usize,
     /// The number of its transfers that were accepted.
     pub(super) transfers: usize,
+    /// Its loads, until it is cancelled: what has begun by then cannot be cancelled later.
+    pub(super) loads: Vec<PendingId>,
 }
 
 impl Load {
@@ -73,21 +78,17 @@ impl Load {
 
     /// Takes the cancelled transfers of asynchronous batches out of a load that has not begun.
     /// Returns their request-ids.
-    pub(super) fn take_canceled(&mut self, batches: &Batches) -> Vec<u64> {
-        if !matches!(self.owner, Owner::Channel) || !self.is_unbegun() {
+    pub(super) fn take_canceled(&mut self, canceled: &FxHashSet<u64>) -> Vec<u64> {
+        if !self.is_unbegun() {
             return Vec::new();
         }
-        let canceled = self.transfers.extract_if(.., |transfer| batches.is_canceled(transfer.id));
-        canceled.map(|transfer| transfer.id).collect()
+        let taken = self.transfers.extract_if(.., |transfer| canceled.contains(&transfer.id));
+        taken.map(|transfer| transfer.id).collect()
     }
 
     /// True while it waits for its turn, or for chunks.
     fn is_unbegun(&self) -> bool {
         matches!(self.stage, Stage::Waiting) && self.chunks.is_empty()
-    }
-
-    fn is_of(&self, batch: PendingId) -> bool {
-        matches!(self.owner, Owner::Request(owner) if owner == batch)
     }
 
     fn is_refused(&self, index: usize) -> bool {
@@ -214,10 +215,12 @@ impl Load {
         chunks: Vec<Arc<Buffer>>,
         by: &Transfers<'_>,
     ) -> LoadIo {
-        let mut io = LoadIo::new(&self.transfers, memory, chunks);
+        let mut io = LoadIo::new(&self.transfers, memory, chunks, by);
+        let need = if self.write() { WRITE } else { READ };
         for (index, transfer) in self.transfers.iter().enumerate() {
             let spans = transfer.chunks.iter().map(|chunk| (chunk.offset, chunk.byte_count.into()));
-            let access = by.check_access(&transfer.handle, transfer.open.is_none(), spans);
+            let anonymous = transfer.open.is_none().then_some(need);
+            let access = by.check_access(&transfer.handle, anonymous, spans);
             self.refused.extend(access.err().map(|status| (index, status)));
         }
         for (index, transfer) in self.transfers.iter().enumerate() {
@@ -299,10 +302,12 @@ pub(crate) fn start(cx: &mut Context<'_>, id: PendingId) {
 /// Cancels the transfers of a synchronous batch that have not begun. The batch is answered when the
 /// others are over, if there are any. Returns false if there are others, or were.
 pub(crate) fn cancel_sync(cx: &mut Context<'_>, id: PendingId) -> bool {
+    let Some((Work::Batch(batch), _)) = cx.work(id) else { return false };
+    let loads = std::mem::take(&mut batch.loads);
     let mut finished = Vec::new();
-    for load_id in cx.own_pending() {
+    for load_id in loads {
         let Some((Work::Load(load), _)) = cx.work(load_id) else { continue };
-        if !load.is_of(id) || !load.is_unbegun() {
+        if !load.is_unbegun() {
             continue;
         }
         let canceled = load.transfers.iter().map(|transfer| {
@@ -311,6 +316,7 @@ pub(crate) fn cancel_sync(cx: &mut Context<'_>, id: PendingId) -> bool {
         });
         finished.extend(canceled);
         let moves = load.moves_max();
+        cx.forget_waiting(load_id);
         cx.discard(load_id);
         if let Some(queue) = cx.queue() {
             queue.shrink(load_id, moves, true);
@@ -385,7 +391,7 @@ pub(crate) fn job_done(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
 fn finish(cx: &mut Context<'_>, id: PendingId, io: Option<&LoadIo>) {
     let Some(Pending { work: Work::Load(load), .. }) = cx.take_in_slot(id) else { return };
     if let Some(queue) = cx.queue() {
-        queue.load_over(load.moves_max());
+        queue.load_over(id, load.moves_max());
     }
     let endings = io.map(LoadIo::endings).unwrap_or_default();
     let mut finished = Vec::with_capacity(load.transfers.len());

@@ -31,8 +31,8 @@ pub(crate) struct Queue {
     waiting_bytes: usize,
     /// Loads that have not begun.
     ready: VecDeque<PendingId>,
-    /// The number of loads that have begun, and the RDMA operations they may take.
-    active: usize,
+    /// Loads that have had their turn, and the RDMA operations they may take.
+    active: Vec<PendingId>,
     active_moves: usize,
     /// Completions that are not reported.
     finished: Vec<Finished>,
@@ -60,8 +60,8 @@ impl Queue {
         !self.ready.is_empty()
     }
 
-    pub(super) fn load_over(&mut self, moves: usize) {
-        self.active -= 1;
+    pub(super) fn load_over(&mut self, id: PendingId, moves: usize) {
+        self.active.retain(|active| *active != id);
         self.active_moves -= moves;
     }
 
@@ -87,7 +87,7 @@ impl Queue {
             Some(_) => {}
             None => {
                 self.active_moves -= moves;
-                self.active -= usize::from(gone);
+                self.active.retain(|active| !gone || *active != id);
             }
         }
     }
@@ -163,37 +163,42 @@ pub(crate) fn start_now(cx: &mut Context<'_>, id: u64) {
 pub(crate) fn drop_canceled(cx: &mut Context<'_>) {
     let Some(queue) = cx.queue().as_mut() else { return };
     let Some(batches) = queue.batches.clone() else { return };
-    let mut canceled = Vec::new();
-    for (due, transfer) in std::mem::take(&mut queue.waiting) {
-        if batches.is_canceled(transfer.id) {
-            queue.waiting_bytes -= transfer.bytes;
-            canceled.push(transfer.id);
-        } else {
-            queue.waiting.push((due, transfer));
-        }
+    let canceled = batches.canceled();
+    let mut dropped = Vec::new();
+    let waiting = queue.waiting.extract_if(.., |(_, transfer)| canceled.contains(&transfer.id));
+    for (_, transfer) in waiting {
+        queue.waiting_bytes -= transfer.bytes;
+        dropped.push(transfer.id);
     }
-    for id in cx.own_pending() {
+    let loads: Vec<PendingId> = queue.ready.iter().chain(&queue.active).copied().collect();
+    for id in loads {
         let Some((Work::Load(load), _)) = cx.work(id) else { continue };
         let moves = load.moves_max();
-        let taken = load.take_canceled(&batches);
+        let taken = load.take_canceled(&canceled);
         if taken.is_empty() {
             continue;
         }
-        canceled.extend(taken);
+        dropped.extend(taken);
         let (fewer, gone) = (moves - load.moves_max(), load.is_empty());
         if gone {
+            cx.forget_waiting(id);
             cx.discard(id);
+        } else {
+            // It may need fewer chunks now.
+            cx.transfers().note_due();
         }
         if let Some(queue) = cx.queue() {
             queue.shrink(id, fewer, gone);
         }
     }
     let Some(queue) = cx.queue().as_mut() else { return };
-    let canceled = canceled.into_iter().map(|id| {
+    // A client that cancels does not wait for the others.
+    queue.reporting |= !dropped.is_empty();
+    let dropped = dropped.into_iter().map(|id| {
         let completion = completion(id, Status::XCanceled, 0, Checksum::ZERO);
         Finished { completion, entered: true }
     });
-    queue.finished(canceled);
+    queue.finished(dropped);
     turn(cx);
 }
 
@@ -201,6 +206,11 @@ pub(super) fn enqueue(cx: &mut Context<'_>, transfers: Vec<Transfer>, owner: Own
     for load in gather(transfers, owner) {
         let id = cx.insert(Work::Load(Box::new(load)));
         cx.queue().get_or_insert_default().ready.push_back(id);
+        if let Owner::Request(batch) = owner
+            && let Some((Work::Batch(batch), _)) = cx.work(batch)
+        {
+            batch.loads.push(id);
+        }
     }
 }
 
@@ -240,11 +250,11 @@ fn next_load(cx: &mut Context<'_>) -> Option<PendingId> {
     };
     let queue = cx.queue().as_mut()?;
     let planned = posted + queue.active_moves;
-    if queue.active >= LOADS_ACTIVE_MAX || planned > 0 && planned + moves > MOVES_MAX {
+    if queue.active.len() >= LOADS_ACTIVE_MAX || planned > 0 && planned + moves > MOVES_MAX {
         return None;
     }
     queue.ready.pop_front();
-    queue.active += 1;
+    queue.active.push(id);
     queue.active_moves += moves;
     Some(id)
 }

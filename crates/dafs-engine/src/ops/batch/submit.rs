@@ -53,7 +53,8 @@ fn run(cx: &mut Context<'_>, call: &Call, args: &BatchSubmit<'_>) -> Done {
     if transfers.is_empty() {
         return load::reply(cx, call, &completions);
     }
-    let batch = SyncBatch { completions, left: transfers.len(), transfers: transfers.len() };
+    let (left, loads) = (transfers.len(), Vec::new());
+    let batch = SyncBatch { completions, left, transfers: left, loads };
     let id = cx.defer(call, Work::Batch(Box::new(batch)));
     queue::enqueue(cx, transfers, Owner::Request(id));
     queue::turn(cx);
@@ -82,6 +83,8 @@ fn queue(cx: &mut Context<'_>, call: &Call, args: &BatchSubmit<'_>) -> Done {
             }
         }
     }
+    // X_CANCEL comes too late for them, wherever they are.
+    batches.over(&refused);
     let window = Duration::from_micros(args.usec_window.into()).min(BATCH_WINDOW_MAX);
     let proof = cx.session_proof();
     let submission = Submission { transfers, refused, submitted: cx.now, window, proof };
