@@ -142,7 +142,9 @@ impl<T> Pending<T> {
     ///
     /// False means that the server has the operation, or may still move its data. A server with the
     /// extension X_CANCEL is asked to take the operation out if it has not begun; then it ends with
-    /// [`Error::Canceled`], and nothing of it has happened. Otherwise it ends with its answer or with
+    /// [`Error::Canceled`], and nothing of it has happened. An operation that was sent again after the
+    /// loss of a connection, and may have been carried out before, is not taken out. The question
+    /// waits while stuck operations hold all credits of the session. Otherwise it ends with its answer or with
     /// [`ConnectOptions::deadline`]. Wait for that before the memory is used for something else, or
     /// drop this together with the buffer.
     ///

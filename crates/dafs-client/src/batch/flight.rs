@@ -119,17 +119,8 @@ impl Flights {
     /// Cancels the transfers that have not been handed to the server, and asks it to take the
     /// others out; returns the indexes of those cancelled.
     pub(super) fn cancel(&mut self) -> Result<Vec<usize>> {
-        let mut taken = Vec::new();
-        for place in 0..self.slots.len() {
-            let Some(slot) = self.slots[place].take() else { continue };
-            match self.shared.cancel_transfer(slot)? {
-                None => {
-                    self.left -= 1;
-                    taken.push(place);
-                }
-                Some(slot) => self.slots[place] = Some(slot),
-            }
-        }
+        let taken = self.shared.cancel_transfers(&mut self.slots)?;
+        self.left -= taken.len();
         Ok(taken)
     }
 }

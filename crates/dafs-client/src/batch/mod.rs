@@ -343,7 +343,8 @@ impl PendingBatch {
     /// Cancels the transfers that have not been sent to the server yet; returns how many that are.
     /// Asks the server to take out what it has not begun of the others (X_CANCEL, an extension).
     /// Does not wait for its answer. Each transfer still has its result: [`Error::Canceled`] if
-    /// nothing of it has happened or will happen, else what it would have been.
+    /// nothing of it has happened or will happen, else what it would have been. Those of a synchronous
+    /// batch whose connection is lost are an exception, as [`Error::Canceled`] says.
     ///
     /// A server without the extension is asked to begin with the transfers of an asynchronous batch
     /// at once instead, so that they are over soon.

@@ -285,6 +285,8 @@ pub(crate) struct Flight {
     pub(crate) sent_at: Instant,
     pub(crate) deadline: Due,
     pub(crate) work: Work,
+    /// An earlier sending of the request may have been carried out.
+    pub(crate) maybe_done: bool,
 }
 
 impl Flight {

@@ -5,6 +5,8 @@
 //!   status X_CANCELED in its own answer or completion, all others end as always. So a lost answer
 //!   to X_CANCEL costs nothing.
 //! * An item is sent only in the session whose numbers it names.
+//! * A call is not named if an earlier sending of it may have been carried out: its end as cancelled
+//!   would be untrue.
 
 use super::call::{Done, Purpose, ReplyMessage};
 use super::failure::Failure;
@@ -15,6 +17,7 @@ use dafs_wire::dafs::{
     CancelItem, CancelKind, HEADER_BYTES, Outcome, Procedure, Reply, Request, Seq, SessionId,
     Status, XCancel,
 };
+use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 
 /// Bytes of either message around its list: header, fixed section, count and pad.
@@ -61,15 +64,32 @@ pub(super) fn unless_canceled(done: Done) -> Done {
 }
 
 impl SessionCore {
+    /// Asks the server to take out transfers of batches, each named by its tag. Leaves the tags for
+    /// which it cannot be asked.
+    pub fn cancel_transfers_at_server(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        tags: &mut FxHashSet<u64>,
+    ) {
+        self.link.now = now;
+        if self.link.info.cancels {
+            self.back.batches.cancel_later(|tag| tags.remove(&tag));
+            self.pump(adapter);
+        }
+    }
+
     /// Asks the server to take a call out that it has not begun. The call ends with
     /// [`Failure::Canceled`] if it does so in time, and as always if not. Returns false when the
     /// server has no such request, or the call cannot be named.
+    ///
+    /// The question needs a credit. So it waits while stuck requests hold all that the session has.
     pub fn cancel_at_server(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64) -> bool {
         self.link.now = now;
         if !self.link.info.cancels || self.calls.chains.holds(tag) {
             return false;
         }
-        if !self.back.batches.cancel_later(tag) {
+        if !self.back.batches.cancel_later(|found| found == tag) {
             let Some(item) = self.item_of(tag) else { return false };
             self.cancel_soon(item);
         }
@@ -84,6 +104,9 @@ impl SessionCore {
         let (stream, flight) = own.find(|(_, flight)| {
             flight.purpose == Purpose::Caller(tag) && is_transfer(flight.procedure)
         })?;
+        if flight.maybe_done {
+            return None;
+        }
         let (stream, sequence) = (u16::try_from(stream).ok()?, flight.sequence);
         Some(CancelItem { kind: CancelKind::Request, stream, sequence, request_id: 0 })
     }
@@ -117,13 +140,15 @@ impl SessionCore {
         }
     }
 
-    /// Processes the answer to X_CANCEL. What was taken out has an answer of its own.
+    /// Processes the answer to X_CANCEL. Cancelled work has an answer of its own.
     pub(super) fn on_cancel_reply(&mut self, reply: &ReplyMessage) -> Result<(), Failure> {
         match reply.decode().map_err(Failure::protocol)? {
             Outcome::Ok(Reply::XCancel(_)) => {}
             Outcome::Ok(_) => return Err(Failure::protocol("an answer of another procedure")),
-            Outcome::Error { status: Status::NotSupp, .. } => self.link.info.cancels = false,
-            Outcome::Error { .. } => {}
+            Outcome::Error { status, .. } => {
+                self.link.info.cancels &= status != Status::NotSupp;
+                self.back.batches.cancels_refused();
+            }
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The state of one connection, which ends with it.
 
-use super::call::Flight;
+use super::call::{Flight, Purpose};
 use super::messages::MessagePool;
 use super::proofs::ProofChannel;
 use super::streams::Streams;
@@ -71,6 +71,14 @@ impl Connection {
         usize::from(self.streams.usable()).saturating_sub(outstanding) >= count
             && self.sends.room() >= count
             && receives >= count
+    }
+
+    /// Notes that an earlier sending of the request of a call may have been carried out.
+    pub(crate) fn note_maybe_done(&mut self, tag: u64) {
+        let mut flights = self.flights.iter_mut().flatten();
+        if let Some(flight) = flights.find(|flight| flight.purpose == Purpose::Caller(tag)) {
+            flight.maybe_done = true;
+        }
     }
 
     /// Ends the connection at once and removes the unanswered requests from it, in the order in

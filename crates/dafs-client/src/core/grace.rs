@@ -31,8 +31,8 @@ impl Calls {
                     && link.config.recovery.is_some()
                     && in_time =>
             {
-                let (due, task) = (flight.deadline, flight.work.into_task());
-                let call = Call { tag, due, task, maybe_done: false };
+                let Flight { deadline: due, work, maybe_done, .. } = flight;
+                let call = Call { tag, due, task: work.into_task(), maybe_done };
                 self.delayed.push_back((again, call));
                 None
             }

@@ -207,8 +207,16 @@ impl Link {
         self.demand_peak = self.demand_peak.max(self.conn.streams.outstanding());
         self.note_deadline(deadline);
         let sequence = header.seq_number;
-        self.conn.flights[usize::from(header.stream_id)] =
-            Some(Flight { purpose, procedure, sequence, analyzer, sent_at: now, deadline, work });
+        self.conn.flights[usize::from(header.stream_id)] = Some(Flight {
+            purpose,
+            procedure,
+            sequence,
+            analyzer,
+            sent_at: now,
+            deadline,
+            work,
+            maybe_done: false,
+        });
         self.post(adapter, bytes, data)?;
         self.expect(adapter, expected, 0);
         Ok(())

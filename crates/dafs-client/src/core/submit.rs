@@ -198,14 +198,14 @@ impl SessionCore {
     }
 
     /// Sends waiting calls, as far as credits reach; then closes the session, if that was asked
-    /// for.
+    /// for. Cancels go first: they may free what all others wait for.
     pub(crate) fn pump(&mut self, adapter: &mut dyn Adapter) {
+        self.send_cancels(adapter);
         if self.back.wanted {
             self.back_turn(adapter);
             self.return_strays(adapter);
             self.pump_batches(adapter);
         }
-        self.send_cancels(adapter);
         self.return_orphans(adapter);
         while matches!(self.stage, Stage::Ready | Stage::Closing) && self.link.conn.has_room() {
             let (calls, link) = (&mut self.calls, &mut self.link);
@@ -219,7 +219,9 @@ impl SessionCore {
                     }
                 }
             }
-            let Some(Call { tag, due, task, .. }) = calls.waiting.pop_front() else { break };
+            let Some(Call { tag, due, task, maybe_done }) = calls.waiting.pop_front() else {
+                break;
+            };
             // It may have waited for a credit for longer than an answer may take.
             let due = unless_silent(due, link.answered_at);
             let sent = match task {
@@ -229,6 +231,9 @@ impl SessionCore {
                     calls.send_encoded(link, adapter, tag, due, bytes, memory)
                 }
             };
+            if maybe_done {
+                link.conn.note_maybe_done(tag);
+            }
             if let Err(refused) = self.sent(adapter, Purpose::Caller(tag), sent) {
                 // The accepted call must complete. It fitted a message of the connection before
                 // this one, or its memory could not be registered again.

@@ -8,6 +8,7 @@ use crate::limits::{BACK_TICK, BACK_WAIT};
 use crate::uncommitted::Uncommitted;
 use dafs_dat::Instant;
 use dafs_wire::dafs::StateId;
+use rustc_hash::FxHashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -232,21 +233,28 @@ impl Shared {
         Ok(())
     }
 
-    /// Cancels a transfer of a batch. Returns the slot when the server has it. Then the server is
-    /// asked to take it out, or to begin with it at once where that is all that it can do.
-    pub(crate) fn cancel_transfer(&self, slot: Slot) -> Result<Option<Slot>> {
+    /// Cancels transfers of a batch that the server does not have, and takes their slots. Returns
+    /// their places. The server is asked to take out the others, or to begin with them at once where
+    /// that is all that it can do.
+    pub(crate) fn cancel_transfers(&self, slots: &mut [Option<Slot>]) -> Result<Vec<usize>> {
         let mut guard = self.lock()?;
         let driver = &mut *guard;
-        if driver.core.cancel_transfer(slot.tag()) {
-            driver.operations.forget(slot);
-            return Ok(None);
+        let mut left: FxHashSet<u64> = slots.iter().flatten().map(Slot::tag).collect();
+        let taken: FxHashSet<u64> = driver.core.cancel_transfers(&mut left).into_iter().collect();
+        let mut places = Vec::new();
+        for (place, entry) in slots.iter_mut().enumerate() {
+            if let Some(slot) = entry.take_if(|slot| taken.contains(&slot.tag())) {
+                driver.operations.forget(slot);
+                places.push(place);
+            }
         }
         let (core, adapter) = (&mut driver.core, &mut *driver.adapter);
-        if !core.cancel_at_server(adapter, coarse_now(), slot.tag()) {
-            core.hurry_transfer(adapter, coarse_now(), slot.tag());
+        core.cancel_transfers_at_server(adapter, coarse_now(), &mut left);
+        for tag in left {
+            core.hurry_transfer(adapter, coarse_now(), tag);
         }
         self.sent(driver);
-        Ok(Some(slot))
+        Ok(places)
     }
 }
 

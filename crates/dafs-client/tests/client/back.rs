@@ -677,7 +677,7 @@ fn a_server_that_can_is_asked_to_take_transfers_out() {
     assert_eq!(world.server.canceled.len(), 2);
 }
 
-/// Nobody could say if it happened, so it happens again.
+/// The client cannot know if it happened, so it happens again.
 #[test]
 fn a_transfer_that_a_lost_channel_may_have_done_is_not_cancelled() {
     let mut world = cancelling();
@@ -697,6 +697,74 @@ fn a_transfer_that_a_lost_channel_may_have_done_is_not_cancelled() {
     assert!(matches!(world.done[&tags[0]], Done::Read { .. }));
     assert!(matches!(world.done[&tags[1]], Done::Written { .. }));
     assert_eq!(world.server.canceled.len(), 1);
+}
+
+/// A cancel may free what all others wait for.
+#[test]
+fn a_cancel_goes_before_all_that_waits() {
+    let mut world = World::open_with(recovering(), |server| {
+        server.cancels = true;
+        (server.initial_credits, server.target) = (1, 1);
+        server.file = pattern(100);
+    });
+    let memory = world.memory(&pattern(100));
+    let tags = submit(&mut world, &memory, 1);
+    world.run(|world| world.server.back.taken.len() == 1);
+    world.server.hold = true;
+    let piece = Piece::new(&memory, 0, 100).unwrap();
+    let reads = world.reads(&piece, 2);
+    world.run(|world| world.server.in_hand == 1);
+    let more = submit(&mut world, &memory, 1);
+    cancel(&mut world, tags[0]);
+    let seen = world.server.seen.len();
+    world.server.hold = false;
+    world.server.release();
+    world.run(|world| world.server.back.taken.len() == 2);
+    assert_eq!(world.server.seen[seen].0, Procedure::XCancel);
+    let ids: Vec<u64> = world.server.back.taken.iter().map(|taken| taken.id).collect();
+    world.server.report(&ids.iter().map(|id| completion(*id, Status::Ok, 0)).collect::<Vec<_>>());
+    world.run_all(&[tags[0], more[0], reads[0], reads[1]]);
+}
+
+#[test]
+fn many_transfers_are_cancelled_with_one_request() {
+    let mut world = cancelling();
+    let memory = world.memory(&pattern(100));
+    let tags = submit(&mut world, &memory, 20);
+    world.run(|world| world.server.back.taken.len() == 20);
+    let mut left = tags[..15].iter().copied().chain([999]).collect();
+    assert!(world.core.cancel_transfers(&mut left).is_empty(), "the server has them");
+    assert_eq!(left.len(), 16);
+    let now = world.now;
+    world.core.cancel_transfers_at_server(&mut world.adapter, now, &mut left);
+    assert_eq!(left.into_iter().collect::<Vec<_>>(), [999]);
+    world.run(|world| world.server.canceled.len() == 15);
+    assert_eq!(world.server.count(Procedure::XCancel), 1);
+    let ids: Vec<u64> = world.server.back.taken.iter().map(|taken| taken.id).collect();
+    assert_eq!(named(&world), ids[..15]);
+}
+
+/// A server that refuses X_CANCEL begins with the transfers instead, and may be asked again.
+#[test]
+fn a_refused_cancel_is_no_cancel() {
+    let mut world = cancelling();
+    world.server.script = Box::new(|_, request| match request {
+        Request::XCancel(_) => Answer::Status(Status::Resource),
+        _ => Answer::File,
+    });
+    let memory = world.memory(&pattern(100));
+    let hints = BatchHints { window: Duration::from_secs(20), completions: 0 };
+    let tags = submit_with(&mut world, &memory, 2, hints);
+    world.run(|world| world.server.back.taken.len() == 2);
+    let ids: Vec<u64> = world.server.back.taken.iter().map(|taken| taken.id).collect();
+    cancel(&mut world, tags[0]);
+    world.run(|world| !world.server.back.hurried.is_empty());
+    assert_eq!(world.server.back.hurried, ids[..1]);
+    assert!(world.server.canceled.is_empty());
+    world.server.script = Box::new(|_, _| Answer::File);
+    cancel(&mut world, tags[0]);
+    world.run(|world| world.server.canceled.len() == 1);
+    assert_eq!(named(&world), ids[..1]);
 }
 
 #[test]

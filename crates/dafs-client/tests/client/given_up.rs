@@ -53,7 +53,7 @@ fn only_an_unsent_call_is_cancelled() {
     assert!(!cancel(&mut world, tags[0]) && !cancel(&mut world, 999));
 }
 
-/// Reads and writes at the server are named by their stream and sequence number. What moves no data
+/// Reads and writes at the server are named by their stream and sequence number. A request without data
 /// is not named.
 #[test]
 fn a_request_at_the_server_is_named_and_ends_as_the_server_says() {
@@ -82,6 +82,46 @@ fn a_request_at_the_server_is_named_and_ends_as_the_server_says() {
     let read = world.read(piece, 0);
     world.run_all(&[read]);
     assert!(is_cancelled(&world.done[&read]));
+}
+
+/// A write may have been done before its connection was lost. Then the end of its repetition as
+/// cancelled would be untrue.
+#[test]
+fn a_request_that_is_sent_again_is_named_only_if_it_was_not_done() {
+    let silent = || {
+        let mut world = World::open_with(recovering(), |server| {
+            server.lease_seconds = 1_000_000;
+            server.cancels = true;
+        });
+        world.server.script = Box::new(|_, request| match request {
+            Request::WriteInline(_) => Answer::Silence,
+            _ => Answer::File,
+        });
+        let memory = world.memory(&[7; 100]);
+        let tag = world.write(Piece::new(&memory, 0, 100).unwrap(), 0);
+        world.run(|world| world.server.count(Procedure::WriteInline) == 1);
+        (world, tag)
+    };
+    // The server knows that it was not done.
+    let (mut world, tag) = silent();
+    world.lose();
+    world.run(|world| world.server.count(Procedure::WriteInline) == 2);
+    assert!(!cancel(&mut world, tag));
+    world.run(|world| world.server.canceled.len() == 1);
+    // The server has restarted and does not know.
+    let (mut world, tag) = silent();
+    world.server.restart(false);
+    world.run(|world| world.server.count(Procedure::WriteInline) == 2);
+    assert!(!world.core.cancel_at_server(&mut world.adapter, world.now, tag));
+    // It knows only of the latest sending.
+    world.lose();
+    world.run(|world| world.server.count(Procedure::WriteInline) == 3);
+    assert!(!world.core.cancel_at_server(&mut world.adapter, world.now, tag));
+    world.server.script = Box::new(|_, _| Answer::File);
+    world.lose();
+    world.run_all(&[tag]);
+    assert!(matches!(world.done[&tag], Done::Written { bytes: 100, .. }));
+    assert!(world.server.canceled.is_empty());
 }
 
 #[test]

@@ -36,7 +36,7 @@ use dafs_wire::dafs::{
     HEADER_BYTES, HurryUp, Outcome, Procedure, ReadWrite, ReadWriteRequest, Reply, Request, Seq,
     Stability, StateId, Status, Verifier,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -160,24 +160,39 @@ impl Batches {
         self.hold = None;
     }
 
-    /// Notes that the server is to take a transfer out that it has. False when it has none, or may
-    /// have done it for a channel that is gone: then nobody could say afterwards if it happened.
-    pub(in crate::core) fn cancel_later(&mut self, tag: u64) -> bool {
-        let mut out = self.out.iter_mut();
-        match out.find(|(_, found)| found.call.tag == tag && !found.was_asked) {
-            Some((number, transfer)) => {
+    /// Notes that the server is to take out the transfers that it has and whose tags are `wanted`.
+    /// False when it has none of them, or may have done them for a channel that is gone: then nobody
+    /// could say afterwards if they happened.
+    pub(in crate::core) fn cancel_later(&mut self, mut wanted: impl FnMut(u64) -> bool) -> bool {
+        let mut any = false;
+        for (number, transfer) in &mut self.out {
+            if !transfer.was_asked && wanted(transfer.call.tag) {
+                any = true;
                 if !std::mem::replace(&mut transfer.canceled, true) {
                     self.cancels.push(*number);
                 }
-                true
             }
-            None => false,
+        }
+        any
+    }
+
+    /// The server has refused X_CANCEL. Transfers that it was to take out begin at once instead, so
+    /// that they are over soon, and may be cancelled again.
+    pub(in crate::core) fn cancels_refused(&mut self) {
+        let canceled = self.out.iter_mut().filter(|(_, transfer)| transfer.canceled);
+        for (number, transfer) in canceled {
+            transfer.canceled = false;
+            if std::mem::take(&mut transfer.window) != 0 {
+                self.hurries.push_back(*number);
+            }
         }
     }
 
     /// The numbers that the server is to take out.
     pub(in crate::core) fn take_cancels(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.cancels)
+        let mut numbers = std::mem::take(&mut self.cancels);
+        numbers.sort_unstable();
+        numbers
     }
 
     /// Forgets messages whose connection is gone.
@@ -310,6 +325,20 @@ impl SessionCore {
         batches.waiting.retain(|transfer| transfer.call.tag != tag || transfer.was_asked);
         batches.delayed.retain(|(_, transfer)| transfer.call.tag != tag || transfer.was_asked);
         before != batches.waiting.len() + batches.delayed.len()
+    }
+
+    /// Cancels transfers in the same way, and removes their tags. Returns these.
+    pub fn cancel_transfers(&mut self, tags: &mut FxHashSet<u64>) -> Vec<u64> {
+        let batches = &mut self.back.batches;
+        let mut taken = Vec::new();
+        let mut stays = |transfer: &Transfer| {
+            let is_over = !transfer.was_asked && tags.remove(&transfer.call.tag);
+            taken.extend(is_over.then_some(transfer.call.tag));
+            !is_over
+        };
+        batches.waiting.retain(&mut stays);
+        batches.delayed.retain(|(_, transfer)| stays(transfer));
+        taken
     }
 
     /// Submits the transfers that can be submitted now; one message when other calls wait for

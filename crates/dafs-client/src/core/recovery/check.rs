@@ -76,7 +76,7 @@ impl Recovery {
             Status::Ok => doubt.verdict = Verdict::Executed,
             Status::NoXidMatch => {
                 doubt.verdict = Verdict::Again;
-                doubt.call.maybe_done = false;
+                doubt.call.maybe_done = doubt.maybe_done_before;
             }
             Status::Delay | Status::Grace => {
                 doubt.verdict = Verdict::Open;

@@ -40,7 +40,7 @@ use crate::limits::{
 };
 use dafs_dat::{Adapter, Instant};
 use dafs_mem::Inaccessible;
-use dafs_wire::dafs::{ByteOrder, ClientId, SessionId};
+use dafs_wire::dafs::{ByteOrder, ClientId, Procedure, SessionId};
 use std::time::Duration;
 
 /// The steps of recovery.
@@ -93,6 +93,8 @@ struct Doubt {
     orphan: bool,
     /// The server may still move its data, for the old session.
     is_lent: bool,
+    /// A sending before this one may have been carried out.
+    maybe_done_before: bool,
 }
 
 impl Doubt {
@@ -122,13 +124,16 @@ impl Doubt {
             Some(Orphan::Open | Orphan::Lock(_)) => true,
         };
         let kind = repeat(&task, sent.procedure, link.order);
-        let call = Call { tag, due, task, maybe_done: kind != Repeat::Free };
+        let maybe_done_before = flight.maybe_done;
+        // A batch that also reads is repeated freely, but its writes may have been done.
+        let is_change = kind != Repeat::Free || sent.procedure == Procedure::BatchSubmit;
+        let call = Call { tag, due, task, maybe_done: is_change || maybe_done_before };
         let verdict = match kind {
             Repeat::Free if saved => Verdict::Open,
             Repeat::Free => Verdict::Again,
             Repeat::Same | Repeat::Once => Verdict::Open,
         };
-        Some(Self { call, sent, verdict, orphan, is_lent })
+        Some(Self { call, sent, verdict, orphan, is_lent, maybe_done_before })
     }
 
     fn is_awaited(&self) -> bool {
