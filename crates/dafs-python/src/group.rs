@@ -368,7 +368,8 @@ impl CompletionGroup {
 
     /// Cancels an operation if the server cannot access its memory now; true if it is cancelled.
     /// Else the server is asked to take it out if it has not begun. Its completion comes in any
-    /// case: `errno.ECANCELED` says that nothing of it has happened.
+    /// case: `errno.ECANCELED` says that nothing of it has happened, unless the connection was lost
+    /// meanwhile.
     fn cancel(&self, py: Python<'_>, operation: u64) -> bool {
         py.detach(|| self.group.cancel(OperationId::from_u64(operation)))
     }
