@@ -6,11 +6,12 @@ use crate::{Home, Shared, server};
 use dafs_mem::Shrinking as _;
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::{
-    FILE_BYTES_MAX, check_advice, check_size, check_write, continued, copy_pieces, seek_dense,
+    FILE_BYTES_MAX, check_advice, check_size, check_write, continued, copy_pieces, read_through,
+    seek_dense,
 };
 use dafs_store::inode::Inode as _;
 use dafs_store::{
-    Attr, CacheAdvice, CopyRange, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability,
+    Advised, Attr, CacheAdvice, CopyRange, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability,
     StoreError, Wait, WholeFile,
 };
 use std::any::Any;
@@ -107,8 +108,14 @@ impl OpenFile for CephFile {
 }
 
 impl WholeFile for CephFile {
-    fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
-        check_advice(offset, len)
+    /// The library keeps no content, and has no call for advice. A read brings content into the
+    /// memory of the storage daemons.
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
+        check_advice(offset, len)?;
+        match advice {
+            CacheAdvice::WillNeed if self.mode.read => read_through(self, offset, len),
+            _ => Ok(Advised::Ignored),
+        }
     }
 
     fn set_size(&self, size: u64) -> Result<()> {

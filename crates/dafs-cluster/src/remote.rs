@@ -23,8 +23,8 @@ use dafs_mem::{Condvar, Mutex, Site, VolatileSlice};
 use dafs_service::ForeignStates;
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::vital;
-use dafs_store::{Result, Stability, StoreError};
-use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX};
+use dafs_store::{Advised, CacheAdvice, Result, Stability, StoreError};
+use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX, RangeAdvice};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -116,6 +116,8 @@ struct Shared {
     records_max: u64,
     /// Limits the calls that wait for its data.
     data: Gate,
+    /// Admits one advice at a time, so that slow ones hold up no data.
+    advice: Gate,
 }
 
 struct State {
@@ -183,6 +185,7 @@ impl RemoteNode {
             changed: Condvar::new(),
             records_max,
             data: Gate::new(NODE_CALLS_MAX, TURN_TIME, STUCK_TIME),
+            advice: Gate::new(1, Duration::ZERO, STUCK_TIME),
         });
         let own = shared.clone();
         let name = format!("dafs-node-{}", own.config.number);
@@ -366,6 +369,30 @@ impl Node for RemoteNode {
                 Err(_) if all.count > 0 => return Ok(all),
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    fn advise(
+        &self,
+        component: &ComponentId,
+        offset: u64,
+        len: u64,
+        advice: CacheAdvice,
+    ) -> Result<Advised> {
+        let advice = match advice {
+            CacheAdvice::WillNeed => RangeAdvice::WillNeed,
+            CacheAdvice::Keep => RangeAdvice::Keep,
+            CacheAdvice::LeaveFirst => RangeAdvice::LeaveFirst,
+            CacheAdvice::DontNeed => RangeAdvice::DontNeed,
+            CacheAdvice::Normal | CacheAdvice::Random | CacheAdvice::Sequential => {
+                return Ok(Advised::Ignored);
+            }
+        };
+        let Ok(_turn) = self.shared.advice.enter() else { return Ok(Advised::Ignored) };
+        match self.call(Call::Advise { component: component.0, offset, len, advice }, done) {
+            Ok(()) => Ok(Advised::Followed),
+            Err(StoreError::NotSupported) => Ok(Advised::Ignored),
+            Err(error) => Err(error),
         }
     }
 

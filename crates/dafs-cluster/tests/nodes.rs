@@ -4,16 +4,17 @@ mod common;
 
 use common::{Answering, COUNTERS, Cluster, STORE, settled};
 use dafs_cluster::{DataNode, RemoteNode};
-use dafs_mem::VolatileSlice;
+use dafs_mem::{VolatileSlice, cached_pages};
 use dafs_service::{
     Flavour, ForeignUse, Identity, NfsCaller, ServiceError, StateId, StateRef, TransportSecurity,
 };
 use dafs_store::node::{ComponentHandle, ComponentId, Elsewhere, Node};
-use dafs_store::{FsId, Stability, StoreError};
+use dafs_store::{Advised, CacheAdvice, FsId, Stability, StoreError};
 use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU32;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -64,6 +65,40 @@ fn a_node_far_away_does_what_one_here_does() {
     assert_eq!(node.size(&ONE), Ok(0));
     node.drop_grants(&ONE).expect("forgotten");
     assert_eq!(write(&node, u64::MAX, b"x"), Err(StoreError::FileTooBig));
+}
+
+#[test]
+fn advice_reaches_the_machine_of_a_node() {
+    let (cluster, _data, node) = Cluster::joined();
+    let drops = |advice| node.advise(&ONE, 0, 0, advice);
+    assert_eq!(drops(CacheAdvice::DontNeed), Ok(Advised::Ignored), "no component yet");
+    write(&node, 0, &[7; 100_000]).expect("written");
+    for advice in [CacheAdvice::Normal, CacheAdvice::Random, CacheAdvice::Sequential] {
+        assert_eq!(drops(advice), Ok(Advised::Ignored));
+    }
+    let path = cluster.directory().join("01").join(ONE.to_string());
+    let local = std::fs::File::open(path).expect("the component");
+    let cached = || cached_pages(local.as_fd(), 0..1 << 40).ok();
+    assert_eq!(drops(CacheAdvice::DontNeed), Ok(Advised::Followed));
+    node.commit(&ONE).expect("stable");
+    // Nothing leaves a file system in memory, and an old kernel does not tell.
+    let leaves = cached() == Some(0);
+    assert!(leaves || cached().is_none() || in_memory(&local), "{:?}", cached());
+    for advice in [CacheAdvice::WillNeed, CacheAdvice::Keep, CacheAdvice::LeaveFirst] {
+        assert_eq!(drops(advice), Ok(Advised::Followed), "{advice:?}");
+    }
+    if leaves {
+        settled(|| cached().is_some_and(|pages| pages > 0));
+    }
+    assert_eq!(node.advise(&ONE, u64::MAX, 1, CacheAdvice::Keep), Err(StoreError::Invalid));
+    assert_eq!(read(&node, 0, 100_000), [7; 100_000]);
+}
+
+/// True for a file of a file system that has no other place for content.
+fn in_memory(file: &std::fs::File) -> bool {
+    /// `TMPFS_MAGIC`.
+    const TMPFS: i64 = 0x0102_1994;
+    rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type == TMPFS)
 }
 
 #[test]

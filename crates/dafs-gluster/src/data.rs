@@ -24,11 +24,14 @@ use crate::server;
 use crate::sys::{Gfid, Handle, Mount};
 use dafs_mem::Shrinking as _;
 use dafs_mem::{Mutex, VolatileSlice, preadv2, pwritev2};
-use dafs_store::backend::{FILE_BYTES_MAX, Uses, continued, continued_to_end};
+use dafs_store::backend::{
+    FILE_BYTES_MAX, LEAVING_BYTES_MAX, Leaving, Uses, advise_local, continued, continued_to_end,
+    drop_cached,
+};
 use dafs_store::inode::{Ids, Inode};
 use dafs_store::{
-    Attr, DataFile, DataFiles, FileId, FsId, OpenFile, PartOfFile, Result, Stability, StoreError,
-    Wait,
+    Advised, Attr, CacheAdvice, DataFile, DataFiles, FileId, FsId, OpenFile, PartOfFile, Result,
+    Stability, StoreError, Wait,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::Any;
@@ -59,6 +62,8 @@ struct Shared {
     /// Files that clients asked for and that are not here.
     astray: Mutex<FxHashSet<Gfid>>,
     indirect_bytes: AtomicU64,
+    /// Data that leaves the kernel's cache first.
+    leaving: Leaving<Gfid>,
     /// Called when written data may be lost.
     lost: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -84,7 +89,7 @@ impl GlusterData {
     pub(crate) fn new(mount: Arc<Mount>, brick: Brick, ids: Arc<Ids>, fs_id: FsId) -> Self {
         let direct = AtomicBool::new(true);
         let (open, uses, written, astray, indirect_bytes) = Default::default();
-        let lost = OnceLock::new();
+        let (leaving, lost) = (Leaving::new(LEAVING_BYTES_MAX), OnceLock::new());
         let shared = Shared {
             mount,
             brick,
@@ -96,6 +101,7 @@ impl GlusterData {
             written,
             astray,
             indirect_bytes,
+            leaving,
             lost,
         };
         Self { shared: Arc::new(shared) }
@@ -272,6 +278,9 @@ impl Shared {
     fn sync_here(&self, gfid: &Gfid) -> Result<bool> {
         let Some((file, _)) = self.file(gfid)? else { return Ok(false) };
         self.sync_file(&file)?;
+        for range in self.leaving.committed(*gfid) {
+            let _ = drop_cached(file.as_fd(), &range);
+        }
         self.stands(&file)
     }
 
@@ -419,7 +428,22 @@ impl OpenFile for GlusterDataFile {
     }
 }
 
-impl PartOfFile for GlusterDataFile {}
+impl PartOfFile for GlusterDataFile {
+    /// A file that is not on the brick is not in the cache of this machine either.
+    fn advise_part(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
+        if advice.is_pattern() {
+            return Ok(Advised::Ignored);
+        }
+        let Some((file, _)) = self.data.file(&self.gfid)? else { return Ok(Advised::Ignored) };
+        let order = (&self.data.leaving, self.gfid);
+        advise_local(file.as_fd(), (offset, len), advice, order, |other, range| {
+            // Data that cannot be dropped stays until the kernel needs its memory.
+            if let Ok(Some((file, _))) = self.data.file(&other) {
+                let _ = drop_cached(file.as_fd(), range);
+            }
+        })
+    }
+}
 
 impl DataFile for GlusterDataFile {
     fn use_begins(&self) -> u64 {

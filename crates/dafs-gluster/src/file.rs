@@ -8,10 +8,11 @@ use dafs_mem::Shrinking as _;
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::{
     FILE_BYTES_MAX, check_advice, check_range, check_size, check_write, continued, copy_pieces,
+    read_through,
 };
 use dafs_store::{
-    Attr, CacheAdvice, CopyRange, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability,
-    StoreError, Wait, WholeFile,
+    Advised, Attr, CacheAdvice, CopyRange, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat,
+    Stability, StoreError, Wait, WholeFile,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -182,8 +183,14 @@ impl OpenFile for GlusterFile {
 }
 
 impl WholeFile for GlusterFile {
-    fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
-        check_advice(offset, len)
+    /// The library has no call for advice. A read brings content into the memory of the bricks'
+    /// machines.
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
+        check_advice(offset, len)?;
+        match advice {
+            CacheAdvice::WillNeed if self.mode.read => read_through(self, offset, len),
+            _ => Ok(Advised::Ignored),
+        }
     }
 
     fn set_size(&self, size: u64) -> Result<()> {

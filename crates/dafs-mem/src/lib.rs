@@ -13,6 +13,7 @@
 //!   application has lent: only [`CheckedSlice`] copies it, and missing memory is an error.
 
 mod buffer;
+mod cached;
 mod checked;
 mod copies;
 mod guard;
@@ -24,6 +25,7 @@ mod table;
 mod volatile;
 
 pub use buffer::{Buffer, PAGE_BYTES};
+pub use cached::cached_pages;
 pub use checked::{CheckedSlice, Inaccessible};
 pub use copies::{CopyCount, Site, copied_bytes, copies, count_copy};
 pub use guard::prepare_copies;

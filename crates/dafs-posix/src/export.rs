@@ -24,6 +24,7 @@ use crate::limits::{
     NODES_MAX, NODES_MIN, SCAN_ENTRIES_MAX,
 };
 use dafs_mem::Mutex;
+use dafs_store::backend::Leaving;
 use dafs_store::{Capabilities, ExportSecret, FileId, FsId, Kind, Result, StoreError, Wait};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::{Errno, Result as SysResult};
@@ -62,6 +63,8 @@ pub(super) struct Export {
     pub(super) abilities: Capabilities,
     pub(super) changes: Changes,
     pub(super) watches: Watches,
+    /// Content that leaves the kernel's cache first.
+    pub(super) leaving: Leaving<FileId>,
     /// True if content never leaves memory, so that no call waits for a device.
     pub(super) in_memory: bool,
     /// Set once the file system has refused RWF_NOWAIT for reads, and for writes.
@@ -124,6 +127,7 @@ impl Export {
             changes: Changes::find_out(root.as_fd(), options.read_only),
             abilities,
             watches,
+            leaving: Leaving::new(options.leaving_bytes_max),
             in_memory,
             no_nowait_read: AtomicBool::new(false),
             no_nowait_write: AtomicBool::new(false),

@@ -10,8 +10,8 @@ use super::ident::Caller;
 use super::node::Node;
 use super::sys;
 use crate::limits::INLINE_WRITE_BYTES_MAX;
-use dafs_mem::{VolatileSlice, preadv2, pwritev2};
-use dafs_store::backend::{FILE_BYTES_MAX, before, check_regular, continued};
+use dafs_mem::{VolatileSlice, cached_pages, preadv2, pwritev2};
+use dafs_store::backend::{FILE_BYTES_MAX, before, check_regular, continued, drop_cached};
 use dafs_store::{Attr, Cred, FileId, OpenFile, OpenMode, Result, Stability, StoreError, Wait};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -93,6 +93,10 @@ impl PosixFile {
         &self.fd
     }
 
+    pub(super) fn export(&self) -> &Export {
+        &self.export
+    }
+
     pub(super) fn mode(&self) -> OpenMode {
         self.mode
     }
@@ -161,7 +165,7 @@ impl PosixFile {
 
     /// True if the page at an offset is in memory. False also if that is unknown.
     fn is_in_memory(&self, page: u64) -> bool {
-        match sys::is_cached(self.fd.as_fd(), page) {
+        match cached_pages(self.fd.as_fd(), page..page + sys::page_bytes()) {
             // Before Linux 6.5, and in some sandboxes, only a read shows it, which changes the time
             // of the last access.
             Err(_) => {
@@ -169,7 +173,15 @@ impl PosixFile {
                 let view = [VolatileSlice::from_mut(&mut byte)];
                 preadv2(self.fd.as_fd(), &view, page, libc::RWF_NOWAIT).is_ok()
             }
-            Ok(found) => found,
+            Ok(pages) => pages != 0,
+        }
+    }
+
+    /// Drops content from the kernel's cache that clients do not need again, now that it is stable.
+    fn drop_unneeded(&self) {
+        for range in self.export.leaving.committed(self.node.id) {
+            // Content that cannot be dropped stays until the kernel needs its memory.
+            let _ = drop_cached(self.fd.as_fd(), &range);
         }
     }
 
@@ -252,11 +264,15 @@ impl OpenFile for PosixFile {
 
     fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
         // No call that takes a range also makes stable what is needed to find the data.
-        Ok(rustix::fs::fdatasync(&self.fd)?)
+        rustix::fs::fdatasync(&self.fd)?;
+        self.drop_unneeded();
+        Ok(())
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(rustix::fs::fsync(&self.fd)?)
+        rustix::fs::fsync(&self.fd)?;
+        self.drop_unneeded();
+        Ok(())
     }
 
     fn clone_to(&self, copy: &std::fs::File) -> Result<()> {

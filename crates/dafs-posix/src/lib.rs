@@ -66,6 +66,7 @@ mod umask;
 mod watch;
 mod xattr;
 
+use dafs_store::backend::LEAVING_BYTES_MAX;
 use dafs_store::{ExportSecret, FsId, Result};
 use export::Export;
 use rustix::fs::{Mode, OFlags};
@@ -91,12 +92,22 @@ pub struct PosixOptions {
     /// within a second. Where the kernel does not know the path of a file, the store scans the
     /// export for it and answers [`Busy`](dafs_store::StoreError::Busy) meanwhile.
     pub subtree_check: bool,
+    /// The most bytes of content that clients do not expect to need again and that stay in the
+    /// kernel's cache nevertheless. Beyond it the oldest leave.
+    pub leaving_bytes_max: u64,
 }
 
 impl PosixOptions {
     /// Returns the options of a writable export with this secret.
     pub fn new(secret: ExportSecret) -> Self {
-        Self { read_only: false, secret, fs_id: None, nodes_max: None, subtree_check: false }
+        Self {
+            read_only: false,
+            secret,
+            fs_id: None,
+            nodes_max: None,
+            subtree_check: false,
+            leaving_bytes_max: LEAVING_BYTES_MAX,
+        }
     }
 }
 

@@ -17,13 +17,13 @@ use super::ident::Caller;
 use super::node::Node;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_store::backend::{
-    COOKIE_FIRST, XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_PREFIX, check_name,
-    check_ranges, copy_piece, seek_dense, user_xattr_names,
+    COOKIE_FIRST, XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_PREFIX, check_advice,
+    check_name, check_ranges, copy_piece, seek_dense, user_xattr_names,
 };
 use dafs_store::{
-    AccessMask, Attr, CacheAdvice, CopyRange, CreateHow, Created, Cred, DirChange, DirEntry,
-    FileId, Kind, OpenFile, OpenMode, Result, SeekWhat, SetAttr, Stability, StoreError, Wait,
-    WholeFile, XATTR_BYTES_MAX,
+    AccessMask, Advised, Attr, CacheAdvice, CopyRange, CreateHow, Created, Cred, DirChange,
+    DirEntry, FileId, Kind, OpenFile, OpenMode, Result, SeekWhat, SetAttr, Stability, StoreError,
+    Wait, WholeFile, XATTR_BYTES_MAX,
 };
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -423,8 +423,9 @@ impl OpenFile for NamedAttrFile {
 }
 
 impl WholeFile for NamedAttrFile {
-    fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
-        Ok(())
+    fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<Advised> {
+        check_advice(offset, len)?;
+        Ok(Advised::Ignored)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {

@@ -1,31 +1,36 @@
 //! Operations on whole files: size, holes, allocation and deallocation, copies and shared content.
 
-use super::export::stat_fd;
-use super::file::PosixFile;
+use super::export::{Export, stat_fd};
+use super::file::{PosixFile, data_flags};
 use super::sys;
 use dafs_store::backend::{
-    COPY_BYTES_MAX, FILE_BYTES_MAX, check_advice, check_range, check_ranges, copy_pieces,
+    COPY_BYTES_MAX, FILE_BYTES_MAX, advise_local, check_advice, check_range, check_ranges,
+    copy_pieces, drop_cached,
 };
-use dafs_store::{CacheAdvice, CopyRange, OpenFile, Result, SeekWhat, StoreError, Wait, WholeFile};
-use rustix::fs::{Advice, FallocateFlags, SeekFrom};
+use dafs_store::{
+    Advised, CacheAdvice, CopyRange, FileId, OpenFile, OpenMode, Result, SeekWhat, StoreError,
+    Wait, WholeFile,
+};
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
-use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// The whole file.
 const WHOLE: CopyRange = CopyRange::new(0, 0, 0);
 
 impl WholeFile for PosixFile {
-    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
-        let advice = match advice {
-            CacheAdvice::Normal => Advice::Normal,
-            CacheAdvice::Random => Advice::Random,
-            CacheAdvice::Sequential => Advice::Sequential,
-            CacheAdvice::WillNeed => Advice::WillNeed,
-            CacheAdvice::DontNeed => Advice::DontNeed,
-        };
-        check_advice(offset, len)?;
-        Ok(rustix::fs::fadvise(self.fd(), offset, NonZeroU64::new(len), advice)?)
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
+        let export = self.export();
+        if export.in_memory {
+            check_advice(offset, len)?;
+            return Ok(Advised::Ignored);
+        }
+        let (range, order) = ((offset, len), (&export.leaving, self.id()));
+        advise_local(self.fd().as_fd(), range, advice, order, |id, range| {
+            // Content that cannot be dropped stays until the kernel needs its memory.
+            let _ = drop_closed(export, &id, range);
+        })
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
@@ -92,6 +97,15 @@ impl WholeFile for PosixFile {
         other.check_reader(Wait::Allowed)?;
         self.change(|| Ok(sys::clone_range(self.fd().as_fd(), other.fd().as_fd(), range)?))
     }
+}
+
+/// Drops a range of a file that may be closed from the kernel's cache.
+fn drop_closed(export: &Export, id: &FileId, range: &Range<u64>) -> Result<()> {
+    let node = export.nodes.open_node(id).or_else(|| export.nodes.get(id));
+    let node = node.ok_or(StoreError::Stale)?;
+    let _server = export.identity.server()?;
+    let file = export.reopen(&node, data_flags(OpenMode { read: true, write: false })?)?;
+    drop_cached(file.as_fd(), range)
 }
 
 impl PosixFile {

@@ -138,19 +138,6 @@ pub(super) fn clone_range(
     check(libc::c_long::from(returned)).map(drop)
 }
 
-/// True if the page at an offset is in memory (`cachestat`, since Linux 6.5).
-pub(super) fn is_cached(fd: BorrowedFd<'_>, page: u64) -> Result<bool, Errno> {
-    /// The number is the same on every processor.
-    const CACHESTAT: libc::c_long = 451;
-    let range = [page, page_bytes()];
-    // The pages that are in memory come first.
-    let mut counts = [0_u64; 5];
-    // SAFETY: the kernel reads the range, two numbers, and fills the counts, five of them.
-    let asked =
-        unsafe { libc::syscall(CACHESTAT, fd.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0) };
-    check(asked).map(|_| counts[0] != 0)
-}
-
 /// Sets the mode of the object of a descriptor, which may be opened with `O_PATH`.
 pub(super) fn change_mode(fd: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
     /// The number is the same on every processor.

@@ -14,8 +14,8 @@ use dafs_dat::sim::SimAdapter;
 use dafs_dat::{Adapter, Address, Event};
 use dafs_mem::{Buffer, Site};
 use dafs_wire::dafs::{
-    AttrMask, FileHandle, GetAttrInline, Lookup, ObjectType, Path, ReadDirInline, ReadLinkInline,
-    Reply, Request, StateId, Status, Verifier,
+    AttrMask, FileHandle, GetAttrInline, HintWord, Lookup, ObjectType, Path, ReadDirInline,
+    ReadLinkInline, Reply, Request, StateId, Status, Verifier,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -288,7 +288,8 @@ impl Auditor {
             let into = Piece::new(memory, 0, LARGE_SLOT_BYTES as u32).ok_or("a short buffer")?;
             into.view().fill(0xdb);
             let begin = world.common.tick();
-            let call = ReadCall { handle, state_id: StateId::ZERO, offset, into };
+            let call =
+                ReadCall { handle, state_id: StateId::ZERO, offset, into, hint: HintWord::NONE };
             let now = world.common.now;
             self.session
                 .submit_read(&mut self.adapter, now, 0, call, None)

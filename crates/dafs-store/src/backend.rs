@@ -2,11 +2,13 @@
 //! made out of others.
 
 pub use crate::acl::{PosixAcl, PosixAcls};
+pub use crate::advice::{advise_local, drop_cached, read_through};
 pub use crate::data::nameless;
+pub use crate::leaving::Leaving;
 pub use crate::limits::{
     COOKIE_FIRST, COPY_BYTES_MAX, DIRECTORY_MODE_DEFAULT, FILE_BYTES_MAX, FILE_MODE_DEFAULT,
-    MODE_BITS, SPECIAL_MODE_DEFAULT, STRIPE_BYTES_MAX, STRIPE_BYTES_MIN, XATTR_LIST_BYTES_MAX,
-    XATTR_NAME_BYTES_MAX,
+    LEAVING_BYTES_MAX, MODE_BITS, SPECIAL_MODE_DEFAULT, STRIPE_BYTES_MAX, STRIPE_BYTES_MIN,
+    XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX,
 };
 pub use crate::names::{
     XATTR_PREFIX, check_name, check_symlink_text, kernel_xattr_name, user_xattr_names,

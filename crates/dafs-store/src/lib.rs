@@ -19,12 +19,14 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod advice;
 mod append;
 pub mod backend;
 mod data;
 mod error;
 pub mod inode;
 mod layouts;
+mod leaving;
 mod limits;
 pub mod memory;
 mod names;
@@ -46,16 +48,16 @@ pub use layouts::{
     COPIES_MAX, CopyState, DEVICE_SERVERS_MAX, Device, DeviceKey, DeviceTrouble, FileCopy,
     LayoutForm, Layouts, NfsAddresses, PATTERN_PLACES_MAX, Packing, Placement, Spread, Stripes,
 };
-pub use limits::{ACL_ENTRIES_MAX, XATTR_BYTES_MAX};
+pub use limits::{ACL_ENTRIES_MAX, WILL_NEED_BYTES_MAX, XATTR_BYTES_MAX};
 pub use memory::{MemoryContent, MemoryImage, MemoryOptions, MemoryStore};
 pub use ranges::CopyRange;
 pub use secret::ExportSecret;
 pub use tries::{NoOutcome, Tries};
 pub use types::{
-    AccessMask, AclSupport, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
-    DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind, LocalChanges, Made, NAME_BYTES_MAX,
-    NewObject, OpenMode, SeekWhat, SetAttr, SetTime, SetXattr, Stability, TimeSpec, Wait, Waits,
-    Watch,
+    AccessMask, AclSupport, Advised, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred,
+    DirChange, DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind, LocalChanges, Made,
+    NAME_BYTES_MAX, NewObject, OpenMode, SeekWhat, SetAttr, SetTime, SetXattr, Stability, TimeSpec,
+    Wait, Waits, Watch,
 };
 
 use dafs_mem::VolatileSlice;
@@ -373,8 +375,11 @@ pub trait OpenFile: WholeFile + Send + Sync + 'static {
 /// default, so that the compiler reports a type that wraps a file and lacks one. A type has all of them, or says
 /// that it is a [`PartOfFile`].
 pub trait WholeFile {
-    /// Gives advice about future use.
-    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()>;
+    /// Gives advice about the future use of `len` bytes from `offset` (0: to the end of the file).
+    /// Advice about a pattern is for this open as a whole. A read ahead has at most
+    /// [`WILL_NEED_BYTES_MAX`] bytes. May wait for a device; [`StoreError::Invalid`] for a range that
+    /// no file can have.
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised>;
 
     /// Changes the size; needs an open with write access. A longer file reads as zeros at its end.
     fn set_size(&self, size: u64) -> Result<()>;
@@ -406,12 +411,21 @@ pub trait WholeFile {
 }
 
 /// A file that a data server has a part of, and only reads and writes. The operations of [`WholeFile`] are
-/// refused, but for advice, which is ignored.
-pub trait PartOfFile: OpenFile {}
+/// refused, but for advice.
+pub trait PartOfFile: OpenFile {
+    /// Gives advice about a range, of which the part on this data server counts, as
+    /// [`WholeFile::advise`] does.
+    ///
+    /// # Errors
+    /// The node's.
+    fn advise_part(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<Advised> {
+        Ok(Advised::Ignored)
+    }
+}
 
 impl<T: PartOfFile> WholeFile for T {
-    fn advise(&self, _: u64, _: u64, _: CacheAdvice) -> Result<()> {
-        Ok(())
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
+        self.advise_part(offset, len, advice)
     }
 
     fn set_size(&self, _: u64) -> Result<()> {

@@ -40,6 +40,27 @@ pub const COPY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// The bytes of a file that are held in memory while it is copied to another.
 pub(crate) const COPY_BUFFER_BYTES: usize = 256 * 1024;
 
+/// The most bytes that one advice reads ahead, so that no client makes a server read a file that is
+/// larger than its memory. A client that needs more says so range by range.
+pub const WILL_NEED_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// The bytes that one system call reads ahead. Linux reads no more than its read-ahead window at
+/// once, which has at least this size by default, and drops the rest of a longer request.
+pub(crate) const WILL_NEED_STEP_BYTES: u64 = 128 * 1024;
+
+/// The most bytes that stay in memory although their clients do not expect to need them again. Beyond
+/// it the oldest of them leave.
+pub const LEAVING_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// The most ranges with such advice that a store remembers.
+pub(crate) const LEAVING_RANGES_MAX: usize = 256;
+
+/// The size and alignment of the largest pages that a kernel keeps files in, in bytes.
+pub(crate) const LEAVING_STEP_BYTES: u64 = 2 * 1024 * 1024;
+
+/// The most files that are read through at a time, for advice to engines without a call for it.
+pub(crate) const READ_THROUGH_MAX: usize = 2;
+
 /// The first value of a directory cookie; protocols reserve the values below.
 pub const COOKIE_FIRST: u64 = 3;
 
@@ -62,6 +83,7 @@ pub(crate) const MEMORY_PAGE_BYTES: u64 = 4 * 1024;
 pub(crate) const MEMORY_LINKS_MAX: u32 = 65_000;
 
 const _: () = assert!(MEMORY_BLOCK_BYTES.is_multiple_of(MEMORY_PAGE_BYTES));
+const _: () = assert!(LEAVING_STEP_BYTES <= LEAVING_BYTES_MAX);
 const _: () = assert!(MODE_BITS & FILE_MODE_DEFAULT == FILE_MODE_DEFAULT);
 const _: () = assert!(MODE_BITS & DIRECTORY_MODE_DEFAULT == DIRECTORY_MODE_DEFAULT);
 

@@ -280,19 +280,40 @@ pub enum Stability {
     File,
 }
 
-/// Advice about a range of a file.
+/// Advice about the future use of a file or a range of it (DAFS 13.4, RFC 7862 15.5). It never changes
+/// content, and a store may ignore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheAdvice {
-    /// No particular pattern.
+    /// The open is used in no particular pattern.
     Normal,
-    /// Random access.
+    /// The open is used at random places.
     Random,
-    /// Front to back.
+    /// The open is used from front to back.
     Sequential,
-    /// Will be needed soon: read it ahead.
+    /// The range will be needed soon: the store reads a bounded part of it ahead.
     WillNeed,
-    /// Not needed again: may be dropped.
+    /// The range is likely to be used again: it takes back [`LeaveFirst`](Self::LeaveFirst).
+    Keep,
+    /// The range is not likely to be used again: it leaves memory before data without such advice.
+    LeaveFirst,
+    /// The range will not be used again: it leaves memory at once, or when it is stable.
     DontNeed,
+}
+
+impl CacheAdvice {
+    /// True for advice about an open as a whole, false for advice about a range.
+    pub fn is_pattern(self) -> bool {
+        matches!(self, Self::Normal | Self::Random | Self::Sequential)
+    }
+}
+
+/// The effect of advice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advised {
+    /// The store acts on it.
+    Followed,
+    /// The store has no use for it.
+    Ignored,
 }
 
 /// The target of [`OpenFile::seek`] (RFC 7862 11.11).

@@ -2,14 +2,16 @@
 
 use super::record::{Piece, Record};
 use super::shown;
+use super::slots::Slot;
 use super::state::{FileState, Place};
+use crate::limits::AHEAD_STRIPES_MAX;
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::{
     after, before, check_advice, check_size, check_write, copy_pieces, seek_dense,
 };
 use dafs_store::{
-    Attr, CacheAdvice, CopyRange, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability,
-    StoreError, Wait, WholeFile,
+    Advised, Attr, CacheAdvice, CopyRange, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability,
+    StoreError, WILL_NEED_BYTES_MAX, Wait, WholeFile,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -120,6 +122,50 @@ impl StripedFile {
         Ok(count)
     }
 
+    /// Gives advice to the nodes with the content, by few calls each. Advice that no node follows is
+    /// ignored.
+    fn advise_nodes(
+        &self,
+        record: &Record,
+        offset: u64,
+        len: u64,
+        advice: CacheAdvice,
+    ) -> Result<Advised> {
+        let size = self.meta.attr()?.size;
+        let end = if len == 0 { size } else { offset.saturating_add(len).min(size) };
+        let bytes = match end.checked_sub(offset).filter(|bytes| *bytes > 0) {
+            None => return Ok(Advised::Followed),
+            Some(bytes) => bytes,
+        };
+        let whole = |place| (place, offset, bytes);
+        let pieces = |bytes| record.pieces(offset, usize::try_from(bytes).unwrap_or(usize::MAX));
+        let parts: Vec<_> = match (record.whole, advice) {
+            // All readers begin with the same copy.
+            (Some(_), CacheAdvice::WillNeed) => record.fresh().take(1).map(whole).collect(),
+            (Some(_), _) => record.fresh().map(whole).collect(),
+            // A node would read the holes between its stripes ahead, too.
+            (None, CacheAdvice::WillNeed) => pieces(bytes.min(WILL_NEED_BYTES_MAX))
+                .take(AHEAD_STRIPES_MAX)
+                .map(|piece| (piece.place, piece.offset, piece.len as u64))
+                .collect(),
+            // As many stripes as nodes, one behind the other, are on different nodes.
+            (None, _) => {
+                pieces(bytes).take(record.nodes.len()).map(|piece| whole(piece.place)).collect()
+            }
+        };
+        let _server = self.state.shared().as_server()?;
+        let mut followed = Advised::Ignored;
+        for (place, offset, len) in parts {
+            let slot = self.state.slot(record, place);
+            let advise = |slot: Arc<Slot>| slot.node.advise(&record.component, offset, len, advice);
+            // A node that is away has forgotten its cache, or will be read from later.
+            if slot.and_then(advise).is_ok_and(|advised| advised == Advised::Followed) {
+                followed = Advised::Followed;
+            }
+        }
+        Ok(followed)
+    }
+
     /// Makes the metadata of stable data stable.
     fn make_stable(&self, stability: Stability) -> Result<()> {
         match stability {
@@ -227,8 +273,22 @@ impl OpenFile for StripedFile {
 }
 
 impl WholeFile for StripedFile {
-    fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
-        check_advice(offset, len)
+    /// Clients share the open components of nodes, so a pattern counts only for content that is
+    /// here.
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
+        check_advice(offset, len)?;
+        let place = self.state.enter()?;
+        match &*place {
+            Place::Striped(_) if advice.is_pattern() => Ok(Advised::Ignored),
+            Place::Striped(record) => {
+                let record = record.clone();
+                // A slow node holds up no change of the file.
+                drop(place);
+                self.advise_nodes(&record, offset, len, advice)
+            }
+            Place::Here => self.meta.advise(offset, len, advice),
+            Place::Nowhere | Place::Unknown => Ok(Advised::Ignored),
+        }
     }
 
     fn set_size(&self, size: u64) -> Result<()> {

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The most stripes that one advice reads ahead, by a call each.
+pub(crate) const AHEAD_STRIPES_MAX: usize = 128;
+
 /// Entries of a list that one sweep works off.
 pub(crate) const REMOVALS_PER_SWEEP: usize = 256;
 

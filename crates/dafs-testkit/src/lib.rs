@@ -9,12 +9,14 @@ pub mod raw;
 #[allow(missing_docs, reason = "requests of the protocol, by their names there")]
 pub mod requests;
 
+mod cached;
 pub mod engines;
 pub mod realm;
 mod served;
 pub mod stores;
 mod wire;
 
+pub use cached::{Cached, PAGE_BYTES};
 pub use served::{Served, Setup};
 pub use wire::Wire;
 

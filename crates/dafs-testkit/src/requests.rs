@@ -124,7 +124,7 @@ pub fn write_stable(file: File, offset: u64, data: &[u8], stable: Stability) -> 
         offset,
         stable,
         padded_to: None,
-        cache_hint: 0,
+        cache_hint: HintWord::NONE,
         data,
     })
 }
@@ -135,7 +135,7 @@ pub fn read_inline(file: File, offset: u64, byte_count: u32) -> Request<'static>
         state_id: file.id,
         offset,
         byte_count,
-        cache_hint: 0,
+        cache_hint: HintWord::NONE,
     })
 }
 
@@ -150,7 +150,7 @@ pub fn read_direct(
         state_id: file.id,
         offset,
         byte_count,
-        cache_hint: 0,
+        cache_hint: HintWord::NONE,
         buffers: Seq::new(buffers),
     })
 }
@@ -167,7 +167,7 @@ pub fn write_direct(
         offset,
         byte_count,
         stable: Stability::Unstable,
-        cache_hint: 0,
+        cache_hint: HintWord::NONE,
         direct_checksum: Checksum::ZERO,
         buffers: Seq::new(buffers),
     }
@@ -179,7 +179,7 @@ pub fn append_inline(file: File, stable: Stability, data: &[u8]) -> Request<'_> 
         state_id: file.id,
         stable,
         padded_to: None,
-        cache_hint: 0,
+        cache_hint: HintWord::NONE,
         data,
     })
 }
@@ -190,7 +190,7 @@ pub fn append_direct(file: File, byte_count: u32, buffer: DirectBuffer) -> Appen
         state_id: file.id,
         stable: Stability::FileSync,
         byte_count,
-        cache_hint: 0,
+        cache_hint: HintWord::NONE,
         direct_checksum: Checksum::ZERO,
         buffer,
     }

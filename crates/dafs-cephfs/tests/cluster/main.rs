@@ -28,6 +28,29 @@ fn files_without_a_name_are_not_supported() {
 }
 
 #[test]
+fn a_prefetch_reads_at_the_storage_daemons_and_other_advice_is_ignored() {
+    const BYTES: u64 = 8 << 20;
+    let Some((store, _)) = support::fresh(1, &stores::me()) else { return };
+    let (how, none) = (CreateHow::Guarded, SetAttr::default());
+    let root = store.root();
+    let made = store.create(&stores::me(), &root, b"f", how, &none, stores::READ_WRITE).unwrap();
+    stores::write(&*made.file, 0, &vec![7; BYTES as usize]).unwrap();
+    made.file.sync().unwrap();
+    let Some(before) = support::bytes_read() else {
+        stores::skipped("the storage daemons show no counters");
+        return;
+    };
+    assert_eq!(made.file.advise(0, 0, CacheAdvice::WillNeed), Ok(Advised::Followed));
+    // Other tests read, too.
+    assert!(support::bytes_read().unwrap() >= before + BYTES);
+    for advice in [CacheAdvice::DontNeed, CacheAdvice::LeaveFirst, CacheAdvice::Sequential] {
+        assert_eq!(made.file.advise(0, 0, advice), Ok(Advised::Ignored), "{advice:?}");
+    }
+    let writer = store.open(&stores::me(), &made.id, stores::WRITE).unwrap();
+    assert_eq!(writer.advise(0, 0, CacheAdvice::WillNeed), Ok(Advised::Ignored));
+}
+
+#[test]
 fn ids_and_content_outlive_the_store() {
     let Some((store, options)) = support::fresh(1, &stores::me()) else { return };
     stores::ids_and_content_outlive(store, || CephStore::open(&options).unwrap());

@@ -99,6 +99,26 @@ pub(crate) fn placed(store: &CephStore, id: &FileId) -> FileId {
     FileId(stripes.handles[0][16..].try_into().unwrap())
 }
 
+/// Returns the bytes that clients have read from all storage daemons; `None` without access to their
+/// counters.
+pub(crate) fn bytes_read() -> Option<u64> {
+    let sockets = std::fs::read_dir(cluster()?.config.parent()?.join("run")).ok()?;
+    let sockets = sockets.map(|entry| entry.unwrap().path());
+    let is_daemon = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with("osd.") && name.ends_with(".asok")
+    };
+    let counted = |socket: PathBuf| -> Option<u64> {
+        let mut dump = Command::new("ceph");
+        let output = dump.arg("--admin-daemon").arg(socket).args(["perf", "dump", "osd"]).output();
+        let text = String::from_utf8(output.ok()?.stdout).ok()?;
+        let (_, rest) = text.split_once("\"op_r_out_bytes\":")?;
+        rest.split([',', '}', '\n']).next()?.trim().parse().ok()
+    };
+    let counts: Vec<_> = sockets.filter(is_daemon).map(counted).collect();
+    if counts.is_empty() { None } else { counts.into_iter().sum() }
+}
+
 /// The MDS is stopped while this guard lives.
 pub(crate) struct Frozen(String);
 

@@ -5,8 +5,8 @@ use crate::link::{Answers, Pace};
 use crate::refusal::of_store;
 use dafs_mem::VolatileSlice;
 use dafs_store::node::{ComponentId, Node, NodeSpace};
-use dafs_store::{Result, Stability, StoreError};
-use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX};
+use dafs_store::{Advised, CacheAdvice, Result, Stability, StoreError};
+use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX, RangeAdvice};
 use std::sync::{Arc, Weak};
 
 pub(super) struct DataAnswers {
@@ -37,6 +37,12 @@ impl DataAnswers {
             }
             Call::Commit { component } => {
                 node.commit(&ComponentId(*component)).map(Answer::Verifier)
+            }
+            Call::Advise { component, offset, len, advice } => {
+                match node.advise(&ComponentId(*component), *offset, *len, advice_of(*advice))? {
+                    Advised::Followed => Ok(Answer::Done),
+                    Advised::Ignored => Err(StoreError::NotSupported),
+                }
             }
             Call::Cut { component, size } => {
                 node.truncate(&ComponentId(*component), *size).map(|()| Answer::Done)
@@ -75,6 +81,15 @@ impl DataAnswers {
         // First, so that a use that begins now asks again.
         shared.grants.lock().forget(component);
         self.node.drop_grants(component).map(|()| Answer::Done)
+    }
+}
+
+fn advice_of(advice: RangeAdvice) -> CacheAdvice {
+    match advice {
+        RangeAdvice::WillNeed => CacheAdvice::WillNeed,
+        RangeAdvice::Keep => CacheAdvice::Keep,
+        RangeAdvice::LeaveFirst => CacheAdvice::LeaveFirst,
+        RangeAdvice::DontNeed => CacheAdvice::DontNeed,
     }
 }
 

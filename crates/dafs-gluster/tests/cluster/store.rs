@@ -3,7 +3,8 @@
 use crate::support::{self, make, placed, served};
 use dafs_gluster::{DataPlace, DataServerOptions, GlusterOptions, GlusterStore, OpenError};
 use dafs_store::*;
-use dafs_testkit::{store_suite, stores};
+use dafs_testkit::{Cached, eventually, store_suite, stores};
+use std::path::{Path, PathBuf};
 
 store_suite! {
     root: support::world(false),
@@ -152,6 +153,54 @@ fn data_servers_have_the_same_files_past_glusterfs() {
     assert!(used.iter().all(|&count| count > 0), "all on some bricks: {used:?}");
     let astray: u64 = servers.iter().map(|server| server.indirect_bytes()).sum();
     assert_eq!(astray, 0);
+}
+
+/// Finds the file with this name below a directory of a brick.
+fn find(dir: &Path, name: &str) -> Option<PathBuf> {
+    std::fs::read_dir(dir).unwrap().find_map(|entry| {
+        let path = entry.unwrap().path();
+        match path.file_name() {
+            Some(last) if last == name => Some(path),
+            Some(last) if last != ".glusterfs" && path.is_dir() => find(&path, name),
+            _ => None,
+        }
+    })
+}
+
+#[test]
+fn advice_reaches_the_cache_of_the_brick() {
+    const BYTES: usize = 1 << 20;
+    let (Some((store, servers)), Some(cluster)) = (served(), support::cluster()) else { return };
+    let made = make(&store, "hinted");
+    let (at, id) = placed(&store, &made.id);
+    let file = servers[at].open(&id).unwrap();
+    stores::write(&*file, 0, &vec![7; BYTES]).unwrap();
+    file.commit(0, 0).unwrap();
+    let brick = cluster.dir.join((at + 1).to_string()).join("brick");
+    let local = Cached::of(&find(&brick, "hinted").unwrap());
+    local.drop_all();
+    if local.bytes() > 0 {
+        stores::skipped("the file system keeps everything in memory");
+        return;
+    }
+    assert_eq!(file.advise(0, 0, CacheAdvice::WillNeed), Ok(Advised::Followed));
+    eventually("the brick reads ahead", || local.bytes() == BYTES);
+    assert_eq!(file.advise(0, 0, CacheAdvice::LeaveFirst), Ok(Advised::Followed));
+    assert_eq!(local.bytes(), BYTES);
+    // A page that is still being read does not leave.
+    eventually("the brick drops it", || {
+        assert_eq!(file.advise(0, 0, CacheAdvice::DontNeed), Ok(Advised::Followed));
+        local.bytes() == 0
+    });
+    stores::write(&*file, 0, &vec![8; BYTES]).unwrap();
+    assert_eq!(file.advise(0, 0, CacheAdvice::DontNeed), Ok(Advised::Followed));
+    file.commit(0, 0).unwrap();
+    assert_eq!(local.bytes(), 0, "written data leaves when it is stable");
+    assert_eq!(file.advise(0, 0, CacheAdvice::Random), Ok(Advised::Ignored));
+    // The library has no call for advice, but a read reaches the brick.
+    assert_eq!(made.file.advise(0, 0, CacheAdvice::DontNeed), Ok(Advised::Ignored));
+    assert_eq!(made.file.advise(0, 0, CacheAdvice::WillNeed), Ok(Advised::Followed));
+    assert_eq!(local.bytes(), BYTES);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! handle.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod advice;
 mod behaviour;
 mod change;
 mod clone;

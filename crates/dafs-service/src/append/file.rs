@@ -9,8 +9,8 @@ use super::writers::Closed;
 use crate::handle::Handle;
 use dafs_mem::VolatileSlice;
 use dafs_store::{
-    AppendFailure, AppendWitness, Attr, CacheAdvice, CopyRange, FileId, OpenFile, OpenMode, Result,
-    SeekWhat, Stability, StoreError, Wait, WholeFile, append_before,
+    Advised, AppendFailure, AppendWitness, Attr, CacheAdvice, CopyRange, FileId, OpenFile,
+    OpenMode, Result, SeekWhat, Stability, StoreError, Wait, WholeFile, append_before,
 };
 use std::any::Any;
 use std::sync::{Arc, RwLockReadGuard};
@@ -150,7 +150,7 @@ impl OpenFile for CountedFile {
 }
 
 impl WholeFile for CountedFile {
-    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
         self.inner.advise(offset, len, advice)
     }
 

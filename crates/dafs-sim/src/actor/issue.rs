@@ -8,8 +8,8 @@ use crate::model::names::{FileNumber, Place};
 use dafs_client::core::{ReadCall, Refused, WriteCall};
 use dafs_mem::Site;
 use dafs_wire::dafs::{
-    AttrMask, Attributes, Close, Commit, FileHandle, GetAttrInline, Lookup, Open, OpenClaim, Path,
-    Request, SetAttrInline, ShareAccess, ShareDeny, ShareKey, Stability, StateId,
+    AttrMask, Attributes, Close, Commit, FileHandle, GetAttrInline, HintWord, Lookup, Open,
+    OpenClaim, Path, Request, SetAttrInline, ShareAccess, ShareDeny, ShareKey, Stability, StateId,
 };
 
 /// The attributes that a client asks for.
@@ -191,7 +191,7 @@ impl Actor {
         let (Some(session), Some(into)) = (&mut self.session, piece) else {
             return self.taken(common, tag, None);
         };
-        let call = ReadCall { handle, state_id: state, offset, into };
+        let call = ReadCall { handle, state_id: state, offset, into, hint: HintWord::NONE };
         let deadline = Some(self.plan.deadline);
         let taken = session.submit_read(&mut self.adapter, common.now, tag, call, deadline);
         self.taken(common, tag, Some(taken))
@@ -216,7 +216,15 @@ impl Actor {
         };
         from.view().copy_from(&write.bytes(offset, len), Site::Inspect);
         let (state_id, delegation) = (state, None);
-        let call = WriteCall { handle, state_id, offset, stability, from, delegation };
+        let call = WriteCall {
+            handle,
+            state_id,
+            offset,
+            stability,
+            from,
+            delegation,
+            hint: HintWord::NONE,
+        };
         let deadline = Some(self.plan.deadline);
         let taken = session.submit_write(&mut self.adapter, common.now, tag, call, deadline);
         self.taken(common, tag, Some(taken))

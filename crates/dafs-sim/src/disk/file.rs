@@ -3,8 +3,8 @@
 use super::{Plug, Shared};
 use dafs_mem::VolatileSlice;
 use dafs_store::{
-    Attr, CacheAdvice, CopyRange, FileId, OpenFile, Result, SeekWhat, Stability, StoreError, Wait,
-    WholeFile,
+    Advised, Attr, CacheAdvice, CopyRange, FileId, OpenFile, Result, SeekWhat, Stability,
+    StoreError, Wait, WholeFile,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl OpenFile for DiskFile {
 }
 
 impl WholeFile for DiskFile {
-    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
         self.plug.look()?;
         self.inner.advise(offset, len, advice)
     }

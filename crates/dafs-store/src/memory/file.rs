@@ -3,10 +3,10 @@
 use super::Inner;
 use super::content::Content;
 use super::object::{Body, Object, State};
-use crate::ranges::{check_range, check_ranges, copy_pieces};
+use crate::ranges::{check_advice, check_range, check_ranges, copy_pieces};
 use crate::{
-    Attr, CacheAdvice, CopyRange, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability,
-    StoreError, Wait, WholeFile,
+    Advised, Attr, CacheAdvice, CopyRange, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat,
+    Stability, StoreError, Wait, WholeFile,
 };
 use dafs_mem::VolatileSlice;
 use std::any::Any;
@@ -105,8 +105,10 @@ impl OpenFile for MemoryFile {
 }
 
 impl WholeFile for MemoryFile {
-    fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
-        Ok(())
+    /// Content has no place but memory: none of it can be brought there, and none can leave.
+    fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<Advised> {
+        check_advice(offset, len)?;
+        Ok(Advised::Ignored)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {

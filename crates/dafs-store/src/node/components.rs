@@ -10,8 +10,8 @@ use crate::data::nameless;
 use crate::limits::FILE_BYTES_MAX;
 use crate::vectors::{after, before};
 use crate::{
-    Attr, DataFile, DataFiles, FileId, FsId, FsStat, Kind, NAME_BYTES_MAX, OpenFile, PartOfFile,
-    Result, Stability, StoreError, TimeSpec, Wait,
+    Advised, Attr, CacheAdvice, DataFile, DataFiles, FileId, FsId, FsStat, Kind, NAME_BYTES_MAX,
+    OpenFile, PartOfFile, Result, Stability, StoreError, TimeSpec, Wait,
 };
 use dafs_mem::VolatileSlice;
 use siphasher::sip::SipHasher24;
@@ -236,7 +236,17 @@ impl OpenFile for ComponentFile {
     }
 }
 
-impl PartOfFile for ComponentFile {}
+impl PartOfFile for ComponentFile {
+    /// Bytes of other nodes are not in the cache of this one.
+    fn advise_part(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
+        let local = self.handle.local_bytes(offset);
+        let len = if len == 0 { local } else { len.min(local) };
+        if len == 0 {
+            return Ok(Advised::Ignored);
+        }
+        self.shared.node.advise(&self.handle.component, offset, len, advice)
+    }
+}
 
 impl DataFile for ComponentFile {
     fn use_begins(&self) -> u64 {

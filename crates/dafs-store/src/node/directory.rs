@@ -13,13 +13,16 @@
 //!   until its data is stable, because with its last descriptor the kernel may drop the error.
 
 use super::{ComponentId, Node, NodeSpace, Written};
+use crate::advice::{advise_local, drop_cached};
+use crate::leaving::Leaving;
 use crate::limits::{
-    COMPONENTS_CLOSED, COMPONENTS_OPEN_MAX, FILE_BYTES_MAX, NODE_MARKER_BYTES_MAX,
+    COMPONENTS_CLOSED, COMPONENTS_OPEN_MAX, FILE_BYTES_MAX, LEAVING_BYTES_MAX,
+    NODE_MARKER_BYTES_MAX,
 };
 use crate::own::{self, OwnError};
 use crate::uses::Uses;
 use crate::vectors::{before, continued, continued_to_end};
-use crate::{Result, Stability, StoreError, TimeSpec, Wait};
+use crate::{Advised, CacheAdvice, Result, Stability, StoreError, TimeSpec, Wait};
 use dafs_mem::Shrinking as _;
 use dafs_mem::{Mutex, VolatileSlice, preadv2, pwritev2};
 use rustc_hash::FxHashMap;
@@ -107,6 +110,8 @@ pub struct DirectoryNode {
     lost: Box<dyn Fn() + Send + Sync>,
     /// The running requests of clients on each component.
     uses: Uses<ComponentId>,
+    /// Data that leaves the kernel's cache first.
+    leaving: Leaving<ComponentId>,
 }
 
 impl std::fmt::Debug for DirectoryNode {
@@ -209,6 +214,7 @@ impl DirectoryNode {
             turns: AtomicU64::new(0),
             lost: Box::new(|| {}),
             uses: Uses::default(),
+            leaving: Leaving::new(LEAVING_BYTES_MAX),
         })
     }
 
@@ -507,10 +513,33 @@ impl Node for DirectoryNode {
         Ok(Written { count, verifier })
     }
 
+    fn advise(
+        &self,
+        component: &ComponentId,
+        offset: u64,
+        len: u64,
+        advice: CacheAdvice,
+    ) -> Result<Advised> {
+        if advice.is_pattern() {
+            return Ok(Advised::Ignored);
+        }
+        let Some(held) = self.component(component, false)? else { return Ok(Advised::Ignored) };
+        let order = (&self.leaving, *component);
+        advise_local(held.file.as_fd(), (offset, len), advice, order, |other, range| {
+            // Data that cannot be dropped stays until the kernel needs its memory.
+            if let Ok(Some(held)) = self.component(&other, false) {
+                let _ = drop_cached(held.file.as_fd(), range);
+            }
+        })
+    }
+
     fn commit(&self, component: &ComponentId) -> Result<u64> {
         if let Some(held) = self.component(component, false)? {
             self.make_stable(&held, File::sync_data)?;
             self.sync_name(component, &held)?;
+            for range in self.leaving.committed(*component) {
+                let _ = drop_cached(held.file.as_fd(), &range);
+            }
         }
         Ok(self.verifier())
     }

@@ -8,7 +8,7 @@ pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_f
 pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::{ComponentHandle, place_of};
 
-use crate::{NfsAddresses, Result, Stability, StoreError};
+use crate::{Advised, CacheAdvice, NfsAddresses, Result, Stability, StoreError};
 use dafs_mem::VolatileSlice;
 use std::fmt;
 use std::net::SocketAddr;
@@ -141,6 +141,22 @@ pub trait Node: Send + Sync {
         _stability: Stability,
     ) -> Result<Written> {
         Err(StoreError::NotSupported)
+    }
+
+    /// Gives advice about the future use of a range of a component (0 bytes: to its end), as
+    /// [`WholeFile::advise`](crate::WholeFile::advise) does. Clients share a component, so a pattern
+    /// is ignored.
+    ///
+    /// # Errors
+    /// The node's.
+    fn advise(
+        &self,
+        _component: &ComponentId,
+        _offset: u64,
+        _len: u64,
+        _advice: CacheAdvice,
+    ) -> Result<Advised> {
+        Ok(Advised::Ignored)
     }
 
     /// Makes the whole component stable, and returns the write verifier.

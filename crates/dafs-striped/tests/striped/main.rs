@@ -1,6 +1,7 @@
 //! The striped store, with stripes and with copies.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod advice;
 mod away;
 mod behaviour;
 mod common;

@@ -68,8 +68,20 @@ pub fn stability_and_waiting_do_not_change_content(w: &World) {
     }
     created.file.commit(0, 0).unwrap();
     created.file.commit(1, 2).unwrap();
-    for advice in [CacheAdvice::WillNeed, CacheAdvice::Sequential, CacheAdvice::Normal] {
-        created.file.advise(0, 0, advice).unwrap();
+    for advice in [
+        CacheAdvice::WillNeed,
+        CacheAdvice::Sequential,
+        CacheAdvice::Random,
+        CacheAdvice::Normal,
+        CacheAdvice::Keep,
+        CacheAdvice::LeaveFirst,
+        CacheAdvice::DontNeed,
+    ] {
+        for (offset, len) in [(0, 0), (1, 2), (4, 1 << 40), (1 << 40, 5)] {
+            created.file.advise(offset, len, advice).unwrap();
+        }
+        let advised = created.file.advise(u64::MAX, 1, advice);
+        assert_eq!(advised, Err(StoreError::Invalid), "{advice:?}");
     }
     let mut bytes = [0; 8];
     match created.file.read_at(&[VolatileSlice::from_mut(&mut bytes)], 0, Wait::Never) {

@@ -280,6 +280,16 @@ pub trait FileLayer: Send + Sync + 'static {
     fn attr(&self, below: Attr) -> Attr {
         below
     }
+
+    /// Gives advice to the file below.
+    fn advise(
+        &self,
+        below: &dyn OpenFile,
+        (offset, len): (u64, u64),
+        advice: CacheAdvice,
+    ) -> Result<Advised> {
+        below.advise(offset, len, advice)
+    }
 }
 
 /// An open file with a layer.
@@ -349,8 +359,8 @@ impl<L: FileLayer> OpenFile for LayeredFile<L> {
 }
 
 impl<L: FileLayer> WholeFile for LayeredFile<L> {
-    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
-        self.below.advise(offset, len, advice)
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
+        self.layer.advise(&*self.below, (offset, len), advice)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {

@@ -67,6 +67,42 @@ impl Encode for StateUse<'_> {
     }
 }
 
+/// Advice about the future use of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RangeAdvice {
+    /// Read it ahead.
+    WillNeed,
+    /// Keep it like other data.
+    Keep,
+    /// Drop it before other data.
+    LeaveFirst,
+    /// Drop it now.
+    DontNeed,
+}
+
+impl<'a> Decode<'a> for RangeAdvice {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(match d.u32()? {
+            1 => Self::WillNeed,
+            2 => Self::Keep,
+            3 => Self::LeaveFirst,
+            4 => Self::DontNeed,
+            value => return Err(XdrError::UnknownValue { what: "advice", value }),
+        })
+    }
+}
+
+impl Encode for RangeAdvice {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.u32(match self {
+            Self::WillNeed => 1,
+            Self::Keep => 2,
+            Self::LeaveFirst => 3,
+            Self::DontNeed => 4,
+        });
+    }
+}
+
 /// A call. The metadata server sends those up to `Counters`, the data server the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "offsets, sizes and lengths in bytes")]
@@ -90,6 +126,9 @@ pub enum Call<'a> {
     /// Asks for the components that clients have requested since the last such call but that do not
     /// exist there. The answer is a list of their names.
     MissingComponents,
+    /// Gives advice about a range of a component; a length of 0 reaches to its end. Done means that
+    /// the data server follows it.
+    Advise { component: [u8; 16], offset: u64, len: u64, advice: RangeAdvice },
     /// Asks for the counters of clients' use.
     Counters,
     /// Asks whether a client may use a component.
@@ -129,6 +168,12 @@ impl<'a> Decode<'a> for Call<'a> {
             },
             13 => Self::MissingComponents,
             14 => Self::Counters,
+            15 => Self::Advise {
+                component: *d.fixed()?,
+                offset: d.u64()?,
+                len: d.u64()?,
+                advice: d.value()?,
+            },
             value => return Err(XdrError::UnknownValue { what: "a call", value }),
         })
     }
@@ -163,6 +208,12 @@ impl Encode for Call<'_> {
             Self::RevokeAuthorisation { component } => named(8, component),
             Self::MissingComponents => e.u32(13),
             Self::Counters => e.u32(14),
+            Self::Advise { component, offset, len, advice } => {
+                named(15, component);
+                e.u64(*offset);
+                e.u64(*len);
+                e.value(advice);
+            }
             Self::CheckState(wanted) => {
                 e.u32(9);
                 e.value(wanted);
@@ -345,6 +396,10 @@ mod tests {
             Call::RevokeAuthorisation { component },
             Call::MissingComponents,
             Call::Counters,
+            Call::Advise { component, offset: 6, len: 7, advice: RangeAdvice::WillNeed },
+            Call::Advise { component, offset: 6, len: 7, advice: RangeAdvice::Keep },
+            Call::Advise { component, offset: 6, len: 7, advice: RangeAdvice::LeaveFirst },
+            Call::Advise { component, offset: 6, len: 0, advice: RangeAdvice::DontNeed },
             Call::CheckState(wanted),
             Call::FileSize { component },
             Call::ReadFile { component, offset: 4, len: DATA_BYTES_MAX as u32 },

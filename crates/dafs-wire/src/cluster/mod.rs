@@ -12,7 +12,7 @@ mod hello;
 mod message;
 
 pub use hello::{Challenge, Hello, Join, Joined, Membership, Refusal, VERSION};
-pub use message::{Answer, Call, Frame, StateUse};
+pub use message::{Answer, Call, Frame, RangeAdvice, StateUse};
 
 /// The most bytes of file data in one message.
 pub const DATA_BYTES_MAX: usize = 1 << 20;

@@ -5,6 +5,7 @@
 
 use super::codec::{Field, Scope, Writer, layout, mask_field, opaque_bytes, word_enum};
 use super::error::{DecodeError, EncodeError};
+use super::hint::HintWord;
 use super::limits::UNLIMITED;
 use bitflags::bitflags;
 use std::fmt;
@@ -119,7 +120,7 @@ layout! {
         /// Length in bytes.
         byte_count: u32 = 8,
         /// Advice on caching (DAFS 13.4).
-        cache_hint: u32 = 12,
+        cache_hint: HintWord = 12,
     }
 
     /// The change of a directory by an operation (DAFS 5.4).

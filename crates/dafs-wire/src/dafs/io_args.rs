@@ -6,6 +6,7 @@
 use super::checksum::Checksum;
 use super::codec::{Field, Scope, WordBool, Writer, layout, word_enum};
 use super::error::{DecodeError, EncodeError};
+use super::hint::HintWord;
 use super::ids::{DirectBuffer, FileHandle, Stability, StateId, Verifier};
 use super::limits::{APPEND_INLINE_DATA_AT, HEADER_BYTES, WRITE_INLINE_DATA_AT};
 use super::order::ByteOrder;
@@ -23,7 +24,7 @@ layout! {
         /// Most bytes to read.
         byte_count: u32 = 80,
         /// Advice on caching (DAFS 13.4).
-        cache_hint: u32 = 84,
+        cache_hint: HintWord = 84,
     }
 
     /// Arguments of READ_DIRECT.
@@ -37,7 +38,7 @@ layout! {
         /// Most bytes to read.
         byte_count: u32 = 80,
         /// Advice on caching (DAFS 13.4).
-        cache_hint: u32 = 84,
+        cache_hint: HintWord = 84,
         /// Client memory that the server fills, in order.
         buffers: Seq<'a, DirectBuffer> = 88,
     }
@@ -114,7 +115,7 @@ pub struct WriteInline<'a> {
     /// directly.
     pub padded_to: Option<u32>,
     /// Advice on caching (DAFS 13.4).
-    pub cache_hint: u32,
+    pub cache_hint: HintWord,
     /// The data.
     pub data: &'a [u8],
 }
@@ -133,7 +134,7 @@ impl<'a> WriteInline<'a> {
             offset: scope.u64(72)?,
             stable: Field::read(scope, 84)?,
             padded_to,
-            cache_hint: scope.u32(92)?,
+            cache_hint: Field::read(scope, 92)?,
             data: inline_data(scope, WRITE_INLINE_DATA_AT, padded_to, scope.u32(80)?)?,
         })
     }
@@ -152,7 +153,7 @@ impl<'a> WriteInline<'a> {
         writer.put_count(at + 80, data_bytes)?;
         self.stable.write(writer, at + 84)?;
         WordBool::from(self.padded_to.is_some()).write(writer, at + 88)?;
-        writer.put_u32(at + 92, self.cache_hint)?;
+        self.cache_hint.write(writer, at + 92)?;
         pad(writer, WRITE_INLINE_DATA_AT, self.padded_to)
     }
 }
@@ -171,7 +172,7 @@ layout! {
         /// The data that must be stable before the reply.
         stable: Stability = 84,
         /// Advice on caching (DAFS 13.4).
-        cache_hint: u32 = 88,
+        cache_hint: HintWord = 88,
         /// Checksum of the data, when checksums are on (DAFS O20).
         direct_checksum: Checksum = 92,
         /// Client memory that holds the data, in order.
@@ -201,7 +202,7 @@ pub struct AppendInline<'a> {
     /// As in [`WriteInline::padded_to`].
     pub padded_to: Option<u32>,
     /// Advice on caching (DAFS 13.4).
-    pub cache_hint: u32,
+    pub cache_hint: HintWord,
     /// The data.
     pub data: &'a [u8],
 }
@@ -219,7 +220,7 @@ impl<'a> AppendInline<'a> {
             state_id: Field::read(scope, 64)?,
             stable: Field::read(scope, 72)?,
             padded_to,
-            cache_hint: scope.u32(84)?,
+            cache_hint: Field::read(scope, 84)?,
             data: inline_data(scope, APPEND_INLINE_DATA_AT, padded_to, scope.u32(76)?)?,
         })
     }
@@ -237,7 +238,7 @@ impl<'a> AppendInline<'a> {
         self.stable.write(writer, at + 72)?;
         writer.put_count(at + 76, data_bytes)?;
         WordBool::from(self.padded_to.is_some()).write(writer, at + 80)?;
-        writer.put_u32(at + 84, self.cache_hint)?;
+        self.cache_hint.write(writer, at + 84)?;
         pad(writer, APPEND_INLINE_DATA_AT, self.padded_to)
     }
 }
@@ -254,7 +255,7 @@ layout! {
         /// Bytes to append.
         byte_count: u32 = 76,
         /// Advice on caching (DAFS 13.4).
-        cache_hint: u32 = 80,
+        cache_hint: HintWord = 80,
         /// Checksum of the data, when checksums are on (DAFS O20).
         direct_checksum: Checksum = 84,
         /// Client memory that holds the data.
@@ -343,8 +344,8 @@ layout! {
         count: u32 = 72,
         /// The expected pattern.
         access_pattern: AccessPattern = 76,
-        /// The hint word: bit 0 prefetch, bits 1-3 read weight, bits 4-6 write weight.
-        cache_hint: u32 = 80,
+        /// The prediction for these bytes.
+        cache_hint: HintWord = 80,
     }
 }
 

@@ -140,7 +140,7 @@ fn inline_data_that_is_not_there_or_too_much() {
         offset: 0,
         stable: Stability::Unstable,
         padded_to: None,
-        cache_hint: 0,
+        cache_hint: HintWord::NONE,
         data: b"12345678",
     };
     let header = RequestHeader::default();

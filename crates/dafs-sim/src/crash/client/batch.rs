@@ -14,8 +14,8 @@ use dafs_client::core::{BatchCall, BatchHints, Piece, Refused, ReplyMessage};
 use dafs_dat::Instant;
 use dafs_mem::Site;
 use dafs_wire::dafs::{
-    BatchSubmit, Checksum, DirectBuffer, FileChunk, ReadWrite, ReadWriteRequest, Reply, Request,
-    Seq, StateId, Status, Verifier, checksum,
+    BatchSubmit, Checksum, DirectBuffer, FileChunk, HintWord, ReadWrite, ReadWriteRequest, Reply,
+    Request, Seq, StateId, Status, Verifier, checksum,
 };
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(super) struct Part {
 impl Part {
     fn chunk(&self) -> FileChunk {
         let byte_count = SLOT_BYTES as u32;
-        FileChunk { offset: Slots::offset(self.slot), byte_count, cache_hint: 0 }
+        FileChunk { offset: Slots::offset(self.slot), byte_count, cache_hint: HintWord::NONE }
     }
 
     /// Fills memory with the data to write, or with bytes that no write contains.

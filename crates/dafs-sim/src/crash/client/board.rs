@@ -18,8 +18,8 @@ use dafs_client::core::{BackEvent, Done, Failure, ReadCall, Refused, ReplyMessag
 use dafs_dat::Instant;
 use dafs_mem::Site;
 use dafs_wire::dafs::{
-    Close, DelegReturn, Delegation, DeleteDisposition, FileHandle, Open, OpenClaim, Path, Reply,
-    Request, ShareAccess, ShareDeny, ShareKey, Stability, StateId, Status,
+    Close, DelegReturn, Delegation, DeleteDisposition, FileHandle, HintWord, Open, OpenClaim, Path,
+    Reply, Request, ShareAccess, ShareDeny, ShareKey, Stability, StateId, Status,
 };
 
 /// Most steps before a client closes the file.
@@ -196,7 +196,7 @@ impl Client {
             BoardAsk::Read { .. } => {
                 let into = self.piece(piece?, VAULT_BYTES)?;
                 into.view().fill(0xdb);
-                let call = ReadCall { handle, state_id, offset: 0, into };
+                let call = ReadCall { handle, state_id, offset: 0, into, hint: HintWord::NONE };
                 let session = self.session.as_mut()?;
                 Some(session.submit_read(&mut self.adapter, now, tag, call, None))
             }
@@ -204,7 +204,15 @@ impl Client {
                 let from = self.piece(piece?, VAULT_BYTES)?;
                 from.view().copy_from(&Log::record(write, VAULT_BYTES), Site::Inspect);
                 let stability = Stability::FileSync;
-                let call = WriteCall { handle, state_id, offset: 0, stability, from, delegation };
+                let call = WriteCall {
+                    handle,
+                    state_id,
+                    offset: 0,
+                    stability,
+                    from,
+                    delegation,
+                    hint: HintWord::NONE,
+                };
                 let session = self.session.as_mut()?;
                 Some(session.submit_write(&mut self.adapter, now, tag, call, None))
             }

@@ -13,7 +13,7 @@ use dafs_dat::Instant;
 use dafs_mem::Site;
 use dafs_wire::dafs::{
     AppendDirect, AppendInline, Attributes, ChainFlags, Checksum, Close, Commit, Create,
-    CreateMode, DeleteDisposition, FileHandle, Link, Lookup, NewObject, ObjectType, Open,
+    CreateMode, DeleteDisposition, FileHandle, HintWord, Link, Lookup, NewObject, ObjectType, Open,
     OpenClaim, Path, Remove, RemoveMode, Rename, Request, SetAttrInline, ShareAccess, ShareDeny,
     ShareKey, Stability, StateId, Verifier, checksum,
 };
@@ -234,7 +234,15 @@ impl Client {
                 from.view().copy_from(&write.bytes(offset, SLOT_BYTES), Site::Inspect);
                 let (handle, state_id) = (self.handles.data?, StateId::ZERO);
                 let (stability, delegation) = (*stability, None);
-                let call = WriteCall { handle, state_id, offset, stability, from, delegation };
+                let call = WriteCall {
+                    handle,
+                    state_id,
+                    offset,
+                    stability,
+                    from,
+                    delegation,
+                    hint: HintWord::NONE,
+                };
                 let session = self.session.as_mut()?;
                 Some(session.submit_write(&mut self.adapter, now, tag, call, None))
             }
@@ -242,7 +250,13 @@ impl Client {
                 let into = self.piece(piece?, SLOT_BYTES)?;
                 into.view().fill(0xdb);
                 let (handle, state_id) = (self.handles.data?, StateId::ZERO);
-                let call = ReadCall { handle, state_id, offset: Slots::offset(*slot), into };
+                let call = ReadCall {
+                    handle,
+                    state_id,
+                    offset: Slots::offset(*slot),
+                    into,
+                    hint: HintWord::NONE,
+                };
                 let session = self.session.as_mut()?;
                 Some(session.submit_read(&mut self.adapter, now, tag, call, None))
             }
@@ -267,7 +281,7 @@ impl Client {
                         state_id,
                         stable,
                         padded_to: None,
-                        cache_hint: 0,
+                        cache_hint: HintWord::NONE,
                         data: &data,
                     });
                     return self.call(now, tag, &request);
@@ -282,7 +296,7 @@ impl Client {
                     state_id,
                     stable,
                     byte_count: *len as u32,
-                    cache_hint: 0,
+                    cache_hint: HintWord::NONE,
                     direct_checksum,
                     buffer: from.direct_buffer(),
                 });

@@ -10,8 +10,9 @@ use dafs_client::core::{Done, ReadCall, Refused, ReplyMessage, WriteCall};
 use dafs_dat::Instant;
 use dafs_mem::Site;
 use dafs_wire::dafs::{
-    Close, DeleteDisposition, FileHandle, Lock, LockOptions, LockT, LockType, LockU, Open,
-    OpenClaim, Path, Reply, Request, ShareAccess, ShareDeny, ShareKey, Stability, StateId, Status,
+    Close, DeleteDisposition, FileHandle, HintWord, Lock, LockOptions, LockT, LockType, LockU,
+    Open, OpenClaim, Path, Reply, Request, ShareAccess, ShareDeny, ShareKey, Stability, StateId,
+    Status,
 };
 
 /// Steps after which a visit ends.
@@ -116,7 +117,7 @@ impl Client {
                 let into = self.piece(piece?, VAULT_BYTES)?;
                 into.view().fill(0xdb);
                 let state_id = if ask == Ask::Peek { StateId::ZERO } else { state_id };
-                let call = ReadCall { handle: fh, state_id, offset: 0, into };
+                let call = ReadCall { handle: fh, state_id, offset: 0, into, hint: HintWord::NONE };
                 let session = self.session.as_mut()?;
                 return Some(session.submit_read(&mut self.adapter, now, tag, call, None));
             }
@@ -125,7 +126,15 @@ impl Client {
                 from.view().copy_from(&Log::record(write, VAULT_BYTES), Site::Inspect);
                 let stability = Stability::FileSync;
                 let (handle, offset, delegation) = (fh, 0, None);
-                let call = WriteCall { handle, state_id, offset, stability, from, delegation };
+                let call = WriteCall {
+                    handle,
+                    state_id,
+                    offset,
+                    stability,
+                    from,
+                    delegation,
+                    hint: HintWord::NONE,
+                };
                 let session = self.session.as_mut()?;
                 return Some(session.submit_write(&mut self.adapter, now, tag, call, None));
             }

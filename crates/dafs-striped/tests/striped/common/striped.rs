@@ -249,6 +249,9 @@ impl Node for Faulty {
     fn read(&self, id: &ComponentId, views: &[VolatileSlice<'_>], offset: u64) -> Result<usize> {
         self.up()?.read(id, views, offset)
     }
+    fn advise(&self, id: &ComponentId, at: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
+        self.up()?.advise(id, at, len, advice)
+    }
     fn write(
         &self,
         id: &ComponentId,

@@ -122,7 +122,7 @@ fn read_inline() {
                 state_id: StateId(*b"state-id"),
                 offset: 1 << 33,
                 byte_count: 4096,
-                cache_hint: 8,
+                cache_hint: HintWord::from_bits(8),
             }),
         );
         let mut layout = Layout::reply(order, 0, 48 + 5);
@@ -149,7 +149,7 @@ fn read_direct() {
                 state_id: StateId::ZERO,
                 offset: 7,
                 byte_count: 65536,
-                cache_hint: 0,
+                cache_hint: HintWord::from_bits(0),
                 buffers: Seq::new(&[BUFFER]),
             }),
         );
@@ -174,7 +174,7 @@ fn write_inline_padded_and_not() {
             offset: 0x0102_0304_0506_0708,
             stable: Stability::FileSync,
             padded_to: None,
-            cache_hint: 9,
+            cache_hint: HintWord::from_bits(9),
             data: b"twelve bytes",
         };
         let put = |layout: &mut Layout| {
@@ -221,7 +221,7 @@ fn write_and_append_direct() {
                 offset: 3,
                 byte_count: 65536,
                 stable: Stability::DataSync,
-                cache_hint: 4,
+                cache_hint: HintWord::from_bits(4),
                 direct_checksum: Checksum([9, 8, 7, 6]),
                 buffers: Seq::new(&[BUFFER]),
             }),
@@ -236,7 +236,7 @@ fn write_and_append_direct() {
                 state_id: StateId::ZERO,
                 stable: Stability::DataSync,
                 byte_count: 65536,
-                cache_hint: 4,
+                cache_hint: HintWord::from_bits(4),
                 direct_checksum: Checksum([9, 8, 7, 6]),
                 buffer: BUFFER,
             }),
@@ -383,7 +383,8 @@ fn batch_submit() {
         layout.u32(148, 104).u32(152, 128).raw(156, &[4, 3, 2, 1]);
         layout.u32(160, 1).u64(168, 1 << 20).u32(176, 65536).u32(180, 8);
         layout.u32(184, 1).buffer(192, BUFFER);
-        let chunks = [FileChunk { offset: 1 << 20, byte_count: 65536, cache_hint: 8 }];
+        let chunks =
+            [FileChunk { offset: 1 << 20, byte_count: 65536, cache_hint: HintWord::from_bits(8) }];
         let requests = [ReadWriteRequest {
             fh: FILE,
             request_id: 77,

@@ -168,6 +168,12 @@ impl Make for FailoverLocations<'static> {
     }
 }
 
+impl Make for HintWord {
+    fn make(source: &mut Source<'_>) -> Self {
+        Self::from_bits(source.make())
+    }
+}
+
 /// Generates a struct field by field.
 macro_rules! make_struct {
     ($($type:ident $(<$life:lifetime>)? { $($field:ident),* })*) => { $(
