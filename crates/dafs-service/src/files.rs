@@ -166,7 +166,7 @@ impl Service {
         Ok(FsLimits { stat, read_only: export.options().read_only || stat.read_only })
     }
 
-    /// Returns a file for commit or advice: any open of it, else a new one with the rights that the
+    /// Returns a file for commit: any open of it, else a new one with the rights that the
     /// caller has.
     ///
     /// # Errors

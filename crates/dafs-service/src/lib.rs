@@ -20,6 +20,7 @@ pub mod durable;
 pub mod limits;
 
 mod admit;
+mod advice;
 mod append;
 mod client;
 mod data_server;
@@ -56,6 +57,7 @@ mod turns;
 mod undo;
 mod write_verifier;
 
+pub use advice::{AdvisedFile, advice_by_likelihood};
 pub use client::{
     Client, ClientAddress, ClientInfo, ClientKey, ClientKind, ClientStatus, Clients, ExchangeId,
     Exchanged, Holding, Identity, Protection, Registered,

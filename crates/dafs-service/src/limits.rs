@@ -5,6 +5,9 @@
 
 use std::time::Duration;
 
+/// The most opens of a client's file that a pattern of use without a state-id is for.
+pub(crate) const ADVISED_OPENS_MAX: usize = 16;
+
 /// Known clients that have used their key. An unknown client cannot hold state.
 pub const CLIENT_COUNT_MAX: usize = 61_440;
 

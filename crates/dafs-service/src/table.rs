@@ -22,12 +22,13 @@ use crate::handle::Handle;
 use crate::hosts::Shared;
 use crate::index::{Held, Index};
 use crate::layout::{DirectWriters, Fencing, LayoutState, Returned};
+use crate::limits::ADVISED_OPENS_MAX;
 use crate::lock::{LockBook, LockHolder, LockLog, LockState, Waiter};
 use crate::open::OpenState;
 use crate::state::{StateId, StateRef};
 use crate::{Result, ServiceConfig};
 use dafs_mem::Shrinking as _;
-use dafs_store::{FileId, LayoutForm, OpenFile, Store};
+use dafs_store::{FileId, LayoutForm, OpenFile, OpenMode, Store};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -518,6 +519,20 @@ impl StateTable {
             layouts.chain(opens).chain(file.delegations.iter().cloned().map(Held::Delegation))
         });
         held.collect()
+    }
+
+    /// Some files that a client has open under this handle. The first can be read, if any can.
+    pub(crate) fn advised(&self, key: &Handle, client: &Arc<Client>) -> Vec<Arc<dyn OpenFile>> {
+        let Some(file) = self.files.get(key) else { return Vec::new() };
+        let own = || file.opens.iter().filter(|open| Arc::ptr_eq(&open.client, client));
+        let mut files: Vec<_> =
+            own().filter_map(|open| open.any_file()).take(ADVISED_OPENS_MAX).collect();
+        let read = OpenMode { read: true, write: false };
+        if let Some(readable) = own().find_map(|open| open.file_for(read)) {
+            files.retain(|file| !Arc::ptr_eq(file, &readable));
+            files.insert(0, readable);
+        }
+        files
     }
 
     /// Any open file of this handle, for attributes of a file without a name.

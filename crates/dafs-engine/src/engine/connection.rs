@@ -7,6 +7,7 @@
 
 use super::back::Back;
 use super::chain::Chains;
+use super::hints::Hints;
 use super::shares::Weighed;
 use super::work::PendingId;
 use crate::auth::Admission;
@@ -82,6 +83,8 @@ pub(super) struct Connection {
     pub(super) ended: bool,
     /// Additional state of a bound back-control channel.
     pub(super) back: Option<Box<Back>>,
+    /// Hints that ride on its requests, by the lane of their stores.
+    pub(super) hints: Vec<(u64, Arc<Hints>)>,
     /// The work for batches, once there has been one.
     pub(super) batch: Option<Box<Queue>>,
     /// Authentication attempts so far. The flag is true while one is checked.
@@ -348,6 +351,7 @@ impl Connection {
             session: None,
             ended: false,
             back: None,
+            hints: Vec::new(),
             batch: None,
             proofs: 0,
             proving: false,

@@ -18,8 +18,8 @@ use dafs_service::{
     DataRole, Export, ForeignUse, Handle, ServiceError, StateRef, Ticket, TransportSecurity, Usage,
 };
 use dafs_store::{
-    Attr, Cred, DataFile, DataUse, FileId, OpenFile, OpenMode, PartOfFile, Result, StoreError,
-    Wait, fill,
+    Advised, Attr, CacheAdvice, Cred, DataFile, DataUse, FileId, OpenFile, OpenMode, PartOfFile,
+    Result, StoreError, Wait, fill,
 };
 use dafs_wire::dafs::{
     self, AuthRequest, FileHandle, Reply, Request, Stability, Status, WriteDirect, WriteInline,
@@ -228,4 +228,8 @@ impl OpenFile for AuthorisedFile {
     }
 }
 
-impl PartOfFile for AuthorisedFile {}
+impl PartOfFile for AuthorisedFile {
+    fn advise_part(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<Advised> {
+        self.file.advise(offset, len, advice)
+    }
+}

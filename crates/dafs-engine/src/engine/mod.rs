@@ -26,6 +26,7 @@ mod drain;
 mod durable;
 pub(crate) mod flows;
 mod gss;
+pub(crate) mod hints;
 pub(crate) mod memory;
 mod registry;
 mod reply;

@@ -166,14 +166,14 @@ impl Context<'_> {
             (Work::Append(transfer), JobResult::Offset(result)) => {
                 append::append_done(self, &call, *transfer, result)
             }
-            (Work::Write { stable, verifier, done }, JobResult::Count(result)) => {
-                write::write_done(self, &call, (stable, verifier), done, result)
+            (Work::Write { stable, verifier, done, ride }, JobResult::Count(result)) => {
+                write::write_done(self, &call, (stable, verifier, done), ride, result)
             }
-            (Work::ReadInline { slot, done }, JobResult::Read(result)) => {
-                read::read_inline_done(self, &call, slot, done, result)
+            (Work::ReadInline { slot, done, ride }, JobResult::Read(result)) => {
+                read::read_inline_done(self, &call, (slot, done), ride, result)
             }
-            (Work::ReadMapped { done, sum }, JobResult::Read(result)) => {
-                read::read_mapped_done(self, &call, done, sum, result)
+            (Work::ReadMapped { done, sum, ride }, JobResult::Read(result)) => {
+                read::read_mapped_done(self, &call, (done, sum), ride, result)
             }
             (work, _) => {
                 // The job panicked, and its resources are released.

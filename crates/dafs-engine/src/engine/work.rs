@@ -11,6 +11,7 @@
 use super::Link;
 use super::back::Mail;
 use super::flows::{Flow, Need};
+use super::hints::Ride;
 use super::memory::ReplySlot;
 use super::request::{Call, Context, Done};
 use crate::auth::{Admission, NotProven};
@@ -164,11 +165,15 @@ pub(crate) enum Work {
     /// A commit.
     Commit,
     /// A write of data that came inline or lies in the client's mapped memory.
-    Write { stable: Stability, verifier: Verifier, done: usize },
+    Write { stable: Stability, verifier: Verifier, done: usize, ride: Option<Box<Ride>> },
     /// A read into a reply.
-    ReadInline { slot: ReplySlot, done: usize },
+    ReadInline { slot: ReplySlot, done: usize, ride: Option<Box<Ride>> },
     /// A read into the client's mapped memory.
-    ReadMapped { done: usize, sum: Box<dyn FnOnce(usize) -> Checksum + Send> },
+    ReadMapped {
+        done: usize,
+        sum: Box<dyn FnOnce(usize) -> Checksum + Send>,
+        ride: Option<Box<Ride>>,
+    },
     /// A read that passes through staging.
     Read(Box<ReadTransfer>),
     /// A write that passes through staging.

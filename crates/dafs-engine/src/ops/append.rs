@@ -11,6 +11,7 @@ use super::read::{checksum_of, scan, views};
 use crate::engine::allowed::PoolAuthorisation;
 use crate::engine::convert;
 use crate::engine::flows::{Flow, Need};
+use crate::engine::hints::Ride;
 use crate::engine::request::{Call, Context, Done, Keep};
 use crate::engine::staging::Staging;
 use crate::engine::transfers::{Chunks, Transfers, release, remote};
@@ -23,7 +24,7 @@ use dafs_service::durable::{Change, digest};
 use dafs_store::{AppendWitness, OpenFile, Stability, StoreError};
 use dafs_wire::dafs::{
     self, AppendDirect, AppendInline, AppendReply, Checksum, DirectBuffer, FileHandle, Fletcher32,
-    Reply, Status, Verifier,
+    HintWord, Reply, Status, Verifier,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -55,8 +56,7 @@ type Witness = Option<Arc<dyn AppendWitness>>;
 
 /// An append whose data is being fetched, or written.
 pub(crate) struct AppendTransfer {
-    handle: Handle,
-    committed: dafs::Stability,
+    about: About,
     /// Read before any byte is written.
     verifier: Verifier,
     /// The data to fetch. `None` when it came inline or lies in mapped memory.
@@ -66,6 +66,27 @@ pub(crate) struct AppendTransfer {
     /// The append itself, while its intent waits for earlier changes.
     logged: Option<Append>,
     has_job: bool,
+}
+
+/// The properties of an append that its reply needs.
+struct About {
+    handle: Handle,
+    committed: dafs::Stability,
+    bytes: usize,
+    /// Its hint. The offset is not known yet.
+    ride: Option<Box<Ride>>,
+}
+
+impl About {
+    fn new(
+        handle: Handle,
+        target: &Target,
+        (committed, word): (dafs::Stability, HintWord),
+        bytes: usize,
+    ) -> Self {
+        let ride = Ride::of(word, &handle, &target.file, 0);
+        Self { handle, committed, bytes, ride }
+    }
 }
 
 /// Appends on the pool.
@@ -111,7 +132,7 @@ impl AppendTransfer {
     /// Returns the chunks that it needs before its data is fetched.
     pub(crate) fn need(&self) -> Need {
         let chunks = self.fetch.as_ref().map_or(0, |fetch| pieces(fetch.wanted).count());
-        Need { chunks, flow: Flow::In(self.handle.fs) }
+        Need { chunks, flow: Flow::In(self.about.handle.fs) }
     }
 
     pub(crate) fn abandon(self, staging: &mut Staging) {
@@ -201,19 +222,20 @@ pub(crate) fn append_inline(cx: &mut Context<'_>, call: &Call, args: &AppendInli
     }
     let target = target(cx, call, &args.fh, args.state_id, (args.stable, args.data.len()))?;
     let data = cx.message_part(call, args.data, 0);
-    append_now(cx, call, (handle, args.stable), move |by| target.append(&[data.view()], by));
+    let about = About::new(handle, &target, (args.stable, args.cache_hint), args.data.len());
+    append_now(cx, call, about, move |by| target.append(&[data.view()], by));
     Ok(())
 }
 
 pub(crate) fn append_direct(cx: &mut Context<'_>, call: &Call, args: &AppendDirect) -> Done {
     let (handle, wanted) = (convert::handle(&args.fh), args.byte_count as usize);
     let target = target(cx, call, &args.fh, args.state_id, (args.stable, wanted))?;
-    let file = (handle, args.stable);
+    let about = About::new(handle, &target, (args.stable, args.cache_hint), wanted);
     if args.buffer.byte_count < args.byte_count {
         return Err(Status::Inval);
     }
     if wanted == 0 {
-        append_now(cx, call, file, move |by| target.append(&[], by));
+        append_now(cx, call, about, move |by| target.append(&[], by));
         return Ok(());
     }
     let buffer = DirectBuffer { byte_count: args.byte_count, ..args.buffer };
@@ -226,14 +248,14 @@ pub(crate) fn append_direct(cx: &mut Context<'_>, call: &Call, args: &AppendDire
         }
         let sum = if by.logs_changes() { digest_of(&data, wanted) } else { 0 };
         drop(data);
-        let id = defer(cx, call, file, None);
+        let id = defer(cx, call, about, None);
         let append = move |by: Witness| target.append(&views(&windows, wanted), by);
         log_and_append(cx, id, (wanted, sum), Box::new(append));
         return Ok(());
     }
     let calm = by.is_calm();
     let fetch = Fetch { target, buffer, wanted, missing: 0, failed: false, check };
-    let id = defer(cx, call, file, Some(fetch));
+    let id = defer(cx, call, about, Some(fetch));
     if calm {
         resume(cx, id);
     } else {
@@ -267,10 +289,10 @@ fn target(
 fn append_now(
     cx: &mut Context<'_>,
     call: &Call,
-    file: (Handle, dafs::Stability),
+    about: About,
     append: impl FnOnce(Witness) -> JobResult + Send + 'static,
 ) {
-    let id = defer(cx, call, file, None);
+    let id = defer(cx, call, about, None);
     submit(cx, id, call, append);
 }
 
@@ -282,19 +304,14 @@ fn submit(
 ) {
     let witness = cx.witness(call);
     let Some((Work::Append(transfer), _)) = cx.work(id) else { return };
-    let handle = transfer.handle;
+    let handle = transfer.about.handle;
     cx.submit(id, &handle, move || append(witness));
 }
 
-fn defer(
-    cx: &mut Context<'_>,
-    call: &Call,
-    (handle, committed): (Handle, dafs::Stability),
-    fetch: Option<Fetch>,
-) -> PendingId {
+fn defer(cx: &mut Context<'_>, call: &Call, about: About, fetch: Option<Fetch>) -> PendingId {
     let (chunks, logged, has_job) = (Chunks::new(), None, fetch.is_none());
     let verifier = cx.transfers().write_verifier();
-    let transfer = AppendTransfer { handle, committed, verifier, fetch, chunks, logged, has_job };
+    let transfer = AppendTransfer { about, verifier, fetch, chunks, logged, has_job };
     cx.defer(call, Work::Append(Box::new(transfer)))
 }
 
@@ -311,7 +328,7 @@ fn log_and_append(
         return cx.abandon(id);
     }
     transfer.has_job = true;
-    let file = transfer.handle;
+    let file = transfer.about.handle;
     let change = Change::Append { file: &file, len: len as u64, digest };
     match cx.log_fetched_intent(id, &change) {
         Ok(true) => {
@@ -368,16 +385,18 @@ pub(crate) fn append_done(
     result: Result<u64, Unwritten>,
 ) -> Done {
     let mut by = cx.transfers();
-    let AppendTransfer { committed, verifier, chunks, .. } = transfer;
+    let AppendTransfer { about, verifier, chunks, .. } = transfer;
     chunks.into_iter().for_each(|chunk| by.give_back(chunk));
     let offset = result.map_err(|why| match why {
         Unwritten::Refused(status) => status,
         Unwritten::Store(error) => by.sync_failed(error),
     })?;
-    let reply = AppendReply { offset, verifier, committed };
+    let reply = AppendReply { offset, verifier, committed: about.committed };
     let reply = match call.procedure {
         Some(dafs::Procedure::AppendInline) => Reply::AppendInline(reply),
         _ => Reply::AppendDirect(reply),
     };
-    cx.reply(call, &reply)
+    let sent = cx.reply(call, &reply);
+    cx.follow(about.ride.map(|ride| ride.at(offset)), about.bytes);
+    sent
 }

@@ -3,24 +3,20 @@
 use super::delegation;
 use super::name::{change_info, fail_walked};
 use crate::engine::convert;
+use crate::engine::hints::advice_of;
 use crate::engine::request::{Call, Context, Done};
 use crate::engine::work::{JobResult, Work};
 use dafs_service::durable::Change;
 use dafs_service::{
-    Caller, Handle, OpenHow, OpenRequest, OpenTarget, Opened, Service, Share, ShareKey, Touch,
+    Caller, Handle, OpenHow, OpenRequest, OpenTarget, Opened, Service, Share, ShareKey, StateRef,
+    Touch,
 };
-use dafs_store::{CacheAdvice, CreateHow, OpenMode, SeekWhat, SetAttr, StoreError};
+use dafs_store::{Advised, CacheAdvice, CreateHow, OpenMode, SeekWhat, SetAttr, StoreError};
 use dafs_wire::dafs::{
     self, AccessPattern, CacheHint, Close, Commit, CommitReply, CreateMode, DeleteDisposition,
-    FileHandle, Open, OpenClaim, OpenDowngrade, OpenReply, OpenResultFlags, Path, Reply,
+    FileHandle, HintWord, Open, OpenClaim, OpenDowngrade, OpenReply, OpenResultFlags, Path, Reply,
     ShareAccess, ShareDeny, Status, XSeek, XSeekReply,
 };
-
-/// Bit 0 of a cache hint: prefetch (DAFS 13.4).
-const HINT_PREFETCH: u32 = 0x01;
-
-/// Below this weight an access counts as unlikely.
-const HINT_LIKELY_MIN: u32 = 4;
 
 /// A target that outlives the message of a request.
 enum Place {
@@ -305,14 +301,28 @@ pub(crate) fn seek(cx: &mut Context<'_>, call: &Call, args: &XSeek) -> Done {
     )
 }
 
-/// Passes hints on. Advice takes no time: the kernel reads ahead afterwards.
+/// Passes hints on, on the pool, because the kernel may wait for a device before it reads ahead.
 pub(crate) fn cache_hint(cx: &mut Context<'_>, call: &Call, args: &CacheHint) -> Done {
     let handle: Handle = convert::handle(&args.fh);
-    let file = cx.call_service(call, |service, caller| service.file_for_sync(caller, &handle))?;
-    for advice in advice(args.access_pattern, args.cache_hint).into_iter().flatten() {
-        file.advise(args.offset, u64::from(args.count), advice).map_err(convert::store_status)?;
-    }
-    cx.reply(call, &Reply::CacheHint)
+    let (offset, len, word) = (args.offset, u64::from(args.count), args.cache_hint);
+    let advice = advice(args.access_pattern, word);
+    cx.call_elsewhere(
+        call,
+        &handle,
+        move |service, caller| -> dafs_service::Result<bool> {
+            let file = service.advised_file(caller, &handle, StateRef::ANONYMOUS)?;
+            let mut prefetches = true;
+            for advice in advice.into_iter().flatten() {
+                let advised = file.advise(offset, len, advice)?;
+                prefetches &= advice != CacheAdvice::WillNeed || advised == Advised::Followed;
+            }
+            Ok(prefetches)
+        },
+        move |cx, call, prefetches| match prefetches.map_err(convert::status)? {
+            false if word.asks_prefetch() => Err(Status::PrefetchNotSupported),
+            _ => cx.reply(call, &Reply::CacheHint),
+        },
+    )
 }
 
 fn share(access: ShareAccess, deny: ShareDeny) -> Share {
@@ -347,24 +357,19 @@ pub(crate) fn open_how(create: &Option<CreateMode<'_>>) -> Result<OpenHow, Statu
     })
 }
 
-/// Returns the cache advice of a pattern and a hint word: the pattern, then prefetch or drop.
-fn advice(pattern: AccessPattern, hint: u32) -> [Option<CacheAdvice>; 2] {
+/// Returns the advice of a pattern and a hint word. No pattern beside a prediction says nothing about
+/// the pattern, so an earlier one stays.
+fn advice(pattern: AccessPattern, word: HintWord) -> [Option<CacheAdvice>; 2] {
     let pattern = match pattern {
-        AccessPattern::Normal => CacheAdvice::Normal,
-        AccessPattern::Random => CacheAdvice::Random,
-        AccessPattern::Sequential => CacheAdvice::Sequential,
-        AccessPattern::WillNeed => CacheAdvice::WillNeed,
-        AccessPattern::DontNeed => CacheAdvice::DontNeed,
+        AccessPattern::Normal if word != HintWord::NONE => None,
+        AccessPattern::Normal => Some(CacheAdvice::Normal),
+        AccessPattern::Random => Some(CacheAdvice::Random),
+        AccessPattern::Sequential => Some(CacheAdvice::Sequential),
+        AccessPattern::WillNeed => Some(CacheAdvice::WillNeed),
+        AccessPattern::DontNeed => Some(CacheAdvice::DontNeed),
     };
-    let (read, write) = (hint >> 1 & 7, hint >> 4 & 7);
-    let likely = read >= HINT_LIKELY_MIN || write >= HINT_LIKELY_MIN;
-    // A prefetch with both weights below 4 is ignored. Both weights "surely not" request a drop.
-    let second = match (hint & HINT_PREFETCH != 0, read, write) {
-        (true, ..) if likely => Some(CacheAdvice::WillNeed),
-        (_, 1, 1) => Some(CacheAdvice::DontNeed),
-        _ => None,
-    };
-    [Some(pattern), second]
+    let range = if word.asks_prefetch() { Some(CacheAdvice::WillNeed) } else { advice_of(word) };
+    [pattern, range.filter(|range| Some(*range) != pattern)]
 }
 
 #[cfg(test)]
@@ -373,14 +378,21 @@ mod tests {
 
     #[test]
     fn hints_become_advice() {
-        let check = |pattern, hint, second| assert_eq!(advice(pattern, hint)[1], second);
-        check(AccessPattern::Normal, 0, None);
-        check(AccessPattern::Normal, 0x01, None);
-        check(AccessPattern::Normal, 0x01 | 7 << 1, Some(CacheAdvice::WillNeed));
-        check(AccessPattern::Normal, 0x01 | 4 << 4, Some(CacheAdvice::WillNeed));
-        check(AccessPattern::Normal, 0x01 | 2 << 1 | 3 << 4, None);
-        check(AccessPattern::Normal, 1 << 1 | 1 << 4, Some(CacheAdvice::DontNeed));
-        let first = advice(AccessPattern::Sequential, 0)[0];
-        assert_eq!(first, Some(CacheAdvice::Sequential));
+        let check = |pattern, word, advised| {
+            assert_eq!(advice(pattern, HintWord::from_bits(word)), advised, "{word:#x}");
+        };
+        let (normal, ahead) = (Some(CacheAdvice::Normal), Some(CacheAdvice::WillNeed));
+        check(AccessPattern::Normal, 0, [normal, None]);
+        check(AccessPattern::Normal, 0xffff_ff80, [normal, None]);
+        check(AccessPattern::Normal, 0x01, [None, None]);
+        check(AccessPattern::Normal, 0x01 | 7 << 1, [None, ahead]);
+        check(AccessPattern::Normal, 0x01 | 4 << 4, [None, ahead]);
+        check(AccessPattern::Normal, 0x01 | 2 << 1 | 3 << 4, [None, Some(CacheAdvice::LeaveFirst)]);
+        check(AccessPattern::Normal, 1 << 1 | 1 << 4, [None, Some(CacheAdvice::DontNeed)]);
+        check(AccessPattern::Sequential, 0, [Some(CacheAdvice::Sequential), None]);
+        let random = Some(CacheAdvice::Random);
+        check(AccessPattern::Random, 6 << 1, [random, Some(CacheAdvice::Keep)]);
+        check(AccessPattern::WillNeed, 0x01 | 7 << 1, [ahead, None]);
+        check(AccessPattern::DontNeed, 0, [Some(CacheAdvice::DontNeed), None]);
     }
 }

@@ -13,6 +13,7 @@
 use crate::engine::allowed::Anonymous;
 use crate::engine::convert;
 use crate::engine::flows::Flow;
+use crate::engine::hints::Ride;
 use crate::engine::memory::ReplySlot;
 use crate::engine::request::{Call, Context, Done};
 use crate::engine::staging::Staging;
@@ -169,6 +170,8 @@ pub(crate) struct ReadTransfer {
     sum: Option<Fletcher32>,
     /// The chunk and length of the piece that a job is reading.
     job: Option<(u32, usize)>,
+    /// Its hint.
+    ride: Option<Box<Ride>>,
 }
 
 /// The next step of a read through staging.
@@ -293,13 +296,16 @@ pub(crate) fn read_inline(cx: &mut Context<'_>, call: &Call, args: &ReadInline) 
     let wanted = (args.byte_count as usize).min(room);
     let slot = cx.take_reply(READ_INLINE_REPLY_DATA_AT + wanted)?;
     let view = cx.replies().view(slot, READ_INLINE_REPLY_DATA_AT, wanted);
+    let handle = convert::handle(&args.fh);
+    let ride = Ride::of(args.cache_hint, &handle, &file, args.offset);
     match read_now(&*file, &[view], args.offset, wanted) {
-        Ok(ReadNow::Done(end)) => send_inline(cx, call, slot, end),
+        Ok(ReadNow::Done(end)) => send_inline(cx, call, slot, end, ride),
         Ok(ReadNow::Blocked(done)) => {
             let (buffer, at) = cx.replies().place(slot, READ_INLINE_REPLY_DATA_AT + done);
             let (offset, left) = (args.offset + done as u64, wanted - done);
             let anonymous = cx.transfers().anonymous(&handle, open.as_ref(), READ);
-            cx.defer_job((call, &handle), Work::ReadInline { slot, done }, move || {
+            let work = Work::ReadInline { slot, done, ride };
+            cx.defer_job((call, &handle), work, move || {
                 let anonymous = anonymous.as_ref();
                 JobResult::Read(read_into(anonymous, &*file, &buffer, at, left, offset))
             });
@@ -315,12 +321,12 @@ pub(crate) fn read_inline(cx: &mut Context<'_>, call: &Call, args: &ReadInline) 
 pub(crate) fn read_inline_done(
     cx: &mut Context<'_>,
     call: &Call,
-    slot: ReplySlot,
-    done: usize,
+    (slot, done): (ReplySlot, usize),
+    ride: Option<Box<Ride>>,
     result: Result<ReadEnd, StoreError>,
 ) -> Done {
     match total(done, result) {
-        Ok(end) => send_inline(cx, call, slot, end),
+        Ok(end) => send_inline(cx, call, slot, end, ride),
         Err(error) => {
             cx.replies().give_back(slot);
             Err(convert::store_status(error))
@@ -328,10 +334,18 @@ pub(crate) fn read_inline_done(
     }
 }
 
-fn send_inline(cx: &mut Context<'_>, call: &Call, slot: ReplySlot, end: ReadEnd) -> Done {
-    cx.send_filled(call, slot, |out, order, header| {
+fn send_inline(
+    cx: &mut Context<'_>,
+    call: &Call,
+    slot: ReplySlot,
+    end: ReadEnd,
+    ride: Option<Box<Ride>>,
+) -> Done {
+    let sent = cx.send_filled(call, slot, |out, order, header| {
         encode_read_inline_head(out, order, header, end.eof, end.count)
-    })
+    });
+    cx.follow(ride, end.count);
+    sent
 }
 
 pub(crate) fn read_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirect<'_>) -> Done {
@@ -342,13 +356,16 @@ pub(crate) fn read_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirect<'
     let wanted = (args.byte_count as usize).min(by.bytes_max());
     let buffers = buffers(args.buffers, wanted)?;
     let handle = convert::handle(&args.fh);
+    let ride = Ride::of(args.cache_hint, &handle, &file, args.offset);
     if let Some(windows) = by.map(&buffers, Access::REMOTE_WRITE) {
-        return read_mapped(cx, call, (&handle, file, open), windows, args.offset, wanted);
+        let file = (&handle, file, open);
+        return read_mapped(cx, call, file, windows, (args.offset, wanted), ride);
     }
     let anonymous = by.anonymous(&handle, open.as_ref(), READ);
     let (calm, sum) = (by.is_calm(), by.checksums().then(Fletcher32::new));
     let (offset, done, cursor, job) = (args.offset, 0, Cursor::new(buffers), None);
-    let transfer = ReadTransfer { handle, file, anonymous, offset, wanted, done, cursor, sum, job };
+    let transfer =
+        ReadTransfer { handle, file, anonymous, offset, wanted, done, cursor, sum, job, ride };
     let id = cx.defer(call, Work::Read(Box::new(transfer)));
     if calm {
         resume(cx, id);
@@ -363,8 +380,8 @@ fn read_mapped(
     call: &Call,
     (handle, file, open): (&Handle, Arc<dyn OpenFile>, Option<Arc<OpenState>>),
     windows: Windows,
-    offset: u64,
-    wanted: usize,
+    (offset, wanted): (u64, usize),
+    ride: Option<Box<Ride>>,
 ) -> Done {
     let checksums = cx.transfers().checksums();
     let now = read_now(&*file, &views(&windows, wanted), offset, wanted);
@@ -375,7 +392,7 @@ fn read_mapped(
             } else {
                 Checksum::ZERO
             };
-            reply_direct(cx, call, end, sum)
+            reply_direct(cx, call, end, sum, ride)
         }
         ReadNow::Blocked(done) => {
             let job_windows = windows.clone();
@@ -383,7 +400,8 @@ fn read_mapped(
             let sum = Box::new(move |count| {
                 if checksums { checksum_of(&views(&windows, count), count) } else { Checksum::ZERO }
             });
-            cx.defer_job((call, handle), Work::ReadMapped { done, sum }, move || {
+            let work = Work::ReadMapped { done, sum, ride };
+            cx.defer_job((call, handle), work, move || {
                 let views = views(&job_windows, wanted);
                 let rest = skip(&views, done);
                 let offset = offset + done as u64;
@@ -398,12 +416,12 @@ fn read_mapped(
 pub(crate) fn read_mapped_done(
     cx: &mut Context<'_>,
     call: &Call,
-    done: usize,
-    sum: Box<dyn FnOnce(usize) -> Checksum + Send>,
+    (done, sum): (usize, Box<dyn FnOnce(usize) -> Checksum + Send>),
+    ride: Option<Box<Ride>>,
     result: Result<ReadEnd, StoreError>,
 ) -> Done {
     let end = total(done, result).map_err(convert::store_status)?;
-    reply_direct(cx, call, end, sum(end.count))
+    reply_direct(cx, call, end, sum(end.count), ride)
 }
 
 fn reply_direct(
@@ -411,9 +429,12 @@ fn reply_direct(
     call: &Call,
     ReadEnd { count, eof }: ReadEnd,
     direct_checksum: Checksum,
+    ride: Option<Box<Ride>>,
 ) -> Done {
     let reply = ReadDirectReply { eof, bytes_read: count as u32, direct_checksum };
-    cx.reply(call, &Reply::ReadDirect(reply))
+    let sent = cx.reply(call, &Reply::ReadDirect(reply));
+    cx.follow(ride, count);
+    sent
 }
 
 /// Goes on with a transfer that waited for a chunk.
@@ -457,7 +478,7 @@ fn finish(cx: &mut Context<'_>, id: PendingId, result: Result<bool, StoreError>)
         result => {
             let sum = transfer.sum.map_or(Checksum::ZERO, Fletcher32::finish);
             let end = ReadEnd { count, eof: result.unwrap_or(false) };
-            reply_direct(cx, &pending.call, end, sum)
+            reply_direct(cx, &pending.call, end, sum, transfer.ride)
         }
     };
     cx.finish(&pending.call, outcome);

@@ -16,6 +16,7 @@ use super::read::{checksum_of, skip, views};
 use crate::engine::allowed::{Allowed, PoolAuthorisation};
 use crate::engine::convert;
 use crate::engine::flows::{Flow, Need};
+use crate::engine::hints::Ride;
 use crate::engine::request::{Call, Context, Done, Keep};
 use crate::engine::staging::Staging;
 use crate::engine::transfers::{Cursor, Transfers, Windows, buffers, release};
@@ -137,6 +138,8 @@ pub(crate) struct WriteTransfer {
     error: Option<Status>,
     /// Its authorisation, which may end meanwhile.
     allowed: Allowed,
+    /// Its hint.
+    ride: Option<Box<Ride>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -364,17 +367,18 @@ pub(crate) fn write_inline(cx: &mut Context<'_>, call: &Call, args: &WriteInline
     // borrow of the message beside it, so the two do not disturb each other.
     let view = unsafe { VolatileSlice::new(args.data.as_ptr().cast_mut(), wanted) };
     let verifier = cx.transfers().write_verifier();
+    let ride = Ride::of(args.cache_hint, &allowed.handle, &file, args.offset);
     let now = match allowed.may_write_now(span) {
         true => write_now(&*file, &[view], args.offset, wanted, stable),
         false => Ok(WriteNow::Blocked(0)),
     };
     match now.map_err(convert::store_status)? {
-        WriteNow::Done(count) => reply(cx, call, (args.stable, verifier), count),
+        WriteNow::Done(count) => reply(cx, call, (args.stable, verifier), count, ride),
         WriteNow::Blocked(done) => {
             let data = cx.message_part(call, args.data, done);
             let rest = (args.offset + done as u64, wanted - done);
             let (handle, allowed) = (allowed.handle, cx.transfers().pool_authorisation(&allowed));
-            let work = Work::Write { stable: args.stable, verifier, done };
+            let work = Work::Write { stable: args.stable, verifier, done, ride };
             cx.defer_job((call, &handle), work, move || {
                 write_allowed(&allowed, &*file, &[data.view()], rest, stable)
             });
@@ -388,27 +392,30 @@ fn reply(
     call: &Call,
     (committed, verifier): (dafs::Stability, Verifier),
     count: usize,
+    ride: Option<Box<Ride>>,
 ) -> Done {
     let reply = WriteReply { count: count as u32, committed, verifier };
     let reply = match call.procedure {
         Some(dafs::Procedure::WriteInline) => Reply::WriteInline(reply),
         _ => Reply::WriteDirect(reply),
     };
-    cx.reply(call, &reply)
+    let sent = cx.reply(call, &reply);
+    cx.follow(ride, count);
+    sent
 }
 
 pub(crate) fn write_done(
     cx: &mut Context<'_>,
     call: &Call,
-    (stable, verifier): (dafs::Stability, Verifier),
-    done: usize,
+    (stable, verifier, done): (dafs::Stability, Verifier, usize),
+    ride: Option<Box<Ride>>,
     result: Result<usize, Unwritten>,
 ) -> Done {
     match result {
-        Ok(count) => reply(cx, call, (stable, verifier), done + count),
+        Ok(count) => reply(cx, call, (stable, verifier), done + count, ride),
         // Earlier writes may have been undone since, so the reply reports no success.
         Err(Unwritten::Refused(status)) => Err(status),
-        Err(Unwritten::Store(_)) if done > 0 => reply(cx, call, (stable, verifier), done),
+        Err(Unwritten::Store(_)) if done > 0 => reply(cx, call, (stable, verifier), done, ride),
         Err(Unwritten::Store(error)) if stable != dafs::Stability::Unstable => {
             Err(cx.transfers().sync_failed(error))
         }
@@ -429,6 +436,7 @@ pub(crate) fn write_direct(cx: &mut Context<'_>, call: &Call, args: &WriteDirect
     if let Some(windows) = by.map(&buffers, Access::REMOTE_READ) {
         return write_mapped(cx, call, args, (file, allowed), windows);
     }
+    let ride = Ride::of(args.cache_hint, &allowed.handle, &file, args.offset);
     let transfer = WriteTransfer {
         file,
         offset: args.offset,
@@ -444,6 +452,7 @@ pub(crate) fn write_direct(cx: &mut Context<'_>, call: &Call, args: &WriteDirect
         check: by.checksums().then(|| (args.direct_checksum, Fletcher32::new())),
         error: None,
         allowed,
+        ride,
     };
     if transfer.check.is_some() && transfer.chunks_needed() > FLOW_CHUNKS_MAX {
         return Err(Status::WriteTooBig);
@@ -472,16 +481,17 @@ fn write_mapped(
         return Err(Status::ChkSum);
     }
     let verifier = by.write_verifier();
+    let ride = Ride::of(args.cache_hint, &allowed.handle, &file, args.offset);
     let now = match allowed.may_write_now((args.offset, wanted as u64)) {
         true => write_now(&*file, &views(&windows, wanted), args.offset, wanted, stable),
         false => Ok(WriteNow::Blocked(0)),
     };
     match now.map_err(convert::store_status)? {
-        WriteNow::Done(count) => reply(cx, call, (args.stable, verifier), count),
+        WriteNow::Done(count) => reply(cx, call, (args.stable, verifier), count, ride),
         WriteNow::Blocked(done) => {
             let rest = (args.offset + done as u64, wanted - done);
             let (handle, allowed) = (allowed.handle, by.pool_authorisation(&allowed));
-            let work = Work::Write { stable: args.stable, verifier, done };
+            let work = Work::Write { stable: args.stable, verifier, done, ride };
             cx.defer_job((call, &handle), work, move || {
                 let views = skip(&views(&windows, wanted), done);
                 write_allowed(&allowed, &*file, &views, rest, stable)
@@ -536,7 +546,7 @@ fn finish(cx: &mut Context<'_>, id: PendingId) {
         Some(status) if transfer.written == 0 => Err(status),
         _ => {
             let stable = (transfer.stable, transfer.verifier);
-            reply(cx, &pending.call, stable, transfer.written)
+            reply(cx, &pending.call, stable, transfer.written, transfer.ride)
         }
     };
     cx.finish(&pending.call, outcome);

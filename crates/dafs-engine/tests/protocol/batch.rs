@@ -6,14 +6,14 @@ use dafs_dat::{PeerInfo, PeerProcess};
 use dafs_service::{ExportOptions, TransportSecurity};
 use dafs_wire::dafs::{
     self, BatchSubmit, ByteOrder, Checksum, CompletionNotification, DirectBuffer, FileChunk,
-    Procedure, ReadWrite, ReadWriteRequest, Reply, Request, Seq, SessionOptions, ShareAccess,
-    Status, checksum,
+    HintWord, Procedure, ReadWrite, ReadWriteRequest, Reply, Request, Seq, SessionOptions,
+    ShareAccess, Status, checksum,
 };
 use std::cell::Cell;
 use std::time::Duration;
 
 fn chunk(offset: u64, byte_count: u32) -> FileChunk {
-    FileChunk { offset, byte_count, cache_hint: 0 }
+    FileChunk { offset, byte_count, cache_hint: HintWord::NONE }
 }
 
 fn transfer<'a>(

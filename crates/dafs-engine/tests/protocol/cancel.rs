@@ -6,8 +6,8 @@ use crate::responses::{CACHING, begin, key, lose};
 use dafs_engine::SessionLimits;
 use dafs_wire::dafs::{
     self, BatchSubmit, ByteOrder, CancelItem, CancelKind, CancelOutcome, Checksum,
-    CompletionNotification, DirectBuffer, FileChunk, FsAttrMask, ReadWrite, ReadWriteRequest,
-    Reply, Request, Seq, SessionOptions, Stability, Status,
+    CompletionNotification, DirectBuffer, FileChunk, FsAttrMask, HintWord, ReadWrite,
+    ReadWriteRequest, Reply, Request, Seq, SessionOptions, Stability, Status,
 };
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ pub(crate) fn reported(world: &mut World, channel: usize) -> Vec<(u64, Status)> 
 pub(crate) const WINDOW: Duration = Duration::from_secs(5);
 
 pub(crate) fn chunk(offset: u64, byte_count: u32) -> [FileChunk; 1] {
-    [FileChunk { offset, byte_count, cache_hint: 0 }]
+    [FileChunk { offset, byte_count, cache_hint: HintWord::NONE }]
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn a_padded_write_is_taken_from_where_it_was_agreed() {
             offset: 7,
             stable: Stability::Unstable,
             padded_to,
-            cache_hint: 0,
+            cache_hint: dafs::HintWord::NONE,
             data: &data,
         })
     };

@@ -203,7 +203,7 @@ fn attributes_are_set_compared_and_guarded() {
         offset: 0,
         count: 50,
         access_pattern: dafs::AccessPattern::Sequential,
-        cache_hint: 0x0f,
+        cache_hint: dafs::HintWord::from_bits(0x0f),
     });
     assert_eq!(world.status(client, &hint), Status::Ok);
     let access = dafs::Access { fh: file.fh, mask: dafs::AccessMask::all() };

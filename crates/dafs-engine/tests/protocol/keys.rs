@@ -142,8 +142,10 @@ fn assert_excluded(world: &mut World, client: usize, fh: dafs::FileHandle) {
         assert_eq!(status, Status::KeyMismatch, "{}", request.procedure().name());
     }
     let memory = world.clients[client].memory_of(b"x");
-    let (chunks, buffers) =
-        ([dafs::FileChunk { offset: 0, byte_count: 1, cache_hint: 0 }], [memory.direct(0, 1)]);
+    let (chunks, buffers) = (
+        [dafs::FileChunk { offset: 0, byte_count: 1, cache_hint: dafs::HintWord::NONE }],
+        [memory.direct(0, 1)],
+    );
     let direct = Request::WriteDirect(write_direct(anonymous, 0, 1, &buffers));
     assert_eq!(world.status(client, &direct), Status::KeyMismatch);
     for rw_flag in [dafs::ReadWrite::Read, dafs::ReadWrite::Write] {

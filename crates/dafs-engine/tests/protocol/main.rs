@@ -20,6 +20,7 @@ mod faults;
 mod fences;
 mod files;
 mod gss;
+mod hints;
 mod interrupted;
 mod keys;
 mod locks;

@@ -61,7 +61,7 @@ fn requests<'a>(
             offset: 0,
             count: 10,
             access_pattern: dafs::AccessPattern::Random,
-            cache_hint: 0x7f,
+            cache_hint: dafs::HintWord::from_bits(0x7f),
         }),
         close(file),
         Request::Commit(dafs::Commit { fh, offset: 0, count: 0 }),
@@ -263,7 +263,8 @@ fn ten_thousand_damaged_messages_hurt_nobody_else() {
         client = Some(index);
         let memory = world.clients[index].memory(4096);
         let buffers = [memory.direct(0, 100), memory.direct(100, 4)];
-        let chunks = [dafs::FileChunk { offset: 0, byte_count: 10, cache_hint: 0 }];
+        let chunks =
+            [dafs::FileChunk { offset: 0, byte_count: 10, cache_hint: dafs::HintWord::NONE }];
         let batch = [dafs::ReadWriteRequest {
             fh: file.fh,
             request_id: 1,

@@ -139,7 +139,7 @@ fn writes_of_all_kinds_are_undone_together() {
             state_id: file.id,
             stable: dafs::Stability::DataSync,
             padded_to: None,
-            cache_hint: 0,
+            cache_hint: dafs::HintWord::NONE,
             data: b"behind the end",
         });
         assert_eq!(world.status(client, &append), Status::Ok);

@@ -10,6 +10,7 @@ use super::plan::{Move, moves};
 use super::{Batches, Finished, Transfer, completion, queue};
 use crate::engine::convert;
 use crate::engine::flows::{Flow, Need};
+use crate::engine::hints::Ride;
 use crate::engine::request::{Call, Context};
 use crate::engine::staging::Staging;
 use crate::engine::transfers::{Chunks, Transfers, release};
@@ -411,6 +412,7 @@ fn finish(cx: &mut Context<'_>, id: PendingId, io: Option<&LoadIo>) {
         finished.push((transfer.index, completion(transfer.id, status, bytes, sum)));
     }
     load.place(&finished, &mut cx.transfers());
+    let rides = rides(&load.transfers, &finished);
     match load.owner {
         Owner::Request(request) => progress(cx, request, &finished),
         Owner::Channel => {
@@ -421,6 +423,27 @@ fn finish(cx: &mut Context<'_>, id: PendingId, io: Option<&LoadIo>) {
             }
         }
     }
+    for (ride, bytes) in rides {
+        cx.follow(Some(ride), bytes);
+    }
+}
+
+/// Returns the hints of the bytes that were moved.
+fn rides(
+    transfers: &[Transfer],
+    finished: &[(usize, CompletionNotification)],
+) -> Vec<(Box<Ride>, usize)> {
+    let mut rides = Vec::new();
+    for (transfer, (_, done)) in transfers.iter().zip(finished) {
+        let mut left = done.bytes_transferred as usize;
+        for chunk in &transfer.chunks {
+            let bytes = left.min(chunk.byte_count as usize);
+            left -= bytes;
+            let ride = Ride::of(chunk.cache_hint, &transfer.handle, &transfer.file, chunk.offset);
+            rides.extend(ride.map(|ride| (ride, bytes)));
+        }
+    }
+    rides
 }
 
 /// Handles the end of a load of a synchronous batch. With the last load the batch is answered.

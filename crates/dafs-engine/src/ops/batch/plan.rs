@@ -103,9 +103,10 @@ pub(super) fn moves(base: usize, bytes: usize, buffers: &[DirectBuffer], moves: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_wire::dafs::HintWord;
 
     fn chunk(offset: u64, byte_count: u32) -> FileChunk {
-        FileChunk { offset, byte_count, cache_hint: 0 }
+        FileChunk { offset, byte_count, cache_hint: HintWord::NONE }
     }
 
     fn buffer(address: u64, byte_count: u32) -> DirectBuffer {

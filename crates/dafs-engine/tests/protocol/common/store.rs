@@ -1,7 +1,10 @@
 //! A store that behaves like a slow and failing disk on command, above the store in memory.
 
 use super::{assert_may_wait, assert_may_wait_for_others};
-use dafs_store::{Capabilities, CreateHow, MemoryStore, OpenFile, Result, StoreError, Wait, Waits};
+use dafs_store::{
+    Advised, CacheAdvice, Capabilities, CreateHow, MemoryStore, OpenFile, Result, StoreError, Wait,
+    Waits,
+};
 use dafs_testkit::stores::layer::{
     Call, FileLayer, Layer, Layered, LayeredFile, Transfer, Verdict,
 };
@@ -30,6 +33,9 @@ struct Knobs {
     /// The next transfer panics.
     mad_transfer: AtomicBool,
     writes: AtomicU64,
+    /// The advice so far, and its answer.
+    advice: Mutex<Vec<(u64, u64, CacheAdvice)>>,
+    advised: Mutex<Result<Advised>>,
     /// Runs once, inside the next open of an existing file.
     on_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -44,6 +50,8 @@ impl Disk {
             mad_sync: AtomicBool::new(false),
             mad_transfer: AtomicBool::new(false),
             writes: AtomicU64::new(0),
+            advice: Mutex::default(),
+            advised: Mutex::new(Ok(Advised::Followed)),
             on_open: Mutex::new(None),
         });
         Self { knobs, store: 0 }
@@ -79,6 +87,16 @@ impl Disk {
         self.knobs.mad_transfer.store(true, Ordering::Relaxed);
     }
 
+    /// Returns the advice since the last call: offset, length and kind.
+    pub fn take_advice(&self) -> Vec<(u64, u64, CacheAdvice)> {
+        std::mem::take(&mut *self.knobs.advice.lock().unwrap())
+    }
+
+    /// Sets the answer to advice.
+    pub fn set_advised(&self, advised: Result<Advised>) {
+        *self.knobs.advised.lock().unwrap() = advised;
+    }
+
     /// Runs `act` in the middle of the next open of an existing file.
     pub fn on_open(&self, act: impl FnOnce() + Send + 'static) {
         *self.knobs.on_open.lock().unwrap() = Some(Box::new(act));
@@ -106,6 +124,18 @@ impl FileLayer for Disk {
         }
         self.knobs.writes.fetch_add(u64::from(writes), Ordering::Relaxed);
         Ok(Verdict::Pass(len.min(usize::try_from(good).unwrap_or(usize::MAX))))
+    }
+
+    fn advise(
+        &self,
+        below: &dyn OpenFile,
+        (offset, len): (u64, u64),
+        advice: CacheAdvice,
+    ) -> Result<Advised> {
+        assert_may_wait();
+        below.advise(offset, len, advice)?;
+        self.knobs.advice.lock().unwrap().push((offset, len, advice));
+        *self.knobs.advised.lock().unwrap()
     }
 }
 

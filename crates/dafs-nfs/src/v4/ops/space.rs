@@ -4,8 +4,8 @@
 use super::read::READ;
 use super::write::WRITE;
 use crate::v4::compound::context::OpContext;
-use crate::v4::status::{OpError, OpResult, of_io, without_perm};
-use dafs_store::{CacheAdvice, CopyRange, OpenFile, OpenMode, SeekWhat};
+use crate::v4::status::{OpError, OpResult, of_io};
+use dafs_store::{Advised, CacheAdvice, CopyRange, OpenFile, OpenMode, SeekWhat};
 use dafs_wire::nfs4::{
     AllocateArgs, Bitmap, CloneArgs, DeallocateArgs, IoAdvice, IoAdviseArgs, IoAdviseResult,
     SeekArgs, SeekResult, SeekWhat as Content, Stateid, Status,
@@ -66,30 +66,34 @@ pub(crate) fn clone(cx: &mut OpContext<'_>, args: &CloneArgs) -> OpResult {
 pub(crate) fn io_advise(cx: &mut OpContext<'_>, args: &IoAdviseArgs) -> OpResult {
     let handle = cx.current()?;
     let state = cx.state(&args.stateid)?;
-    let service = cx.service();
-    let file = if state.is_special() {
-        service.file_for_sync(cx.caller()?, &handle).map_err(without_perm)?
-    } else {
-        let none = OpenMode { read: false, write: false };
-        service.opens.io_file(cx.caller()?, &handle, state, none).map_err(of_io)?
-    };
     let mut followed = Bitmap::EMPTY;
-    for (hint, advice) in ADVICE {
-        if args.hints.contains(hint as u32) && file.advise(args.offset, args.count, advice).is_ok()
-        {
-            followed.insert(hint as u32);
+    let mut advice = ADVICE.iter().filter(|(hint, _)| args.hints.contains(*hint as u32)).peekable();
+    if advice.peek().is_some() {
+        // Reading ahead and dropping may wait for a device.
+        cx.may_wait()?;
+        let file = cx.service().advised_file(cx.caller()?, &handle, state).map_err(of_io)?;
+        for (hint, advice) in advice {
+            if matches!(file.advise(args.offset, args.count, *advice), Ok(Advised::Followed)) {
+                followed.insert(*hint as u32);
+            }
         }
+    } else if !state.is_special() {
+        let none = OpenMode { read: false, write: false };
+        cx.service().opens.io_file(cx.caller()?, &handle, state, none).map_err(of_io)?;
     }
     cx.answer(&IoAdviseResult { hints: followed })
 }
 
-/// The hints that have a meaning for a file system. The others are ignored.
-const ADVICE: [(IoAdvice, CacheAdvice); 5] = [
+/// The hints that the server has a use for, and their meaning for a store. It prefetches nothing for
+/// an opportunistic hint, but keeps what is there.
+const ADVICE: [(IoAdvice, CacheAdvice); 7] = [
     (IoAdvice::Normal, CacheAdvice::Normal),
     (IoAdvice::Sequential, CacheAdvice::Sequential),
     (IoAdvice::Random, CacheAdvice::Random),
     (IoAdvice::WillNeed, CacheAdvice::WillNeed),
+    (IoAdvice::WillNeedOpportunistic, CacheAdvice::Keep),
     (IoAdvice::DontNeed, CacheAdvice::DontNeed),
+    (IoAdvice::NoReuse, CacheAdvice::LeaveFirst),
 ];
 
 /// Returns the current file, open for `need` under this state-id.

@@ -1,9 +1,11 @@
 //! Features of a local directory: access control lists, holes, extended attributes of the kernel.
 
 use super::helper::*;
+use super::ranges::io_advise;
 use crate::common::World;
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::ExportSecret;
+use dafs_testkit::{Cached, PAGE_BYTES, eventually, pattern};
 use dafs_wire::nfs4::*;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,10 +15,14 @@ use tempfile::TempDir;
 /// Makes a client of a directory, which lives as long as the first value.
 fn client() -> (TempDir, Client) {
     let dir = TempDir::new().unwrap();
+    let client = client_of(&dir);
+    (dir, client)
+}
+
+fn client_of(dir: &TempDir) -> Client {
     let options = PosixOptions::new(ExportSecret::from_bytes([3; 16]));
     let store = PosixStore::open(dir.path(), options).unwrap();
-    let world = World::over(Arc::new(store));
-    (dir, Client::of(world, 2))
+    Client::of(World::over(Arc::new(store)), 2)
 }
 
 fn getxattr(name: &[u8]) -> Op<'_> {
@@ -188,4 +194,65 @@ fn names_that_are_not_utf8_are_names() {
     let answer = client.at_root(&[getattr(&[Attr::FsCharsetCap])]);
     let told = attributes(&answer, 2).fs_charset_cap;
     assert_eq!(told, Some(CharsetCapability::CONTAINS_NON_UTF8));
+}
+
+/// Returns the hints that the server follows.
+fn advised(client: &mut Client, fh: &[u8], op: Op<'_>) -> Bitmap {
+    let answer = client.send(&[putfh(fh), op]);
+    match answer.body(2) {
+        ResultBody::IoAdvise(result) => result.hints,
+        _ => panic!("{:?}", answer.results()),
+    }
+}
+
+#[test]
+fn advice_reaches_the_cache_of_the_kernel() {
+    const BYTES: usize = 1 << 20;
+    // Not the usual place for temporary files, which may live in memory.
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let Some(local) = Cached::cold(&dir.path().join("f"), &pattern(BYTES)) else { return };
+    let mut client = client_of(&dir);
+    let (fh, open) = client.file(b"f");
+    let of =
+        |hints: &[IoAdvice]| Bitmap::of(&hints.iter().map(|hint| *hint as u32).collect::<Vec<_>>());
+    for stateid in [open, Stateid::ANONYMOUS] {
+        let mut advise = |range, hints: &[IoAdvice]| {
+            advised(&mut client, &fh, io_advise(stateid, range, of(hints)))
+        };
+        let ahead = [IoAdvice::WillNeed, IoAdvice::InitProximity];
+        assert_eq!(advise((0, 0), &ahead), of(&[IoAdvice::WillNeed]));
+        eventually("the file is in memory", || local.bytes() == BYTES);
+        let kept = [IoAdvice::NoReuse, IoAdvice::WillNeedOpportunistic];
+        assert_eq!(advise((0, 0), &kept), of(&kept));
+        assert_eq!(local.bytes(), BYTES);
+        let half = (0, BYTES as u64 / 2);
+        // A page that is still being read does not leave.
+        eventually("the first half leaves", || {
+            assert_eq!(advise(half, &[IoAdvice::DontNeed]), of(&[IoAdvice::DontNeed]));
+            local.bytes_in(0..half.1) == 0
+        });
+        assert_eq!(local.bytes(), BYTES / 2);
+        let pattern = [IoAdvice::Sequential, IoAdvice::Normal, IoAdvice::Random];
+        assert_eq!(advise((0, 0), &pattern), of(&pattern));
+        // No range of a file.
+        assert_eq!(advise((u64::MAX, u64::MAX), &[IoAdvice::DontNeed]), Bitmap::EMPTY);
+        eventually("all leaves", || {
+            assert_eq!(advise((0, 0), &[IoAdvice::DontNeed]), of(&[IoAdvice::DontNeed]));
+            local.bytes() == 0
+        });
+    }
+}
+
+#[test]
+fn random_reads_of_an_open_read_nothing_ahead() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let Some(local) = Cached::cold(&dir.path().join("f"), &pattern(1 << 20)) else { return };
+    let mut client = client_of(&dir);
+    let (fh, open) = client.file(b"f");
+    let random = Bitmap::of(&[IoAdvice::Random as u32]);
+    assert_eq!(advised(&mut client, &fh, io_advise(open, (0, 0), random)), random);
+    let read = Op::Read(ReadArgs { stateid: open, offset: 0, count: PAGE_BYTES as u32 });
+    assert_eq!(client.send(&[putfh(&fh), read]).status(), Status::Ok);
+    // The server looks if anything follows.
+    assert!(local.bytes() <= 2 * PAGE_BYTES, "{}", local.bytes());
 }

@@ -19,6 +19,11 @@ fn copy<'a>(source: Stateid, target: Stateid, range: (u64, u64, u64), synchronou
     })
 }
 
+pub(super) fn io_advise(stateid: Stateid, range: (u64, u64), hints: Bitmap) -> Op<'static> {
+    let (offset, count) = range;
+    Op::IoAdvise(IoAdviseArgs { stateid, offset, count, hints })
+}
+
 #[test]
 fn read_plus_gives_all_in_order() {
     let (mut client, fh, stateid) = Client::with_file(2);
@@ -220,11 +225,17 @@ fn a_holder_recalled_by_a_long_copy_has_a_lease_from_then_on() {
 }
 
 #[test]
-fn advice_that_means_something_is_followed() {
+fn advice_about_content_in_memory_is_not_followed() {
     let (mut client, fh, stateid) = Client::with_file(2);
-    let hints = Bitmap::of(&[IoAdvice::WillNeed as u32, IoAdvice::InitProximity as u32]);
-    let op = Op::IoAdvise(IoAdviseArgs { stateid, offset: 0, count: 0, hints });
+    let all: Vec<u32> = (0..11).collect();
+    let op = io_advise(stateid, (0, 0), Bitmap::of(&all));
     let answer = client.send(&[putfh(&fh), op]);
     let ResultBody::IoAdvise(result) = answer.body(2) else { panic!() };
-    assert_eq!(result.hints, Bitmap::of(&[IoAdvice::WillNeed as u32]));
+    assert_eq!(result.hints, Bitmap::EMPTY);
+    // A wrong state-id is one whatever the hints.
+    for hints in [Bitmap::EMPTY, Bitmap::of(&all)] {
+        let wrong = Stateid { other: [9; 12], ..stateid };
+        let answer = client.send(&[putfh(&fh), io_advise(wrong, (0, 0), hints)]);
+        assert_eq!(answer.status(), Status::BadStateId);
+    }
 }

@@ -6,8 +6,9 @@ use dafs_client::core::{BackEvent, BackStage, Completed, Done, SessionConfig, Se
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::{Adapter, Address, Instant};
 use dafs_wire::dafs::{
-    Attributes, DelegReturn, Delegation, DeleteDisposition, FileHandle, Open, OpenClaim, Outcome,
-    Path, Reply, Request, ShareAccess, ShareDeny, ShareKey, StateId, Verifier, WriteInline,
+    Attributes, DelegReturn, Delegation, DeleteDisposition, FileHandle, HintWord, Open, OpenClaim,
+    Outcome, Path, Reply, Request, ShareAccess, ShareDeny, ShareKey, StateId, Verifier,
+    WriteInline,
 };
 
 pub(crate) struct Holder {
@@ -114,7 +115,7 @@ impl Holder {
             offset: 0,
             stable: dafs_wire::dafs::Stability::Unstable,
             padded_to: None,
-            cache_hint: 0,
+            cache_hint: HintWord::NONE,
             data: late,
         });
         self.ask(&write, |_| ());

@@ -31,7 +31,7 @@ pub(crate) enum Where {
 pub(crate) struct Cluster {
     pub(crate) server: Server,
     data: Vec<DataProcess>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 fn directory(base: &Path, name: &str) -> PathBuf {
@@ -76,7 +76,7 @@ impl Cluster {
         };
         config.nfs.no_delegations = true;
         change(&mut config);
-        Self { server: Server::start(&config).unwrap(), data, _dir: dir }
+        Self { server: Server::start(&config).unwrap(), data, dir }
     }
 
     /// Opens a session without a back-control channel.
@@ -115,6 +115,20 @@ impl Cluster {
         caller.channel.turn();
         assert_eq!(caller.peer.status(&Request::Null), Status::Ok);
         caller
+    }
+
+    /// Returns the files of components on the nodes.
+    pub(crate) fn components(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut inside = |path: &Path| {
+            let entries = std::fs::read_dir(path).into_iter().flatten();
+            found.extend(entries.map(|entry| entry.unwrap().path()));
+        };
+        for number in 1..=3 {
+            let node = std::fs::read_dir(self.dir.path().join(format!("node{number}"))).unwrap();
+            node.for_each(|entry| inside(&entry.unwrap().path()));
+        }
+        found
     }
 
     pub(crate) fn stop(self) {

@@ -30,8 +30,11 @@ fn direct(client: &mut Caller, file: File, offset: usize, data: &[u8]) {
 fn batch(client: &mut Caller, file: File, offset: usize, data: &[u8]) {
     let memory = client.peer.client.memory_of(data);
     let buffers = [memory.direct(0, data.len() as u32)];
-    let chunks =
-        [FileChunk { offset: offset as u64, byte_count: data.len() as u32, cache_hint: 0 }];
+    let chunks = [FileChunk {
+        offset: offset as u64,
+        byte_count: data.len() as u32,
+        cache_hint: HintWord::NONE,
+    }];
     let requests = [ReadWriteRequest {
         fh: file.fh,
         request_id: 1,
@@ -141,7 +144,7 @@ fn a_write_comes_after_what_was_sent_for_its_bytes_and_an_append_after_all() {
         state_id: file.id,
         stable: Stability::FileSync,
         padded_to: None,
-        cache_hint: 0,
+        cache_hint: HintWord::NONE,
         data: b"end",
     });
     assert_eq!(client.peer.patiently(&append).status(), Status::Ok);

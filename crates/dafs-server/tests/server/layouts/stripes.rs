@@ -1,6 +1,7 @@
 //! Data that clients write at the data servers is visible to the others, and the reverse.
 
 use super::harness::*;
+use dafs_testkit::{Cached, eventually};
 use dafs_wire::dafs::*;
 
 /// Writes all of a file stripe by stripe, each at its data server.
@@ -87,7 +88,7 @@ fn direct_transfers_are_judged_piece_by_piece() {
         offset: 0,
         byte_count: UNIT as u32,
         stable: Stability::FileSync,
-        cache_hint: 0,
+        cache_hint: HintWord::NONE,
         direct_checksum: Checksum::ZERO,
         buffers: Seq::new(&buffers),
     };
@@ -101,7 +102,7 @@ fn direct_transfers_are_judged_piece_by_piece() {
         state_id: own.id,
         offset: 0,
         byte_count: UNIT as u32,
-        cache_hint: 0,
+        cache_hint: HintWord::NONE,
         buffers: Seq::new(&buffers),
     };
     let answer = data[at].call(&Request::ReadDirect(read));
@@ -114,6 +115,47 @@ fn direct_transfers_are_judged_piece_by_piece() {
     let strange = Request::ReadDirect(ReadDirect { state_id: other, ..read });
     assert_eq!(data[at].status(&strange), Status::XNoLayout);
     cluster.stop();
+}
+
+#[test]
+fn hints_at_data_servers_reach_their_cache() {
+    for hosts in [Where::Local, Where::Remote] {
+        let cluster = Cluster::start(hosts, 2);
+        let mut client = cluster.client("one");
+        let file = client.peer.open(b"f");
+        let place = client.layout_soon(file, LayoutMode::ReadWrite);
+        let mut data = client.data(&place);
+        let bytes = pattern(2 * UNIT);
+        for (at, data) in data.iter_mut().enumerate() {
+            let own = place.component(at, file);
+            data.write(own, 0, &bytes, Stability::DataSync).unwrap();
+        }
+        assert_eq!(client.commit_layout(file, &place, bytes.len()), Ok(bytes.len() as u64));
+        let locals: Vec<_> = cluster.components().iter().map(|path| Cached::of(path)).collect();
+        assert_eq!(locals.len(), 2);
+        locals.iter().for_each(Cached::drop_all);
+        if locals.iter().any(|local| local.bytes() > 0) {
+            println!("SKIPPED: the file system keeps everything in memory");
+            return;
+        }
+        for (word, stays) in [(HintWord::NONE, true), (HintWord::DONE, false)] {
+            for (at, data) in data.iter_mut().enumerate() {
+                let own = place.component(at, file);
+                let read = Request::ReadInline(ReadInline {
+                    fh: own.fh,
+                    state_id: own.id,
+                    offset: 0,
+                    byte_count: bytes.len() as u32,
+                    cache_hint: word,
+                });
+                assert_eq!(data.call(&read).status(), Status::Ok);
+            }
+            eventually("the components stay or leave", || {
+                locals.iter().all(|local| (local.bytes() > 0) == stays)
+            });
+        }
+        cluster.stop();
+    }
 }
 
 #[test]
