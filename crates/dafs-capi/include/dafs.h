@@ -461,6 +461,19 @@
 // With dap_open_with_key(): excludes everybody without the key, too.
 #define DAP_OPEN_STRICT_KEY 1024
 
+// The file will be used from front to back.
+#define DAP_OPEN_SEQUENTIAL 2048
+
+// The file will be used at random places.
+#define DAP_OPEN_RANDOM 4096
+
+// Data that is read or written will not be used again: DAP_HINT_DONE rides on each transfer.
+#define DAP_OPEN_ONCE 8192
+
+// The program, or the session's cache, keeps what is read or written: DAP_HINT_CACHED rides on each
+// transfer.
+#define DAP_OPEN_CACHED 16384
+
 // A write that a later dap_commit() makes stable.
 #define DAP_UNSTABLE 0
 
@@ -469,6 +482,30 @@
 
 // A write whose data and attributes are stable when it completes.
 #define DAP_FILE_SYNC 2
+
+// Says nothing.
+#define DAP_HINT_NONE 0
+
+// The program is done with the range: it leaves the server's cache.
+#define DAP_HINT_DONE 18
+
+// The program keeps the range itself: it leaves the server's cache first.
+#define DAP_HINT_CACHED 36
+
+// The program will use the range again.
+#define DAP_HINT_AGAIN 126
+
+// The range is to be read ahead; only for dap_hint().
+#define DAP_HINT_PREFETCH 15
+
+// No particular pattern; beside a prediction it says nothing.
+#define DAP_PATTERN_NORMAL 0
+
+// The file is used at random places.
+#define DAP_PATTERN_RANDOM 1
+
+// The file is used from front to back.
+#define DAP_PATTERN_SEQUENTIAL 2
 
 // The path begins at the object that the request before has found.
 #define DAP_CHAIN_FOUND 1
@@ -1078,10 +1115,27 @@ int32_t dap_truncate(dap_file_t handle, uint64_t size);
 // Threads: any. Covers the writes that had completed when it was called.
 int32_t dap_commit(dap_file_t handle, uint64_t offset, uint64_t len);
 
-// Announces that a range will be used soon, and asks the server to read it ahead.
+// Announces that a range will be used soon, and asks the server to read it ahead. The server reads a
+// bounded part, 16 MiB. DAP_E_PREFETCH_NOT_SUPPORTED where that has no use.
 //
 // Threads: any.
-int32_t dap_prefetch(dap_file_t handle, uint64_t offset, uint32_t len);
+int32_t dap_prefetch(dap_file_t handle,
+                     uint64_t offset,
+                     uint32_t len);
+
+// Gives the server a hint about `len` bytes from `offset` (0: to the end of the file). `pattern` is
+// DAP_PATTERN_... and is about the whole file. `hint` is DAP_HINT_..., or bit 0 for a prefetch with
+// weights from 1 (surely not) to 7 (surely) for further reads in bits 1 to 3 and for further writes
+// in bits 4 to 6; a weight of 0 says nothing.
+//
+// Threads: any.
+int32_t dap_hint(dap_file_t handle, uint64_t offset, uint32_t len, uint32_t pattern, uint32_t hint);
+
+// Sets the hint that rides on each later read, write and append of a file, about the bytes that it
+// moves. It fails none of them, and needs no message.
+//
+// Threads: any. Transfers of other threads that are under way may have either hint.
+int32_t dap_set_hint(dap_file_t handle, uint32_t hint);
 
 // Makes a buffer of zeros where this session's transport moves data fastest, and returns its
 // address.

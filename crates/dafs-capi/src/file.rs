@@ -6,7 +6,7 @@ use crate::error::{Failure, invalid};
 use crate::handle::{dap_file_t, dap_session_t, tables};
 use crate::pointer::{Out, array};
 use crate::session::session;
-use dafs_client::{AccessPattern, Create, OpenOptions, ShareDeny, Stability};
+use dafs_client::{AccessPattern, Create, HintWord, OpenOptions, ShareDeny, Stability};
 use std::ffi::c_char;
 use std::sync::Arc;
 
@@ -39,6 +39,18 @@ pub const DAP_OPEN_DIRECT: u32 = 0x100;
 const WITH_KEY: u32 = 0x200;
 /// With dap_open_with_key(): excludes everybody without the key, too.
 pub const DAP_OPEN_STRICT_KEY: u32 = 0x400;
+/// The file will be used from front to back.
+pub const DAP_OPEN_SEQUENTIAL: u32 = 0x800;
+/// The file will be used at random places.
+pub const DAP_OPEN_RANDOM: u32 = 0x1000;
+/// Data that is read or written will not be used again: DAP_HINT_DONE rides on each transfer.
+pub const DAP_OPEN_ONCE: u32 = 0x2000;
+/// The program, or the session's cache, keeps what is read or written: DAP_HINT_CACHED rides on each
+/// transfer.
+pub const DAP_OPEN_CACHED: u32 = 0x4000;
+
+/// All flags of opens.
+const FLAGS: u32 = (DAP_OPEN_CACHED << 1) - 1;
 
 /// A write that a later dap_commit() makes stable.
 pub const DAP_UNSTABLE: u32 = 0;
@@ -58,7 +70,7 @@ pub(crate) fn stability(number: u32) -> Result<Stability, Failure> {
 
 fn options(flags: u32, mode: u32, key: u64) -> Result<OpenOptions, Failure> {
     let has = |flag| flags & flag != 0;
-    if flags >= DAP_OPEN_STRICT_KEY << 1 {
+    if flags & !FLAGS != 0 {
         return Err(invalid("there is no such flag for opening"));
     }
     let mut options = match (has(DAP_OPEN_READ), has(DAP_OPEN_WRITE)) {
@@ -83,6 +95,18 @@ fn options(flags: u32, mode: u32, key: u64) -> Result<OpenOptions, Failure> {
         (true, true) => options.strict_share_key(key),
         (true, false) => options.share_key(key),
         (false, true) => return Err(invalid("dap_open_with_key() gives the key that is strict")),
+        (false, false) => options,
+    };
+    options = match (has(DAP_OPEN_SEQUENTIAL), has(DAP_OPEN_RANDOM)) {
+        (true, true) => return Err(invalid("a file is used in one pattern")),
+        (true, false) => options.pattern(AccessPattern::Sequential),
+        (false, true) => options.pattern(AccessPattern::Random),
+        (false, false) => options,
+    };
+    options = match (has(DAP_OPEN_ONCE), has(DAP_OPEN_CACHED)) {
+        (true, true) => return Err(invalid("what is used once is not kept")),
+        (true, false) => options.hint(HintWord::DONE),
+        (false, true) => options.hint(HintWord::CACHED),
         (false, false) => options,
     };
     Ok(options
@@ -217,12 +241,4 @@ pub extern "C" fn dap_truncate(handle: dap_file_t, size: u64) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_commit(handle: dap_file_t, offset: u64, len: u64) -> i32 {
     call_plainly(|| Ok(file(handle)?.0.commit(offset, len)?))
-}
-
-/// Announces that a range will be used soon, and asks the server to read it ahead.
-///
-/// Threads: any.
-#[unsafe(no_mangle)]
-pub extern "C" fn dap_prefetch(handle: dap_file_t, offset: u64, len: u32) -> i32 {
-    call_plainly(|| Ok(file(handle)?.0.cache_hint(offset, len, AccessPattern::WillNeed, true)?))
 }

@@ -24,6 +24,7 @@ mod fence;
 mod file;
 mod group;
 mod handle;
+mod hint;
 mod limits;
 mod lock;
 mod names;
@@ -44,6 +45,7 @@ pub use crate::group::*;
 pub use crate::handle::{
     dap_batch_t, dap_buffer_t, dap_chain_t, dap_dir_t, dap_file_t, dap_group_t, dap_session_t,
 };
+pub use crate::hint::*;
 pub use crate::lock::*;
 pub use crate::names::*;
 pub use crate::options::*;

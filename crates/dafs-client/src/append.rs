@@ -164,7 +164,7 @@ impl File {
             state_id: self.state_id(),
             stable: stability,
             byte_count: piece.len(),
-            cache_hint: 0,
+            cache_hint: self.hint(),
             direct_checksum: self.client().shared().data_checksum(piece)?,
             buffer: piece.direct_buffer(),
         }))
@@ -176,7 +176,7 @@ impl File {
             state_id: self.state_id(),
             stable: stability,
             padded_to: None,
-            cache_hint: 0,
+            cache_hint: self.hint(),
             data: source,
         })
     }

@@ -260,7 +260,13 @@ impl Client {
         let message_bytes = self.session().response_bytes as usize;
         let bytes = bytes_max.min(message_bytes.saturating_sub(READ_INLINE_REPLY_DATA_AT));
         let byte_count = u32::try_from(bytes.min(self.read_bytes_max())).unwrap_or(u32::MAX);
-        wire::ReadInline { fh: *fh, state_id: StateId::ZERO, offset, byte_count, cache_hint: 0 }
+        wire::ReadInline {
+            fh: *fh,
+            state_id: StateId::ZERO,
+            offset,
+            byte_count,
+            cache_hint: wire::HintWord::NONE,
+        }
     }
 
     /// Makes the file `name` in a directory with `data` in it, which must not exist: in one round
@@ -369,7 +375,7 @@ impl Client {
                 offset,
                 stable: stability,
                 padded_to: None,
-                cache_hint: 0,
+                cache_hint: wire::HintWord::NONE,
                 data: piece,
             };
             chain = chain.then(Request::WriteInline(write), Takes::Both);

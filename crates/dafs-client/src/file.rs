@@ -9,6 +9,7 @@ use crate::delegation::Granted;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::group::{GroupState, OperationId};
+use crate::hint::RidingHint;
 use crate::layouts::LayoutUse;
 use crate::limits::SYMLINKS_FOLLOWED_MAX;
 use crate::open::{Create, OpenOptions};
@@ -20,13 +21,11 @@ use crate::span::Span;
 use crate::uncommitted::Uncommitted;
 use dafs_mem::CheckedSlice;
 use dafs_wire::dafs as wire;
-use dafs_wire::dafs::{Procedure, Reply, Request, StateId, Status, Verifier};
+use dafs_wire::dafs::{AccessPattern, Procedure, Reply, Request, StateId, Status, Verifier};
 use dafs_wire::path::SplitPath;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-pub use dafs_wire::dafs::AccessPattern;
 
 /// Numbers the opens of this process, so that each has an owner of its own and the CLOSE of one
 /// never ends another (DAFS 10.1).
@@ -163,6 +162,10 @@ impl Client {
         let wants = self.cache().is_some_and(|cache| cache.wants_at_open()) && !options.direct;
         let (mut file, granted) = self.open_granted(claim, create, options, owner, wants)?;
         file.enter_cache(granted, options);
+        if options.pattern != AccessPattern::Normal {
+            // A hint that the server does not take is worth no failed open.
+            let _ = file.cache_hint(0, 0, options.pattern, wire::HintWord::NONE);
+        }
         Ok(file)
     }
 
@@ -210,6 +213,7 @@ impl Client {
             access: options.access,
             writes: Arc::default(),
             layout: LayoutUse::default(),
+            hint: RidingHint::new(options.hint),
         };
         let file = File {
             opened: Arc::new(opened),
@@ -450,7 +454,7 @@ impl File {
                     offset: 0,
                     stable: Stability::Unstable,
                     padded_to: None,
-                    cache_hint: 0,
+                    cache_hint: wire::HintWord::NONE,
                     data: &[],
                 });
                 let verifier =
@@ -508,30 +512,6 @@ impl File {
     /// The server's answer.
     pub fn set_size(&self, size: u64) -> Result<()> {
         self.set_attributes(&SetAttributes { size: Some(size), ..SetAttributes::default() })
-    }
-
-    /// Gives the server a hint of how a range is going to be used (DAFS 13.4). `prefetch` asks it
-    /// to read the range ahead now.
-    ///
-    /// # Errors
-    /// The server's answer; PREFETCH_NOT_SUPPORTED when it cannot read ahead.
-    pub fn cache_hint(
-        &self,
-        offset: u64,
-        len: u32,
-        access_pattern: AccessPattern,
-        prefetch: bool,
-    ) -> Result<()> {
-        /// Read weight 7 in bits 1 to 3: the server ignores prefetch with low weights (DAFS 13.4).
-        const PREFETCH: u32 = 0x1 | 7 << 1;
-        let request = Request::CacheHint(wire::CacheHint {
-            fh: self.opened.handle,
-            offset,
-            count: len,
-            access_pattern,
-            cache_hint: if prefetch { PREFETCH } else { 0 },
-        });
-        self.client().ask(&request, |reply| matches!(reply, Reply::CacheHint).then_some(()))
     }
 
     /// Detects the loss of unstable data that was written through this open file, which is possible

@@ -75,6 +75,7 @@ mod fork;
 mod group;
 mod gss;
 mod helper;
+mod hint;
 mod layouts;
 mod lend;
 mod limit;
@@ -126,14 +127,16 @@ pub use crate::delegated::{Keeper, ReadDelegation};
 pub use crate::directory::{DirEntry, ReadDir};
 pub use crate::error::{Error, Result};
 pub use crate::fence::{FenceChange, FenceObject};
-pub use crate::file::{AccessPattern, File};
+pub use crate::file::File;
 pub use crate::follow::ReadPart;
 pub use crate::group::{Completion, CompletionGroup, OperationId};
 pub use crate::gss::{GssAuthenticator, GssCredentials};
 pub use crate::lend::{Lent, is_readable, is_writable};
 pub use crate::limit::{interruptible, within};
 pub use crate::lock::{LockError, LockHolder, LockRange};
-pub use crate::open::{Create, OpenOptions, ShareAccess, ShareDeny};
+pub use crate::open::{
+    AccessPattern, Create, HintWord, Likelihood, OpenOptions, ShareAccess, ShareDeny,
+};
 pub use crate::options::{
     Authentication, ByteOrder, ConnectOptions, Credential, GssSource, TlsOptions, Transport,
     TransportChoice, TransportKind, TransportSecurity, WaitPolicy,

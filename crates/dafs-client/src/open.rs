@@ -2,7 +2,7 @@
 
 use crate::attributes::SetAttributes;
 use dafs_wire::dafs::ShareKey;
-pub use dafs_wire::dafs::{ShareAccess, ShareDeny};
+pub use dafs_wire::dafs::{AccessPattern, HintWord, Likelihood, ShareAccess, ShareDeny};
 
 /// The rule for a file that is missing or exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,6 +30,8 @@ pub struct OpenOptions {
     pub(crate) truncate: bool,
     pub(crate) attributes: SetAttributes,
     pub(crate) direct: bool,
+    pub(crate) hint: HintWord,
+    pub(crate) pattern: AccessPattern,
 }
 
 impl Default for OpenOptions {
@@ -43,6 +45,8 @@ impl Default for OpenOptions {
             truncate: false,
             attributes: SetAttributes::default(),
             direct: false,
+            hint: HintWord::NONE,
+            pattern: AccessPattern::Normal,
         }
     }
 }
@@ -106,6 +110,23 @@ impl OpenOptions {
     #[must_use]
     pub fn direct(self, direct: bool) -> Self {
         Self { direct, ..self }
+    }
+
+    /// Sets the prediction that rides on each read and write through this open, about the bytes that
+    /// it moves. [`HintWord::CACHED`] suits files that the program, or this client's cache, keeps
+    /// itself; [`HintWord::DONE`] suits files that are read once. See [`File::set_hint`].
+    ///
+    /// [`File::set_hint`]: crate::File::set_hint
+    #[must_use]
+    pub fn hint(self, hint: HintWord) -> Self {
+        Self { hint, ..self }
+    }
+
+    /// Tells the server how the whole file will be used, by a request after the open. The open does
+    /// not fail with it.
+    #[must_use]
+    pub fn pattern(self, pattern: AccessPattern) -> Self {
+        Self { pattern, ..self }
     }
 
     /// Opens only together with opens of the same key: KEY_MISMATCH while the file is open under

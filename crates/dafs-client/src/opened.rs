@@ -6,6 +6,7 @@ use crate::cache::Effect;
 use crate::client::Client;
 use crate::core::{ReadCall, WriteCall};
 use crate::error::Result;
+use crate::hint::RidingHint;
 use crate::layouts::LayoutUse;
 use crate::span::Span;
 use crate::uncommitted::Uncommitted;
@@ -22,6 +23,8 @@ pub(crate) struct Opened {
     pub(crate) writes: Arc<Uncommitted>,
     /// Its use of the file's layout.
     pub(crate) layout: LayoutUse,
+    /// The hint that rides on its transfers.
+    pub(crate) hint: RidingHint,
 }
 
 impl Opened {
@@ -44,14 +47,14 @@ impl Opened {
             layouts.before(shared, &Effect::Read(self.handle));
         }
         let into = span.piece(shared, self.client.read_bytes_max())?;
-        let (handle, state_id) = (self.handle, self.state_id);
-        Ok(ReadCall { handle, state_id, offset: span.offset, into })
+        let (handle, state_id, hint) = (self.handle, self.state_id, self.hint.get());
+        Ok(ReadCall { handle, state_id, offset: span.offset, into, hint })
     }
 
     pub(crate) fn write_call(&self, span: &Span<'_>, stability: Stability) -> Result<WriteCall> {
         let from = span.piece(self.client.shared(), self.client.write_bytes_max())?;
-        let (handle, state_id) = (self.handle, self.state_id);
+        let (handle, state_id, hint) = (self.handle, self.state_id, self.hint.get());
         let offset = span.offset;
-        Ok(WriteCall { handle, state_id, offset, stability, from, delegation: None })
+        Ok(WriteCall { handle, state_id, offset, stability, from, delegation: None, hint })
     }
 }

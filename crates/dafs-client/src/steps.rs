@@ -17,7 +17,7 @@ use crate::path::COMPONENTS_PER_LOOKUP;
 use crate::{Chain, Takes};
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::{
-    LockType, READ_INLINE_REPLY_DATA_AT, Reply, Request, StateId, WRITE_INLINE_DATA_AT,
+    HintWord, LockType, READ_INLINE_REPLY_DATA_AT, Reply, Request, StateId, WRITE_INLINE_DATA_AT,
 };
 
 /// A directory that a step works in.
@@ -199,8 +199,9 @@ impl Client {
                     return long;
                 }
                 let (fh, state_id, takes) = self.begun_on(on)?;
-                let byte_count = u32::try_from(bytes).unwrap_or(u32::MAX);
-                let read = wire::ReadInline { fh, state_id, offset, byte_count, cache_hint: 0 };
+                let (bytes, cache_hint) = (u32::try_from(bytes), HintWord::NONE);
+                let byte_count = bytes.unwrap_or(u32::MAX);
+                let read = wire::ReadInline { fh, state_id, offset, byte_count, cache_hint };
                 (Request::ReadInline(read), takes)
             }
             Step::Write { on, offset, data, stability } => {
@@ -211,7 +212,7 @@ impl Client {
                     return Err(Error::Argument("what a chain writes must be stable"));
                 }
                 let (fh, state_id, takes) = self.begun_on(on)?;
-                let (stable, padded_to, cache_hint) = (stability, None, 0);
+                let (stable, padded_to, cache_hint) = (stability, None, HintWord::NONE);
                 let write =
                     wire::WriteInline { fh, state_id, offset, stable, padded_to, cache_hint, data };
                 (Request::WriteInline(write), takes)

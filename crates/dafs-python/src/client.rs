@@ -6,6 +6,7 @@ use crate::directory::Listing;
 use crate::error::{raise, raise_for};
 use crate::file::RawFile;
 use crate::group::sweep;
+use crate::hint::{self, Hint};
 use crate::path;
 use crate::registration::Registration;
 use crate::session::Session;
@@ -290,7 +291,7 @@ impl Client {
     /// `share_key` excludes opens under another key, and a `strict_key` everybody without it.
     #[pyo3(signature = (
         path, access, create = "never", truncate = false, mode = None, *,
-        share_key = None, strict_key = false
+        share_key = None, strict_key = false, pattern = None, hint = None
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn open_raw(
@@ -303,7 +304,10 @@ impl Client {
         mode: Option<u32>,
         share_key: Option<u64>,
         strict_key: bool,
+        pattern: Option<&str>,
+        hint: Option<Hint>,
     ) -> PyResult<RawFile> {
+        let (pattern, word) = (hint::pattern(pattern)?, hint::word(hint)?);
         let options = match access {
             "r" => OpenOptions::read(),
             "w" => OpenOptions::write(),
@@ -326,6 +330,7 @@ impl Client {
             (None, true) => return Err(PyValueError::new_err("strict_key needs a share_key")),
             (None, false) => options,
         };
+        let options = options.pattern(pattern).hint(word);
         let session = self.session(py)?;
         let name = path::path(path, &session.base)?;
         let file =

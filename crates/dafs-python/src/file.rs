@@ -2,6 +2,7 @@
 
 use crate::bytes::NewBytes;
 use crate::error::{raise, raise_lock};
+use crate::hint::{self, Hint};
 use crate::memory::{Exported, Place};
 use crate::session::Session;
 use crate::stat::Stat;
@@ -136,6 +137,35 @@ impl RawFile {
     fn commit(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
         let file = self.file()?;
         blocking(py, || file.commit(offset, length)).map_err(raise)
+    }
+
+    /// Gives the server a hint about `length` bytes from `offset`; 0 for all from there on.
+    #[pyo3(signature = (offset = 0, length = 0, pattern = None, hint = None))]
+    fn hint(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        length: u32,
+        pattern: Option<&str>,
+        hint: Option<Hint>,
+    ) -> PyResult<()> {
+        let file = self.file()?;
+        let (pattern, word) = (hint::pattern(pattern)?, hint::word(hint)?);
+        blocking(py, || file.cache_hint(offset, length, pattern, word)).map_err(raise)
+    }
+
+    /// Asks the server to read a range ahead.
+    #[pyo3(signature = (offset = 0, length = 0))]
+    fn prefetch(&self, py: Python<'_>, offset: u64, length: u32) -> PyResult<()> {
+        let file = self.file()?;
+        blocking(py, || file.prefetch(offset, length)).map_err(raise)
+    }
+
+    /// Sets the hint that rides on later reads and writes.
+    #[pyo3(signature = (hint = None))]
+    fn set_hint(&self, hint: Option<Hint>) -> PyResult<()> {
+        self.file()?.set_hint(hint::word(hint)?);
+        Ok(())
     }
 
     /// Attributes, also after the last name has been removed.

@@ -15,6 +15,7 @@ mod directory;
 mod error;
 mod file;
 mod group;
+mod hint;
 mod memory;
 mod path;
 mod registration;

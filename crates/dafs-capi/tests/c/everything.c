@@ -214,6 +214,8 @@ static void data(dap_file_t file)
     expect(count == 1 && done[0].result == 0, 1);
     expect(dap_io_cancel(group, operation), 1);
     expect(dap_prefetch(file, 0, 4096) <= 0, 1);
+    expect(dap_hint(file, 0, 0, DAP_PATTERN_SEQUENTIAL, DAP_HINT_CACHED), 0);
+    expect(dap_set_hint(file, DAP_HINT_AGAIN), 0);
     expect(dap_group_free(group), 0);
     expect(dap_unregister(buffer), 0);
 }

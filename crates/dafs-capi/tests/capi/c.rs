@@ -1,6 +1,6 @@
 //! Programs in C, compiled as by a user, against a real server.
 
-use dafs_testkit::{Served, pattern};
+use dafs_testkit::{Cached, PAGE_BYTES, Served, eventually, pattern};
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -63,6 +63,26 @@ fn run_on_each_transport(source: &str, served: &Served) {
     for transport in ["1", "2"] {
         let said = program(source, served, &[transport]);
         assert!(said.ends_with("done\n"), "{said}");
+    }
+}
+
+#[test]
+fn hints_reach_the_cache_of_the_server() {
+    const BYTES: usize = 2 << 20;
+    for transport in ["1", "2"] {
+        let served = Served::new();
+        let cold = |name| Cached::cold(&served.path().join(name), &pattern(BYTES));
+        let files = ["once", "again", "half", "ahead", "random"].map(cold);
+        let [Some(once), Some(again), Some(half), Some(ahead), Some(random)] = files else {
+            return;
+        };
+        let said = program("tests/c/hints.c", &served, &[transport]);
+        assert!(said.ends_with("done\n"), "{said}");
+        eventually("what is read once leaves", || once.bytes() == 0);
+        assert_eq!(again.bytes(), BYTES);
+        assert_eq!((half.bytes_in(0..1 << 20), half.bytes()), (BYTES / 2, BYTES / 2));
+        eventually("what is needed comes", || ahead.bytes() == BYTES);
+        assert_eq!(random.bytes(), PAGE_BYTES);
     }
 }
 

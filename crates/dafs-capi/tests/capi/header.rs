@@ -4,7 +4,7 @@ use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "error",
     "handle",
     "options",
@@ -13,6 +13,7 @@ const SOURCES: [&str; 15] = [
     "names",
     "directory",
     "file",
+    "hint",
     "buffer",
     "transfer",
     "group",

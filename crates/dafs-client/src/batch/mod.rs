@@ -161,10 +161,11 @@ impl Batch {
             shared.piece(buffer, range.clone(), 0, usize::MAX)
         };
         let pieces = memory.iter().map(piece).collect::<Result<Pieces>>()?;
+        let cache_hint = file.hint();
         let chunk = |&(offset, len): &(u64, usize)| {
             let byte_count = u32::try_from(len).ok()?;
             offset.checked_add(len as u64).filter(|end| i64::try_from(*end).is_ok())?;
-            Some(FileChunk { offset, byte_count, cache_hint: 0 })
+            Some(FileChunk { offset, byte_count, cache_hint })
         };
         let chunks = ranges.iter().map(chunk).collect::<Option<SmallVec<_>>>();
         let chunks = chunks.ok_or(Error::Argument("the range lies beyond the largest file"))?;

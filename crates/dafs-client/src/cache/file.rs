@@ -139,7 +139,7 @@ impl CacheUse {
         let mut ahead = None;
         for _ in 0..CACHE_ATTEMPTS {
             let (look, orders) = self.look(target, offset, &mut ahead);
-            cache.send_reads(client, *handle, self.owner.state_id, orders);
+            cache.send_reads(client, *handle, &self.owner, orders);
             match look {
                 Lookup::Done(bytes) => {
                     client.shared().hear_now_and_then();
@@ -152,7 +152,7 @@ impl CacheUse {
                 }
                 Lookup::Send(orders) => {
                     let first = orders.first().map(|order| order.transfer.id);
-                    cache.send_reads(client, *handle, self.owner.state_id, orders);
+                    cache.send_reads(client, *handle, &self.owner, orders);
                     if first.and_then(|id| cache.wait_in_limit(id)).is_some() {
                         return None;
                     }

@@ -42,18 +42,19 @@ impl Cache {
         &self,
         client: &Client,
         handle: FileHandle,
-        state_id: StateId,
+        reader: &Owner,
         orders: Vec<Order>,
     ) {
         if orders.is_empty() {
             return;
         }
         let limit = client.read_bytes_max();
+        let (state_id, hint) = (reader.state_id, reader.hint.get());
         for Order { transfer, buffer } in orders {
             let range = memory_range(&transfer.memory);
             let piece = client.shared().piece(&buffer, range, transfer.offset, limit);
             let pending = piece.and_then(|into| {
-                let call = ReadCall { handle, state_id, offset: transfer.offset, into };
+                let call = ReadCall { handle, state_id, offset: transfer.offset, into, hint };
                 Pending::submit_ahead(client.shared(), |driver, tag| driver.submit_read(tag, call))
             });
             self.started(transfer.id, pending);
@@ -65,13 +66,14 @@ impl Cache {
         let Writer { handle, owner, delegation } = writer;
         let (handle, delegation) = (*handle, Some(*delegation));
         let limit = client.write_bytes_max();
-        let state_id = owner.state_id;
+        let (state_id, hint) = (owner.state_id, owner.hint.get());
         for Order { transfer, buffer } in orders {
             let range = memory_range(&transfer.memory);
             let piece = client.shared().piece(&buffer, range, transfer.offset, limit);
             let pending = piece.and_then(|from| {
                 let (offset, stability) = (transfer.offset, Stability::Unstable);
-                let call = WriteCall { handle, state_id, offset, stability, from, delegation };
+                let call =
+                    WriteCall { handle, state_id, offset, stability, from, delegation, hint };
                 let writes = Some(owner.writes.clone());
                 Pending::submit(client.shared(), |driver, tag| {
                     driver.submit_write(tag, call, writes)

@@ -30,7 +30,8 @@ impl Cache {
         }
         let client = file.client();
         let cached = self.find_or_make(client, file);
-        let owner = Owner { state_id: file.state_id(), writes: file.writes().clone() };
+        let hint = file.opened().hint.clone();
+        let owner = Owner { state_id: file.state_id(), writes: file.writes().clone(), hint };
         let (reads, writes) = (options.access.reads(), options.access.writes());
         let kept = !options.direct;
         let used = CacheUse::new(cached.clone(), owner, reads && kept, writes && kept);

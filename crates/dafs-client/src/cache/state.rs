@@ -14,6 +14,7 @@ use crate::attributes::{FileHandle, Time};
 use crate::buffer::IoBuffer;
 use crate::delegation::DelegationKind;
 use crate::error::{Error, Result};
+use crate::hint::RidingHint;
 use crate::pending::{Moved, Pending};
 use crate::uncommitted::Uncommitted;
 use dafs_mem::{CheckedSlice, Inaccessible, Site, VolatileSlice};
@@ -28,6 +29,8 @@ use std::sync::{Arc, Weak};
 pub(super) struct Owner {
     pub(super) state_id: StateId,
     pub(super) writes: Arc<Uncommitted>,
+    /// The hint that rides on its transfers.
+    pub(super) hint: RidingHint,
 }
 
 /// A delegation that is held.

@@ -5,8 +5,8 @@ use super::memory::{Piece, Pieces};
 use super::streams::Transaction;
 use dafs_dat::Instant;
 use dafs_wire::dafs::{
-    ByteOrder, DecodeError, EncodeError, FileHandle, Outcome, Procedure, SessionId, Stability,
-    StateId, Status, Verifier, decode_response,
+    ByteOrder, DecodeError, EncodeError, FileHandle, HintWord, Outcome, Procedure, SessionId,
+    Stability, StateId, Status, Verifier, decode_response,
 };
 use std::time::Duration;
 use thiserror::Error;
@@ -25,6 +25,8 @@ pub struct ReadCall {
     pub offset: u64,
     /// The target of the data; its length is the most that is read.
     pub into: Piece,
+    /// The prediction for the bytes.
+    pub hint: HintWord,
 }
 
 /// Writes registered memory to a file.
@@ -44,6 +46,8 @@ pub struct WriteCall {
     /// written the file, so the data must not be written: the call ends with
     /// [`Failure::DelegationLost`].
     pub delegation: Option<StateId>,
+    /// The prediction for the bytes.
+    pub hint: HintWord,
 }
 
 /// A reply as it was received, in memory of its own.

@@ -359,7 +359,7 @@ impl Calls {
         due: Due,
         call: ReadCall,
     ) -> Result<(), SendError> {
-        let ReadCall { handle: fh, offset, .. } = call;
+        let ReadCall { handle: fh, offset, hint: cache_hint, .. } = call;
         let refused = |status| Done::Refused { procedure: Procedure::ReadDirect, status };
         let state_id = self.opens.current(call.state_id);
         let state_id = state_id.map_err(|status| SendError::Ended(refused(status)))?;
@@ -368,10 +368,10 @@ impl Calls {
             link.fits_inline(byte_count, READ_INLINE_REPLY_DATA_AT, link.info.response_bytes);
         let buffers = [call.into.current_buffer().map_err(Refused::Over)?];
         let request = if inline {
-            Request::ReadInline(ReadInline { fh, state_id, offset, byte_count, cache_hint: 0 })
+            Request::ReadInline(ReadInline { fh, state_id, offset, byte_count, cache_hint })
         } else {
             let buffers = Seq::new(&buffers);
-            let args = ReadDirect { fh, state_id, offset, byte_count, cache_hint: 0, buffers };
+            let args = ReadDirect { fh, state_id, offset, byte_count, cache_hint, buffers };
             Request::ReadDirect(args)
         };
         let procedure = request.procedure();
@@ -392,7 +392,9 @@ impl Calls {
         due: Due,
         call: WriteCall,
     ) -> Result<(), SendError> {
-        let WriteCall { handle: fh, offset, stability: stable, delegation, .. } = call;
+        let WriteCall {
+            handle: fh, offset, stability: stable, delegation, hint: cache_hint, ..
+        } = call;
         let patience = link.patience_of_server();
         if delegation.is_some_and(|name| !self.delegations.may_write(name, link.now, patience)) {
             return Err(SendError::Ended(Done::Lost(Failure::DelegationLost)));
@@ -420,7 +422,7 @@ impl Calls {
             procedure = Procedure::WriteInline;
             header = link.next_header(procedure)?;
             let request =
-                WriteInline { fh, state_id, offset, stable, padded_to, cache_hint: 0, data: &[] };
+                WriteInline { fh, state_id, offset, stable, padded_to, cache_hint, data: &[] };
             let (order, out) = (link.order, &mut link.scratch);
             bytes = encode_write_inline_head(out, order, &header, &request, byte_count as usize)?;
             if link.info.checksums {
@@ -438,7 +440,7 @@ impl Calls {
                 offset,
                 byte_count,
                 stable,
-                cache_hint: 0,
+                cache_hint,
                 direct_checksum: sum,
                 buffers: Seq::new(&buffers),
             });

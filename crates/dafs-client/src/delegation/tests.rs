@@ -30,7 +30,7 @@ impl Opened {
             offset: 0,
             stable: Stability::Unstable,
             padded_to: None,
-            cache_hint: 0,
+            cache_hint: wire::HintWord::NONE,
             data,
         });
         client.ask(&request, |reply| matches!(reply, Reply::WriteInline(_)).then_some(())).unwrap();

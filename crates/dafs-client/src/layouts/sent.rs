@@ -120,11 +120,16 @@ impl Piecemeal<'_> {
             let outside = Error::Argument("the range does not lie inside the buffer");
             let data = Piece::new(&memory, at, len).ok_or(outside)?;
             let (handle, offset) = (place.handle, cut.component_offset);
+            let hint = self.file.hint.get();
             let slot = session.submit(|driver, tag| match self.write {
-                None => driver.submit_read(tag, ReadCall { handle, state_id, offset, into: data }),
+                None => {
+                    let call = ReadCall { handle, state_id, offset, into: data, hint };
+                    driver.submit_read(tag, call)
+                }
                 Some(stability) => {
                     let (from, delegation) = (data, None);
-                    let call = WriteCall { handle, state_id, offset, stability, from, delegation };
+                    let call =
+                        WriteCall { handle, state_id, offset, stability, from, delegation, hint };
                     driver.submit_write(tag, call, None)
                 }
             })?;

@@ -35,7 +35,11 @@ fn submit_with(
         tag,
         handle: ROOT,
         state_id: StateId::ZERO,
-        chunks: vec![FileChunk { offset: 100 * index as u64, byte_count: 100, cache_hint: 0 }],
+        chunks: vec![FileChunk {
+            offset: 100 * index as u64,
+            byte_count: 100,
+            cache_hint: HintWord::NONE,
+        }],
         pieces: vec![Piece::new(memory, 0, 100).unwrap()],
         write: (index % 2 == 1).then_some(Verifier([9; 8])),
     });

@@ -4,7 +4,7 @@ use crate::served::{
     Served, TRANSPORTS, in_threads, on_each_transport, on_each_transport_with, pattern, status,
 };
 use dafs_client::{
-    AccessMask, AccessPattern, ByteOrder, Create, Error, Follow, ObjectType, OpenOptions,
+    AccessMask, AccessPattern, ByteOrder, Create, Error, Follow, HintWord, ObjectType, OpenOptions,
     SetAttributes, SetTime, ShareDeny, SpecialFile, Stability, Status, Time, TransportChoice,
     TransportKind, WaitPolicy,
 };
@@ -454,7 +454,7 @@ fn attributes_are_set_and_read() {
         let fs = client.fs_status(file.handle()).unwrap();
         assert!(fs.space_total.unwrap() >= fs.space_free.unwrap());
         assert_eq!(fs.name_bytes_max, Some(255));
-        file.cache_hint(0, 0, AccessPattern::Sequential, false).unwrap();
+        file.cache_hint(0, 0, AccessPattern::Sequential, HintWord::NONE).unwrap();
     }
 }
 

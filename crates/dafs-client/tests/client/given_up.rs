@@ -262,8 +262,13 @@ fn data_that_is_always_corrupt_ends_the_session() {
     });
     let memory = world.memory(&[0; 20_000]);
     let into = Piece::new(&memory, 0, 20_000).unwrap();
-    let call =
-        dafs_client::core::ReadCall { handle: ROOT, state_id: StateId::ZERO, offset: 0, into };
+    let call = dafs_client::core::ReadCall {
+        handle: ROOT,
+        state_id: StateId::ZERO,
+        offset: 0,
+        into,
+        hint: HintWord::NONE,
+    };
     world.core.submit_read(&mut world.adapter, world.now, 7, call, None).unwrap();
     let start = world.now;
     world.run_all(&[7]);

@@ -4,9 +4,9 @@
 
 use crate::served::{Served, TRANSPORTS, pattern};
 use dafs_client::{
-    Authentication, Client, ConnectOptions, Create, Credential, DafsUrl, Error, File, Follow,
-    IoBuffer, LockError, LockRange, OpenOptions, SetAttributes, Site, Stability, Status, Step,
-    StepIn, StepOn, Stepped, within,
+    AccessPattern, Authentication, Client, ConnectOptions, Create, Credential, DafsUrl, Error,
+    File, Follow, HintWord, IoBuffer, LockError, LockRange, OpenOptions, SetAttributes, Site,
+    Stability, Status, Step, StepIn, StepOn, Stepped, within,
 };
 use std::time::Duration;
 
@@ -159,6 +159,17 @@ fn sharing(file: &File) -> Tested {
     Ok(())
 }
 
+fn hints(client: &Client) -> Tested {
+    let mut memory = [0; 100];
+    let options = OpenOptions::read().hint(HintWord::DONE).pattern(AccessPattern::Sequential);
+    let once = client.open(b"/results/first", &options)?;
+    once.read_at(&mut memory, 0)?;
+    once.set_hint(HintWord::NONE);
+    once.cache_hint(0, 0, AccessPattern::Normal, HintWord::CACHED)?;
+    assert_eq!(&memory[..5], b"hello");
+    Ok(())
+}
+
 fn failures(client: &Client) -> Tested {
     let found = within(Duration::from_secs(1), || client.read_file(b"/small", 4096));
     match found {
@@ -177,6 +188,7 @@ fn the_examples_work() {
     failures(&client).unwrap();
     files(&client).unwrap();
     assert_eq!(std::fs::read(served.path().join("results/first")).unwrap(), b"hello");
+    hints(&client).unwrap();
     chained(&client).unwrap();
     small_files(&client).unwrap();
     failures(&client).unwrap();

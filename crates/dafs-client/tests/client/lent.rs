@@ -29,7 +29,7 @@ fn taken(world: &mut World, memory: &Arc<RegisteredMemory>, count: u64) -> Vec<u
         tag,
         handle: ROOT,
         state_id: StateId::ZERO,
-        chunks: vec![FileChunk { offset: 0, byte_count: 100, cache_hint: 0 }],
+        chunks: vec![FileChunk { offset: 0, byte_count: 100, cache_hint: HintWord::NONE }],
         pieces: vec![Piece::new(memory, 0, 100).unwrap()],
         write: None,
     });

@@ -16,6 +16,7 @@ mod given_up;
 mod groups;
 mod gss;
 mod guide;
+mod hints;
 mod lent;
 mod lost;
 mod overdue;

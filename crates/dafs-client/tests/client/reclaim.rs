@@ -27,7 +27,7 @@ fn read(world: &mut World, state_id: StateId) -> Result<Vec<u8>, Status> {
     let memory = world.memory(&[0; 8]);
     let into = Piece::new(&memory, 0, 8).unwrap();
     let tag = world.tag();
-    let call = ReadCall { handle: ROOT, state_id, offset: 0, into };
+    let call = ReadCall { handle: ROOT, state_id, offset: 0, into, hint: HintWord::NONE };
     let (now, deadline) = (world.now, Some(Duration::from_secs(60)));
     world.core.submit_read(&mut world.adapter, now, tag, call, deadline).unwrap();
     world.run_all(&[tag]);
@@ -181,7 +181,8 @@ fn grace_is_waited_out_within_the_deadline() {
     let read = |world: &mut World, seconds| {
         let tag = world.tag();
         let into = Piece::new(&memory, 0, 8).unwrap();
-        let call = ReadCall { handle: ROOT, state_id: state, offset: 0, into };
+        let call =
+            ReadCall { handle: ROOT, state_id: state, offset: 0, into, hint: HintWord::NONE };
         let (now, deadline) = (world.now, Some(Duration::from_secs(seconds)));
         world.core.submit_read(&mut world.adapter, now, tag, call, deadline).unwrap();
         tag

@@ -93,14 +93,26 @@ class Client(_Client):
         return f"<dafs.Client {self.url}{state}>"
 
     def open(
-        self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None, *, permissions=None,
-        share_key=None, strict_key=False,
+        self,
+        path,
+        mode="r",
+        buffering=-1,
+        encoding=None,
+        errors=None,
+        newline=None,
+        *,
+        permissions=None,
+        share_key=None,
+        strict_key=False,
+        pattern=None,
+        hint=None,
     ):
         """Opens a file as `open` of Python does, "x" and "+" and "a" included.
 
         A `share_key`, a number of 64 bits, excludes opens under another key while the file is open.
         With `strict_key` it also excludes everybody without the key, and a file that is open without it.
-        Appends ("a") go to the end of the file at that moment, also when others append too.
+        Appends ("a") go to the end of the file at that moment, also when others append too. `pattern` and
+        `hint` are as in `File.hint`; the hint rides on each read and write.
         """
         letters = set(mode)
         kinds = letters & set("rwxa")
@@ -119,7 +131,7 @@ class Client(_Client):
             permissions = 0o666 & ~_umask()
         raw = self.open_raw(
             path, access, create, kind == "w", None if kind == "r" else permissions,
-            share_key=share_key, strict_key=strict_key,
+            share_key=share_key, strict_key=strict_key, pattern=pattern, hint=hint,
         )
         file = File(raw, path, mode, access, kind == "a")
         if buffering == 0:

@@ -349,6 +349,24 @@ class File(io.RawIOBase):
         """Makes what was written survive a crash of the server."""
         self._file.commit(offset, length)
 
+    def hint(self, offset=0, length=0, *, pattern=None, hint=None):
+        """Tells the server how the file, or `length` bytes of it from `offset` on (0: all), will be used.
+
+        `pattern` is about the whole file: "sequential" or "random". `hint` is about the range: "done" lets
+        it leave the server's cache, "cached" lets it leave first because this program keeps it itself,
+        "again" takes that back. A pair of weights for further reads and writes, from 1 (surely not) to 7
+        (surely) or 0, says it more finely.
+        """
+        self._file.hint(offset, length, pattern, hint)
+
+    def prefetch(self, offset=0, length=0):
+        """Asks the server to read a range ahead; it reads a bounded part, 16 MiB."""
+        self._file.prefetch(offset, length)
+
+    def set_hint(self, hint=None):
+        """Sets the `hint` that rides on each later read and write, about the bytes that it moves."""
+        self._file.set_hint(hint)
+
     def stat(self):
         """Attributes, also after the last name is gone."""
         return self._file.stat()

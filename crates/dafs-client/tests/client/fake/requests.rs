@@ -25,7 +25,7 @@ pub fn append(data: &[u8]) -> Request<'_> {
         state_id: StateId::ZERO,
         stable: Stability::Unstable,
         padded_to: None,
-        cache_hint: 0,
+        cache_hint: HintWord::NONE,
         data,
     })
 }

@@ -160,7 +160,8 @@ impl World {
         offset: u64,
     ) -> Result<u64, dafs_client::core::Refused> {
         let tag = self.tag();
-        let call = ReadCall { handle: ROOT, state_id: StateId::ZERO, offset, into };
+        let call =
+            ReadCall { handle: ROOT, state_id: StateId::ZERO, offset, into, hint: HintWord::NONE };
         let deadline = Some(Duration::from_secs(60));
         self.core.submit_read(&mut self.adapter, self.now, tag, call, deadline)?;
         Ok(tag)
@@ -192,7 +193,15 @@ impl World {
     ) -> u64 {
         let tag = self.tag();
         let (handle, state_id) = (ROOT, StateId::ZERO);
-        let call = WriteCall { handle, state_id, offset, stability, from, delegation };
+        let call = WriteCall {
+            handle,
+            state_id,
+            offset,
+            stability,
+            from,
+            delegation,
+            hint: HintWord::NONE,
+        };
         let deadline = Some(Duration::from_secs(60));
         self.core.submit_write(&mut self.adapter, self.now, tag, call, deadline).unwrap();
         tag
