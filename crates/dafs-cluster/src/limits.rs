@@ -39,6 +39,10 @@ pub(crate) const ELSEWHERE_MAX: usize = 4;
 /// How long a further request waits for its turn, and how long those before it may be unanswered.
 pub(crate) const TURN_TIME: Duration = Duration::from_secs(1);
 
+/// Advice that a data server may have unanswered, and the time that more waits before it is ignored.
+pub(crate) const ADVICE_CALLS_MAX: usize = 2;
+pub(crate) const ADVICE_TURN_TIME: Duration = Duration::from_millis(200);
+
 /// A data server that answers none of its requests for so long, while the most requests wait for
 /// it, counts as stuck.
 pub(crate) const STUCK_TIME: Duration = Duration::from_secs(10);

@@ -13,7 +13,10 @@ mod connection;
 use crate::data::NodeCounters;
 use crate::gate::Gate;
 use crate::hello::Member;
-use crate::limits::{CALL_TIME, GRANT_TTL_MAX, NODE_CALLS_MAX, STUCK_TIME, TURN_TIME};
+use crate::limits::{
+    ADVICE_CALLS_MAX, ADVICE_TURN_TIME, CALL_TIME, GRANT_TTL_MAX, NODE_CALLS_MAX, STUCK_TIME,
+    TURN_TIME,
+};
 use crate::link::Link;
 use crate::memory;
 use crate::refusal::taken;
@@ -116,7 +119,7 @@ struct Shared {
     records_max: u64,
     /// Limits the calls that wait for its data.
     data: Gate,
-    /// Admits one advice at a time, so that slow ones hold up no data.
+    /// Limits the calls that give advice, so that slow ones hold up no data.
     advice: Gate,
 }
 
@@ -185,7 +188,7 @@ impl RemoteNode {
             changed: Condvar::new(),
             records_max,
             data: Gate::new(NODE_CALLS_MAX, TURN_TIME, STUCK_TIME),
-            advice: Gate::new(1, Duration::ZERO, STUCK_TIME),
+            advice: Gate::new(ADVICE_CALLS_MAX, ADVICE_TURN_TIME, STUCK_TIME),
         });
         let own = shared.clone();
         let name = format!("dafs-node-{}", own.config.number);

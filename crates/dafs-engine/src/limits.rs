@@ -148,8 +148,8 @@ pub(crate) const BACK_CALLS_PER_LEASE: u32 = 6;
 /// Cache hints of one connection, for the stores of one lane, that wait to be followed.
 pub(crate) const HINTS_WAITING_MAX: usize = 64;
 
-/// The most hints that a job follows. A client that sends more meanwhile loses some.
-pub(crate) const HINTS_PER_JOB: usize = 128;
+/// The most hints that a job follows before other jobs get their turn.
+pub(crate) const HINTS_PER_JOB: usize = 16;
 
 /// Requests of asynchronous batches that one session may have outstanding or unreported.
 pub(crate) const BATCH_OWED_MAX: usize = 2048;

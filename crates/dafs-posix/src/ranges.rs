@@ -5,7 +5,7 @@ use super::file::{PosixFile, data_flags};
 use super::sys;
 use dafs_store::backend::{
     COPY_BYTES_MAX, FILE_BYTES_MAX, advise_local, check_advice, check_range, check_ranges,
-    copy_pieces, drop_cached,
+    copy_pieces, drop_now,
 };
 use dafs_store::{
     Advised, CacheAdvice, CopyRange, FileId, OpenFile, OpenMode, Result, SeekWhat, StoreError,
@@ -105,7 +105,7 @@ fn drop_closed(export: &Export, id: &FileId, range: &Range<u64>) -> Result<()> {
     let node = node.ok_or(StoreError::Stale)?;
     let _server = export.identity.server()?;
     let file = export.reopen(&node, data_flags(OpenMode { read: true, write: false })?)?;
-    drop_cached(file.as_fd(), range)
+    drop_now(file.as_fd(), (&export.leaving, *id), range.clone())
 }
 
 impl PosixFile {

@@ -2,15 +2,17 @@
 
 use crate::leaving::Leaving;
 use crate::limits::{
-    COPY_BUFFER_BYTES, FILE_BYTES_MAX, READ_THROUGH_MAX, WILL_NEED_BYTES_MAX, WILL_NEED_STEP_BYTES,
+    COPY_BUFFER_BYTES, FILE_BYTES_MAX, LEAVING_RANGES_MAX, LEAVING_STEP_BYTES, READ_THROUGH_MAX,
+    WILL_NEED_BYTES_MAX, WILL_NEED_STEP_BYTES,
 };
 use crate::ranges::check_advice;
 use crate::{Advised, CacheAdvice, OpenFile, Result, Wait};
-use dafs_mem::{Mutex, VolatileSlice, cached_pages};
+use dafs_mem::{VolatileSlice, cached_pages};
 use rustix::fs::Advice;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Follows advice about `len` bytes from `offset` (0: to the end of the file) of an open file, whose
 /// key in `leaving` is `key`. When a range of another file leaves the cache, `drop_other` drops it.
@@ -40,27 +42,21 @@ pub fn advise_local<K: Copy + Eq>(
             read_ahead(file, &within(file, range)?)?;
         }
         CacheAdvice::LeaveFirst => {
-            let range = within(file, range)?;
+            let there = cached_parts(file, within(file, range)?);
             // Data that comes into the cache later is not on the list.
-            if cached_pages(file, range.clone()).is_ok_and(|pages| pages == 0) {
+            if there.is_empty() {
                 return Ok(Advised::Ignored);
             }
             let mut dropped = Ok(());
-            for (other, range) in leaving.leaves_first(key, range) {
+            for (other, range) in leaving.leaves_first(key, there) {
                 match other == key {
-                    true => dropped = dropped.and(drop_cached(file, &range)),
+                    true => dropped = dropped.and(drop_now(file, (leaving, key), range)),
                     false => drop_other(other, &range),
                 }
             }
             dropped?;
         }
-        CacheAdvice::DontNeed => {
-            let whole = leaving.leaves_now(key, within(file, range)?);
-            drop_cached(file, &whole)?;
-            if cached_pages(file, whole.clone()).is_ok_and(|pages| pages == 0) {
-                leaving.has_left(key, &whole);
-            }
-        }
+        CacheAdvice::DontNeed => drop_now(file, (leaving, key), within(file, range)?)?,
     }
     Ok(Advised::Followed)
 }
@@ -78,8 +74,23 @@ fn within(file: BorrowedFd<'_>, range: Range<u64>) -> Result<Range<u64>> {
     Ok(range.start.min(end)..end)
 }
 
-/// Drops a range from the kernel's cache. Data that is not stable yet stays, and the kernel begins to
-/// write it.
+/// Drops a range from the kernel's cache, and lists what is left of it there. Data that is not stable
+/// yet stays, and the kernel begins to write it.
+///
+/// # Errors
+/// Those of the file system.
+pub fn drop_now<K: Copy + Eq>(
+    file: BorrowedFd<'_>,
+    (leaving, key): (&Leaving<K>, K),
+    range: Range<u64>,
+) -> Result<()> {
+    let whole = leaving.leaves_now(key, range);
+    drop_cached(file, &whole)?;
+    leaving.remains(key, &whole, cached_parts(file, whole.clone()));
+    Ok(())
+}
+
+/// Drops a range from the kernel's cache, as far as it is stable.
 ///
 /// # Errors
 /// Those of the file system.
@@ -89,6 +100,32 @@ pub fn drop_cached(file: BorrowedFd<'_>, range: &Range<u64>) -> Result<()> {
         rustix::fs::fadvise(file, range.start, Some(len), Advice::DontNeed)?;
     }
     Ok(())
+}
+
+/// Returns the parts of a range that have pages in the kernel's cache, by the size of large pages;
+/// all of the range where the kernel does not tell.
+fn cached_parts(file: BorrowedFd<'_>, range: Range<u64>) -> Vec<Range<u64>> {
+    /// The number of the file system whose files have their pages in files of another one.
+    const OVERLAY: i64 = 0x794c_7630;
+    let is_overlay = rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type == OVERLAY);
+    let is_cached = |range: &Range<u64>| {
+        is_overlay || cached_pages(file, range.clone()).map_or(true, |pages| pages > 0)
+    };
+    let (mut parts, mut halves) = (Vec::new(), vec![range]);
+    while let Some(range) = halves.pop() {
+        if range.is_empty() || !is_cached(&range) {
+            continue;
+        }
+        let middle =
+            (range.start + (range.end - range.start) / 2).next_multiple_of(LEAVING_STEP_BYTES);
+        let is_split = range.start < middle && middle < range.end;
+        if is_split && parts.len() + halves.len() < LEAVING_RANGES_MAX {
+            halves.extend([middle..range.end, range.start..middle]);
+        } else {
+            parts.push(range);
+        }
+    }
+    parts
 }
 
 /// Starts to read the beginning of a range ahead.
@@ -102,6 +139,27 @@ fn read_ahead(file: BorrowedFd<'_>, range: &Range<u64>) -> Result<()> {
     Ok(())
 }
 
+/// The threads that read through files now.
+struct Readers(AtomicUsize);
+
+/// A thread that reads through a file, until this is dropped.
+struct Reader<'a>(&'a Readers);
+
+impl Readers {
+    /// Admits a reader, unless there are too many.
+    fn enter(&self) -> Option<Reader<'_>> {
+        let more = |readers| (readers < READ_THROUGH_MAX).then_some(readers + 1);
+        let entered = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        entered.is_ok().then(|| Reader(self))
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Reads the beginning of a range and drops the data, so that the machines that keep it have it in
 /// memory afterwards: for engines without a call for advice. Waits for those machines, and ignores
 /// advice while others wait.
@@ -109,20 +167,8 @@ fn read_ahead(file: BorrowedFd<'_>, range: &Range<u64>) -> Result<()> {
 /// # Errors
 /// The file's.
 pub fn read_through(file: &dyn OpenFile, offset: u64, len: u64) -> Result<Advised> {
-    static READING: Mutex<usize> = Mutex::new(0);
-    struct Turn;
-    impl Drop for Turn {
-        fn drop(&mut self) {
-            *READING.lock() -= 1;
-        }
-    }
-    let turn = {
-        let mut reading = READING.lock();
-        let is_free = *reading < READ_THROUGH_MAX;
-        *reading += usize::from(is_free);
-        is_free.then_some(Turn)
-    };
-    let Some(_turn) = turn else { return Ok(Advised::Ignored) };
+    static READERS: Readers = Readers(AtomicUsize::new(0));
+    let Some(_reader) = READERS.enter() else { return Ok(Advised::Ignored) };
     let range = offset..end(offset, len).min(offset.saturating_add(WILL_NEED_BYTES_MAX));
     let mut buffer = vec![0; COPY_BUFFER_BYTES];
     let view = VolatileSlice::from_mut(&mut buffer);
@@ -136,4 +182,39 @@ pub fn read_through(file: &dyn OpenFile, offset: u64, len: u64) -> Result<Advise
         }
     }
     Ok(Advised::Followed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd as _;
+    use std::os::unix::fs::FileExt as _;
+
+    #[test]
+    fn few_read_through_at_a_time() {
+        let readers = Readers(AtomicUsize::new(0));
+        let mut inside: Vec<_> = (0..READ_THROUGH_MAX).map(|_| readers.enter().unwrap()).collect();
+        assert!(readers.enter().is_none());
+        assert!(readers.enter().is_none());
+        inside.pop();
+        assert!(readers.enter().is_some());
+    }
+
+    #[test]
+    fn only_parts_in_the_cache_are_found() {
+        let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let long = 1 << 40;
+        file.set_len(long).unwrap();
+        file.write_all_at(b"here", 5 * LEAVING_STEP_BYTES + 7).unwrap();
+        let parts = cached_parts(file.as_fd(), 0..long);
+        let at = 5 * LEAVING_STEP_BYTES;
+        if cached_pages(file.as_fd(), 0..long).is_ok_and(|pages| pages > 0) {
+            assert_eq!(parts.len(), 1);
+            assert_eq!(parts[0], at..at + LEAVING_STEP_BYTES);
+            assert_eq!(cached_parts(file.as_fd(), at..at + 1)[0], at..at + 1);
+        } else {
+            println!("SKIPPED: the kernel does not tell");
+        }
+        assert_eq!(cached_parts(file.as_fd(), 9..9), []);
+    }
 }

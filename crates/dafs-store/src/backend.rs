@@ -2,7 +2,7 @@
 //! made out of others.
 
 pub use crate::acl::{PosixAcl, PosixAcls};
-pub use crate::advice::{advise_local, drop_cached, read_through};
+pub use crate::advice::{advise_local, drop_cached, drop_now, read_through};
 pub use crate::data::nameless;
 pub use crate::leaving::Leaving;
 pub use crate::limits::{

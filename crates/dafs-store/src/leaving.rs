@@ -45,40 +45,45 @@ impl<K: Copy + Eq> Leaving<K> {
         Self { bytes_max, count, dropped_count: AtomicUsize::new(0), lists: Mutex::new(lists) }
     }
 
-    /// Enters a range that leaves first. Returns the ranges that leave now, oldest first: only those
-    /// beyond the bound.
-    pub fn leaves_first(&self, key: K, range: Range<u64>) -> Vec<(K, Range<u64>)> {
+    /// Enters ranges of a file that are in the cache and leave first. Returns the ranges that leave
+    /// now, oldest first: only those beyond the bound.
+    pub fn leaves_first(&self, key: K, ranges: Vec<Range<u64>>) -> Vec<(K, Range<u64>)> {
         let mut leaving = Vec::new();
-        if range.is_empty() {
-            return leaving;
+        if !ranges.is_empty() {
+            self.change(|lists| {
+                for range in ranges {
+                    lists.cut(&key, &range);
+                    lists.first.insert(key, range);
+                }
+                while let Some(oldest) = lists.first.pop_beyond(self.bytes_max) {
+                    leaving.push(oldest);
+                }
+            });
         }
-        self.change(|lists| {
-            lists.cut(&key, &range);
-            lists.first.insert(key, range, u64::MAX);
-            while let Some(oldest) = lists.first.pop_beyond(self.bytes_max) {
-                leaving.push(oldest);
-            }
-        });
         leaving
     }
 
-    /// Enters a range that is about to be dropped. Returns the range to drop: this one, with those
-    /// beside it that did not leave before. The caller reports the outcome with
-    /// [`has_left`](Self::has_left).
+    /// Enters a range that is about to be dropped. Returns the range to drop: this one, and what did
+    /// not leave before beside it, within the same large pages. The caller reports the outcome with
+    /// [`remains`](Self::remains).
     pub fn leaves_now(&self, key: K, range: Range<u64>) -> Range<u64> {
         let mut whole = range.clone();
         if !range.is_empty() {
             self.change(|lists| {
                 lists.cut(&key, &range);
-                whole = lists.dropped.insert(key, range, LEAVING_STEP_BYTES);
+                whole = lists.dropped.around(&key, &range);
+                lists.dropped.insert(key, range);
             });
         }
         whole
     }
 
-    /// Takes a dropped range off the list, because no page of it is in the cache any more.
-    pub fn has_left(&self, key: K, range: &Range<u64>) {
-        self.change(|lists| lists.dropped.cut(&key, range));
+    /// Notes what is in the cache of a range that was dropped.
+    pub fn remains(&self, key: K, range: &Range<u64>, left: Vec<Range<u64>>) {
+        self.change(|lists| {
+            lists.dropped.cut(&key, range);
+            left.into_iter().for_each(|left| lists.dropped.insert(key, left));
+        });
     }
 
     /// Takes a range off the lists, because it is wanted again.
@@ -149,42 +154,42 @@ impl<K: Copy + Eq> Ranges<K> {
         }
     }
 
-    /// Adds a range as the newest, merged with those beside it up to `bytes_max` bytes. Returns the
-    /// whole.
-    fn insert(&mut self, key: K, range: Range<u64>, bytes_max: u64) -> Range<u64> {
+    /// Adds a range as the newest, merged with those beside it up to the size of a large page.
+    fn insert(&mut self, key: K, range: Range<u64>) {
         let mut whole = range;
         self.0.retain(|(of, entry)| {
             let beside = entry.end == whole.start || whole.end == entry.start;
             let both = entry.start.min(whole.start)..entry.end.max(whole.end);
-            let joins = *of == key && beside && both.end - both.start <= bytes_max;
+            let joins = *of == key && beside && both.end - both.start <= LEAVING_STEP_BYTES;
             if joins {
                 whole = both;
             }
             !joins
         });
-        self.0.push_back((key, whole.clone()));
-        whole
+        self.0.push_back((key, whole));
     }
 
-    /// Takes the oldest range, or its beginning, if there are too many bytes or ranges.
+    /// Returns a range with the entries beside it, as far as they lie in its large pages.
+    fn around(&self, key: &K, range: &Range<u64>) -> Range<u64> {
+        let mut whole = range.clone();
+        let first = range.start - range.start % LEAVING_STEP_BYTES;
+        let last = range.end.checked_next_multiple_of(LEAVING_STEP_BYTES).unwrap_or(range.end);
+        // Each pass finds the next one, if there is one.
+        loop {
+            let beside = |(of, entry): &&(K, Range<u64>)| {
+                let before = entry.end == whole.start && whole.start > first;
+                of == key && (before || entry.start == whole.end && whole.end < last)
+            };
+            let Some((_, entry)) = self.0.iter().find(beside) else { return whole };
+            whole = entry.start.max(first).min(whole.start)..entry.end.min(last).max(whole.end);
+        }
+    }
+
+    /// Takes the oldest range, if there are too many bytes or ranges.
     fn pop_beyond(&mut self, bytes_max: u64) -> Option<(K, Range<u64>)> {
         let bytes: u128 = self.0.iter().map(|(_, range)| u128::from(range.end - range.start)).sum();
-        let excess = bytes.saturating_sub(bytes_max.into());
-        if self.0.len() > LEAVING_RANGES_MAX {
-            return self.0.pop_front();
-        }
-        let (key, oldest) = self.0.front_mut().filter(|_| excess > 0)?;
-        // Large pages leave only as a whole.
-        let end = u64::try_from(excess).ok().and_then(|excess| oldest.start.checked_add(excess));
-        let end = end.and_then(|end| end.checked_next_multiple_of(LEAVING_STEP_BYTES));
-        match end.filter(|end| *end < oldest.end) {
-            None => self.0.pop_front(),
-            Some(end) => {
-                let beginning = (*key, oldest.start..end);
-                oldest.start = end;
-                Some(beginning)
-            }
-        }
+        let is_full = bytes > bytes_max.into() || self.0.len() > LEAVING_RANGES_MAX;
+        if is_full { self.0.pop_front() } else { None }
     }
 }
 
@@ -192,44 +197,51 @@ impl<K: Copy + Eq> Ranges<K> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_oldest_unwanted_data_leaves_beyond_the_bound() {
-        let leaving = Leaving::new(100);
-        assert_eq!(leaving.leaves_first(1, 0..60), []);
-        assert_eq!(leaving.leaves_first(2, 0..40), []);
-        assert_eq!(leaving.leaves_first(3, 0..10), [(1, 0..60)]);
-        assert_eq!(leaving.leaves_first(3, 500..700), [(2, 0..40), (3, 0..10), (3, 500..700)]);
+    const STEP: u64 = LEAVING_STEP_BYTES;
+
+    fn first(leaving: &Leaving<u32>, key: u32, range: Range<u64>) -> Vec<(u32, Range<u64>)> {
+        leaving.leaves_first(key, vec![range])
     }
 
     #[test]
-    fn only_the_excess_of_a_long_range_leaves() {
-        let (step, leaving) = (LEAVING_STEP_BYTES, Leaving::new(4 * LEAVING_STEP_BYTES));
-        assert_eq!(leaving.leaves_first(1, 0..3 * step), []);
-        assert_eq!(leaving.leaves_first(1, 3 * step..5 * step), [(1, 0..step)]);
-        assert_eq!(leaving.leaves_first(1, 5 * step..5 * step + 1), [(1, step..2 * step)]);
-        let all = leaving.leaves_first(2, 0..10 * step);
-        assert_eq!(all, [(1, 2 * step..5 * step + 1), (2, 0..6 * step)]);
+    fn the_oldest_unwanted_data_leaves_beyond_the_bound() {
+        let leaving = Leaving::new(100);
+        assert_eq!(first(&leaving, 1, 0..60), []);
+        assert_eq!(first(&leaving, 2, 0..40), []);
+        assert_eq!(first(&leaving, 3, 0..10), [(1, 0..60)]);
+        assert_eq!(first(&leaving, 3, 500..700), [(2, 0..40), (3, 0..10), (3, 500..700)]);
+    }
+
+    #[test]
+    fn only_the_oldest_parts_of_a_long_use_leave() {
+        let leaving = Leaving::new(4 * STEP);
+        for at in 0..4 {
+            assert_eq!(first(&leaving, 1, at * STEP..(at + 1) * STEP), []);
+        }
+        // The first part is used again.
+        assert_eq!(first(&leaving, 1, 0..STEP), []);
+        assert_eq!(first(&leaving, 2, 0..STEP), [(1, STEP..2 * STEP)]);
     }
 
     #[test]
     fn a_range_that_comes_again_is_the_newest() {
         let leaving = Leaving::new(100);
-        leaving.leaves_first(1, 0..50);
-        leaving.leaves_first(2, 0..50);
-        leaving.leaves_first(1, 0..50);
-        assert_eq!(leaving.leaves_first(3, 0..50), [(2, 0..50)]);
+        first(&leaving, 1, 0..50);
+        first(&leaving, 2, 0..50);
+        first(&leaving, 1, 0..50);
+        assert_eq!(first(&leaving, 3, 0..50), [(2, 0..50)]);
     }
 
     #[test]
     fn wanted_data_stays() {
         let leaving = Leaving::new(100);
-        leaving.leaves_first(1, 0..100);
+        first(&leaving, 1, 0..100);
         leaving.stays(2, 0..100);
         leaving.stays(1, 20..30);
-        assert_eq!(leaving.leaves_first(2, 0..60), [(1, 0..20), (1, 30..100)]);
+        assert_eq!(first(&leaving, 2, 0..60), [(1, 0..20), (1, 30..100)]);
         leaving.stays(2, 0..u64::MAX);
-        assert_eq!(leaving.leaves_first(3, 0..100), []);
-        assert_eq!(leaving.leaves_first(4, 7..7), []);
+        assert_eq!(first(&leaving, 3, 0..100), []);
+        assert_eq!(leaving.leaves_first(4, Vec::new()), []);
         assert_eq!(leaving.leaves_now(4, 7..7), 7..7);
     }
 
@@ -240,10 +252,15 @@ mod tests {
         assert_eq!(leaving.leaves_now(1, 30..40), 30..40);
         assert_eq!(leaving.leaves_now(2, 20..30), 20..30);
         assert_eq!(leaving.leaves_now(1, 20..30), 10..40);
-        let far = LEAVING_STEP_BYTES;
-        assert_eq!(leaving.leaves_now(1, 40..far + 40), 40..far + 40, "too long for one");
-        leaving.has_left(1, &(0..40));
-        assert_eq!(leaving.leaves_now(1, 0..10), 0..10, "nothing of it is left beside it");
+        leaving.remains(1, &(10..40), std::iter::once(35..40).collect());
+        assert_eq!(leaving.leaves_now(1, 0..35), 0..40, "it is dropped with what remains");
+        leaving.remains(1, &(0..40), Vec::new());
+        assert_eq!(leaving.leaves_now(1, 40..50), 40..50, "nothing remains beside it");
+        // A large page lies in two ranges that are longer.
+        let half = STEP / 2;
+        assert_eq!(leaving.leaves_now(3, 0..3 * half), 0..3 * half);
+        assert_eq!(leaving.leaves_now(3, 3 * half..6 * half), STEP..6 * half);
+        assert_eq!(leaving.leaves_now(3, u64::MAX - 5..u64::MAX), u64::MAX - 5..u64::MAX);
     }
 
     #[test]
@@ -253,7 +270,7 @@ mod tests {
         leaving.leaves_now(1, 0..10);
         leaving.leaves_now(1, 20..30);
         leaving.leaves_now(2, 0..10);
-        leaving.leaves_first(1, 40..50);
+        first(&leaving, 1, 40..50);
         assert_eq!(leaving.committed(1), [0..10, 20..30]);
         assert_eq!(leaving.committed(1), []);
         assert_eq!(leaving.committed(2).len(), 1);
@@ -266,11 +283,11 @@ mod tests {
             leaving.leaves_now(1, at * 10..at * 10 + 1);
         }
         assert_eq!(leaving.committed(1).len(), LEAVING_RANGES_MAX);
-        let left = (0..10_000).map(|at| leaving.leaves_first(1, at * 10..at * 10 + 1).len());
+        let left = (0..10_000).map(|at| first(&leaving, 1, at * 10..at * 10 + 1).len());
         assert_eq!(left.sum::<usize>(), 10_000 - LEAVING_RANGES_MAX);
         // A part that stays in the middle of a range makes two of it.
         let leaving = Leaving::new(u64::MAX);
-        leaving.leaves_first(1, 0..100_000);
+        first(&leaving, 1, 0..100_000);
         leaving.leaves_now(2, 0..100_000);
         for at in 0..10_000 {
             leaving.stays(1, at * 10..at * 10 + 1);

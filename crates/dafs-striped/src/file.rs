@@ -154,13 +154,18 @@ impl StripedFile {
             }
         };
         let _server = self.state.shared().as_server()?;
-        let mut followed = Advised::Ignored;
+        let (mut followed, mut away) = (Advised::Ignored, Vec::new());
         for (place, offset, len) in parts {
+            if away.contains(&place) {
+                continue;
+            }
             let slot = self.state.slot(record, place);
             let advise = |slot: Arc<Slot>| slot.node.advise(&record.component, offset, len, advice);
-            // A node that is away has forgotten its cache, or will be read from later.
-            if slot.and_then(advise).is_ok_and(|advised| advised == Advised::Followed) {
-                followed = Advised::Followed;
+            match slot.and_then(advise) {
+                Ok(Advised::Followed) => followed = Advised::Followed,
+                Ok(Advised::Ignored) => {}
+                // A node that is away has forgotten its cache, or will be read from later.
+                Err(_) => away.push(place),
             }
         }
         Ok(followed)

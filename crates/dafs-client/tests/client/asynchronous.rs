@@ -147,7 +147,7 @@ fn transfers_at_the_server_are_taken_out() {
         let mut pending = writes(&client, &file, &buffer).asynchronous(LONG, 0).submit().unwrap();
         let short = Duration::from_millis(50);
         assert!(matches!(pending.next(Some(short)), Err(Error::TimedOut(_))));
-        assert_eq!(pending.cancel().unwrap(), 0, "the server has them");
+        pending.cancel().unwrap();
         let results = pending.wait().unwrap();
         let canceled = |result: &Result<usize, Error>| matches!(result, Err(Error::Canceled));
         assert!(results.iter().all(canceled), "{results:?}");

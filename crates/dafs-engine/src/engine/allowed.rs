@@ -150,7 +150,8 @@ impl Transfers<'_> {
         spans.try_for_each(|span| check_span(service, handle, anonymous.is_some(), span))
     }
 
-    /// Returns I/O without an open, for the checks of its pieces.
+    /// Returns I/O without an open, for the checks of its pieces. The metadata server knows the opens
+    /// of a data server's clients.
     pub(crate) fn anonymous(
         &self,
         handle: &Handle,
@@ -158,7 +159,8 @@ impl Transfers<'_> {
         need: OpenMode,
     ) -> Option<Anonymous> {
         let service = &self.shared.service;
-        open.is_none().then(|| Anonymous { service: service.clone(), handle: *handle, need })
+        let is_anonymous = open.is_none() && self.shared.data.is_none();
+        is_anonymous.then(|| Anonymous { service: service.clone(), handle: *handle, need })
     }
 }
 

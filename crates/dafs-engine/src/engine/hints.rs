@@ -6,12 +6,12 @@
 //! * A hint never changes the result of the request that it rides on, nor delays its reply.
 //! * A word that asks for nothing makes no job, takes no lock and allocates nothing.
 //! * The hints of a connection that wait are bounded: the oldest are forgotten. A job follows a
-//!   bounded number, and forgets the rest, so that other jobs get their turn.
+//!   bounded number, so that other jobs get their turn.
 
 use super::request::Context;
 use crate::limits::{HINTS_PER_JOB, HINTS_WAITING_MAX};
 use dafs_mem::Mutex;
-use dafs_service::{Handle, advice_by_likelihood};
+use dafs_service::{Handle, Place, Pool, advice_by_likelihood};
 use dafs_store::{CacheAdvice, OpenFile};
 use dafs_wire::dafs::HintWord;
 use std::collections::VecDeque;
@@ -99,13 +99,18 @@ impl Hints {
     /// Adds a hint. Returns true if a job must begin that follows it.
     fn add(&self, hint: Waiting) -> bool {
         let mut state = self.state.lock();
+        // Its file may be closed with it, which takes time.
+        let mut forgotten = None;
         if !state.waiting.back_mut().is_some_and(|last| last.extend(&hint)) {
             if state.waiting.len() == HINTS_WAITING_MAX {
-                state.waiting.pop_front();
+                forgotten = state.waiting.pop_front();
             }
             state.waiting.push_back(hint);
         }
-        !std::mem::replace(&mut state.working, true)
+        let begins = !std::mem::replace(&mut state.working, true);
+        drop(state);
+        drop(forgotten);
+        begins
     }
 
     fn next(&self) -> Option<Waiting> {
@@ -115,25 +120,38 @@ impl Hints {
         next
     }
 
-    /// Forgets the hints that wait, at the end of their job.
+    /// Forgets all hints, because their job has failed.
     fn forget(&self) {
-        *self.state.lock() = State::default();
+        let forgotten = std::mem::take(&mut *self.state.lock());
+        drop(forgotten);
     }
 
-    /// Follows hints while their connection lives. Runs on the pool.
-    fn follow(self: &Arc<Self>) {
+    /// Follows some hints while their connection lives. Returns true if more may wait. Runs on the
+    /// pool.
+    fn follow(self: &Arc<Self>) -> bool {
         let _working = Working(self);
         for _ in 0..HINTS_PER_JOB {
             // The connection holds the other reference.
             if Arc::strong_count(self) == 1 {
-                return;
+                return false;
             }
-            let Some(Waiting { file, offset, len, advice, .. }) = self.next() else { return };
+            let Some(Waiting { file, offset, len, advice, .. }) = self.next() else { return false };
             // A hint that cannot be followed is worth no error.
             let _ = file.advise(offset, len, advice);
         }
-        self.forget();
+        true
     }
+}
+
+/// Follows hints by one job after the other, so that other jobs get their turn.
+fn follow(hints: Arc<Hints>, pool: Arc<dyn Pool>, place: Place) {
+    let next = pool.clone();
+    let job = move || {
+        if hints.follow() {
+            follow(hints, next, place);
+        }
+    };
+    pool.submit_to(place, Box::new(job));
 }
 
 impl Context<'_> {
@@ -149,7 +167,7 @@ impl Context<'_> {
             hints
         });
         if hints.add(Waiting { handle, file, offset, len: len as u64, advice }) {
-            self.shared.pool.submit_to(self.place(lane), Box::new(move || hints.follow()));
+            follow(hints, self.shared.pool.clone(), self.place(lane));
         }
     }
 }
@@ -197,6 +215,21 @@ mod tests {
         let ranges = ranges(&hints);
         assert_eq!(ranges.len(), HINTS_WAITING_MAX);
         assert_eq!(ranges.last(), Some(&((count - 1) * 100, 10)));
+    }
+
+    #[test]
+    fn a_job_follows_a_bounded_number_and_ends_with_its_connection() {
+        let (hints, file) = (Arc::<Hints>::default(), file());
+        let connection = hints.clone();
+        let add = |at| hints.add(hint(&file, at * 100, CacheAdvice::Keep));
+        assert!(add(0), "a job begins");
+        (1..=HINTS_PER_JOB as u64).for_each(|at| assert!(!add(at)));
+        assert!(hints.follow(), "one is left for the next job");
+        assert!(!hints.follow());
+        assert!(add(0), "the job has ended");
+        drop(connection);
+        assert!(!hints.follow());
+        assert_eq!(ranges(&hints).len(), 1, "it was for nobody");
     }
 
     #[test]

@@ -585,7 +585,10 @@ impl Engine {
         }
         let mut working = false;
         for id in self.pending.of(port as u32, endpoint) {
-            if self.pending.get_mut(id).is_some_and(|pending| pending.work.has_job()) {
+            // An emptied job uses nothing.
+            let is_working =
+                |work: &work::Work| work.has_job() && !matches!(work, work::Work::Canceled);
+            if self.pending.get_mut(id).is_some_and(|pending| is_working(&pending.work)) {
                 working = true;
             } else if let Some(pending) = self.pending.take(id) {
                 // Its logged change is not executed. Others may wait for its change locks, among

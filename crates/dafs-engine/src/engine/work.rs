@@ -30,7 +30,7 @@ use dafs_wire::dafs::{Checksum, Stability, Status, Verifier};
 use std::sync::Arc;
 
 /// A waiting request, by number and generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PendingId {
     index: u32,
     generation: u32,

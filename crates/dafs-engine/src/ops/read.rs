@@ -289,7 +289,7 @@ impl ReadTransfer {
 }
 
 pub(crate) fn read_inline(cx: &mut Context<'_>, call: &Call, args: &ReadInline) -> Done {
-    let (span, handle) = ((args.offset, u64::from(args.byte_count)), convert::handle(&args.fh));
+    let span = (args.offset, u64::from(args.byte_count));
     let (file, open) = cx.io_file(call, &args.fh, args.state_id, READ, span)?;
     let room = cx.response_bytes_max() - READ_INLINE_REPLY_DATA_AT;
     // DAFS O57: shortened, not refused.

@@ -401,7 +401,9 @@ fn check_key_right(
 ) -> Result<()> {
     let rule = export.options().shared_keys;
     let is_strict = request.share_key.is_some_and(|key| rule.apply(key).strict);
-    if !is_strict || request.share.write {
+    // The right was checked when the key was new.
+    let is_reclaim = matches!(request.claim, OpenClaim::Previous(_));
+    if !is_strict || is_reclaim || request.share.write {
         return Ok(());
     }
     export.writable()?;

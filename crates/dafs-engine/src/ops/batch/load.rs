@@ -22,7 +22,7 @@ use dafs_dat::Access;
 use dafs_mem::Buffer;
 use dafs_store::Wait;
 use dafs_wire::dafs::{BatchCompletions, Checksum, CompletionNotification, Reply, Seq, Status};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// The receiver of a load's results.
@@ -305,7 +305,7 @@ pub(crate) fn start(cx: &mut Context<'_>, id: PendingId) {
 pub(crate) fn cancel_sync(cx: &mut Context<'_>, id: PendingId) -> bool {
     let Some((Work::Batch(batch), _)) = cx.work(id) else { return false };
     let loads = std::mem::take(&mut batch.loads);
-    let mut finished = Vec::new();
+    let (mut finished, mut gone) = (Vec::new(), FxHashMap::default());
     for load_id in loads {
         let Some((Work::Load(load), _)) = cx.work(load_id) else { continue };
         if !load.is_unbegun() {
@@ -316,12 +316,14 @@ pub(crate) fn cancel_sync(cx: &mut Context<'_>, id: PendingId) -> bool {
             (transfer.index, completion)
         });
         finished.extend(canceled);
-        let moves = load.moves_max();
-        cx.forget_waiting(load_id);
-        cx.discard(load_id);
-        if let Some(queue) = cx.queue() {
-            queue.shrink(load_id, moves, true);
+        gone.insert(load_id, load.moves_max());
+        if cx.queue().as_ref().is_some_and(|queue| queue.is_active(load_id)) {
+            cx.forget_waiting(load_id);
         }
+        cx.discard(load_id);
+    }
+    if let Some(queue) = cx.queue() {
+        queue.drop_loads(&gone);
     }
     let Some((Work::Batch(batch), _)) = cx.work(id) else { return false };
     let all = finished.len() == batch.transfers;

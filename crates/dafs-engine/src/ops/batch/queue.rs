@@ -15,6 +15,7 @@ use crate::limits::{
 use crate::ops::transport::check_channel;
 use dafs_dat::Instant;
 use dafs_wire::dafs::{Checksum, Status};
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -68,8 +69,12 @@ impl Queue {
     pub(super) fn finished(&mut self, finished: impl Iterator<Item = Finished>) {
         let before = self.finished.len();
         self.finished.extend(finished);
+        let finished = &self.finished[before..];
+        // A client that cancels does not wait for the others.
+        self.reporting |=
+            finished.iter().any(|finished| finished.completion.status == Status::XCanceled);
         if let Some(batches) = &self.batches {
-            batches.over(&self.finished[before..]);
+            batches.over(finished);
         }
     }
 
@@ -90,6 +95,21 @@ impl Queue {
                 self.active.retain(|active| !gone || *active != id);
             }
         }
+    }
+
+    /// True if a load has had its turn: it may wait for chunks.
+    pub(super) fn is_active(&self, id: PendingId) -> bool {
+        self.active.contains(&id)
+    }
+
+    /// Notes that loads are gone that have not begun, each with the RDMA operations that it planned.
+    pub(super) fn drop_loads(&mut self, gone: &FxHashMap<PendingId, usize>) {
+        self.ready.retain(|ready| !gone.contains_key(ready));
+        self.active.retain(|active| {
+            let moves = gone.get(active);
+            self.active_moves -= moves.copied().unwrap_or(0);
+            moves.is_none()
+        });
     }
 
     /// Takes the completions to report now, at most `max`.
@@ -192,8 +212,6 @@ pub(crate) fn drop_canceled(cx: &mut Context<'_>) {
         }
     }
     let Some(queue) = cx.queue().as_mut() else { return };
-    // A client that cancels does not wait for the others.
-    queue.reporting |= !dropped.is_empty();
     let dropped = dropped.into_iter().map(|id| {
         let completion = completion(id, Status::XCanceled, 0, Checksum::ZERO);
         Finished { completion, entered: true }
