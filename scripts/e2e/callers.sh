@@ -19,11 +19,7 @@ ip addr add 192.0.2.1/24 dev own
 ip addr add 2001:db8::1/64 dev own nodad
 ip addr add fe80::1/64 dev own nodad
 ip link set own up
-unshare -n sleep 1000 &
-elsewhere=$!
-started+=("$elsewhere")
-has_network() { [[ $(readlink "/proc/$elsewhere/ns/net") != "$(readlink /proc/self/ns/net)" ]]; }
-eventually has_network
+other_network
 ip link add toward type veth peer name own netns "$elsewhere"
 ip addr add 198.51.100.1/24 dev toward
 ip link set toward up

@@ -157,11 +157,7 @@ step "a password inside TLS"
 DAFS_PASSWORD=$marker-password expect 0 hello "$dafs" --user berta cat "$secure/closed/hello?ca=$pki/ca.pem"
 
 step "a password in the clear from another host"
-unshare -n sleep 1000 &
-elsewhere=$!
-started+=("$elsewhere")
-is_elsewhere() { [[ $(readlink /proc/$elsewhere/ns/net) != $(readlink /proc/self/ns/net) ]]; }
-eventually is_elsewhere
+other_network
 ip link add here type veth peer name own netns "$elsewhere"
 ip addr add 192.0.2.1/24 dev here
 ip link set here up

@@ -19,7 +19,9 @@ step "only what is not in order"
 ! grep -q '^ok ' "$work/said" || fail "something in order is shown"
 "$dafs" doctor --json >"$work/said" || true
 grep -q '"findings":\[.*"round_trip_microseconds":[0-9]' "$work/said" || fail "no measurement"
-grep -q "\"problems\":$problems" "$work/said" || fail "not the same number of problems"
+# Servers of others on this host come and go, so the findings differ from those above.
+problems=$({ grep -o '"level":"problem"' "$work/said" || true; } | wc -l)
+grep -q "\"problems\":$problems" "$work/said" || { cat "$work/said"; fail "not $problems problems"; }
 
 step "too few descriptors"
 expect 1 'does not work' bash -c "ulimit -n 8; exec '$dafs' doctor"

@@ -28,11 +28,7 @@ descriptors_slack=200
 
 # network NAME ADDRESS PREFIX -- another host, behind a link of that name; sets `elsewhere`.
 network() {
-    unshare -n sleep 10000 &
-    elsewhere=$!
-    started+=("$elsewhere")
-    has_network() { [[ $(readlink "/proc/$elsewhere/ns/net") != "$(readlink /proc/self/ns/net)" ]]; }
-    eventually has_network
+    other_network
     ip link add "$1" type veth peer name own netns "$elsewhere"
     ip link set "$1" up
     nsenter -t "$elsewhere" -n ip link set lo up

@@ -46,6 +46,19 @@ eventually() {
     done
 }
 
+# other_network -- makes a network namespace, which a process keeps until the script ends; sets
+# `elsewhere` to that process.
+other_network() {
+    unshare -n sleep 10000 &
+    elsewhere=$!
+    started+=("$elsewhere")
+    has_network() {
+        local network
+        network=$(readlink "/proc/$elsewhere/ns/net") && [[ $network != "$(readlink /proc/self/ns/net)" ]]
+    }
+    eventually has_network
+}
+
 # is_taken LOG -- true if a server has ended because its port is in use, and there are `tries` left;
 # waits a moment then. While a server is down, the kernel gives its port to others, such as
 # connections of this machine's own, and frees it a minute after the end of such a one.
