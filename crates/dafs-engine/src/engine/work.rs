@@ -4,7 +4,7 @@
 //! * A waiting request holds its receive slot and stream until it is answered or its connection is
 //!   gone.
 //! * A job owns the objects that it uses (an open file, memory kept alive by `Arc`). A connection
-//!   that ends stays known until the last of its jobs is over.
+//!   that ends stays known until the last of its jobs is over, apart from emptied ones, which own nothing.
 //! * A job that is cancelled before a thread has it is dropped at once, with all that it owns. Its
 //!   emptied place in the queue of the pool counts as a job of the connection until its turn.
 

@@ -199,7 +199,7 @@ fn a_strict_key_excludes_callers_without_it() {
     assert_excluded(&mut world, one, first.fh);
     // Nothing that was refused has left a trace.
     assert_eq!(world.read(one, first), b"data");
-    // Those who have the key share the file, whether they ask for strictness or not.
+    // Opens with the key share the file, strict or not.
     let second = world.open_keyed(two, b"o", KEY).unwrap();
     assert_eq!(world.read(two, second), b"data");
     // The strict open ends, and the advisory one excludes only other keys.

@@ -58,9 +58,9 @@ impl Likelihood {
 pub struct HintWord {
     /// The range is to be read ahead. It counts in CACHE_HINT alone.
     pub prefetch: bool,
-    /// Whether the client will read the range again. `None` says nothing.
+    /// The likelihood that the client reads the range again. `None` says nothing.
     pub read: Option<Likelihood>,
-    /// Whether the client will write the range again. `None` says nothing.
+    /// The likelihood that the client writes the range again. `None` says nothing.
     pub write: Option<Likelihood>,
 }
 
