@@ -11,6 +11,14 @@ use dafs_wire::nfs4::{
     Stateid, WhyNone, WriteDelegation,
 };
 
+/// The modified data that the holder of a write delegation may keep when a program closes the file
+/// (RFC 8881 10.4.1): none. A server must have the space for any that it permits, and this one
+/// reserves no space. So a close tells the program that a disk or a quota is full.
+///
+/// Linux returns a recalled delegation without writing its data first. So another client could miss
+/// the data of a closed file, if the holder had kept it.
+const UNFLUSHED_AT_CLOSE: SpaceLimit = SpaceLimit::Size(0);
+
 /// Writes the result. File and state-id become the current ones.
 pub(super) fn write(
     cx: &mut OpContext<'_>,
@@ -57,7 +65,7 @@ fn granted(delegation: &Delegation) -> OpenDelegation<'static> {
             OpenDelegation::Read(ReadDelegation { stateid, recall, permissions })
         }
         DelegationKind::Write => {
-            let space_limit = SpaceLimit::Size(u64::MAX);
+            let space_limit = UNFLUSHED_AT_CLOSE;
             let given = WriteDelegation { stateid, recall, space_limit, permissions };
             OpenDelegation::Write(given)
         }

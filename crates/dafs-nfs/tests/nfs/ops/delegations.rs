@@ -56,3 +56,15 @@ fn a_delegation_reads_is_recalled_and_goes_back() {
     assert_eq!(client.send(&[putfh(&fh), give(stateid)]).status(), Status::BadStateId);
     assert_eq!(client.world.next(&mut other, &ops).status(), Status::Ok);
 }
+
+/// RFC 8881 10.4.1: a holder may keep data at close only as far as the server has space for it.
+#[test]
+fn a_holder_keeps_no_data_when_a_file_is_closed() {
+    let mut client = Client::new(1);
+    let access = ShareAccess::BOTH | Want::Write.number();
+    let answer = client.at_root(&[open(b"f", access, unchecked(NOTHING))]);
+    let OpenDelegation::Write(given) = delegation(&answer) else {
+        panic!("{:?}", answer.results())
+    };
+    assert_eq!(given.space_limit, SpaceLimit::Size(0));
+}
