@@ -57,17 +57,22 @@ impl StateTable {
         let mut waiting = false;
         for delegation in &against {
             if delegation.is_overdue(clock) {
-                self.revoke(&Held::Delegation(delegation.clone()), false, ended);
-                tracing::warn!(
-                    client = %delegation.client.name().escape_ascii(),
-                    "a delegation was not returned in time and is revoked"
-                );
+                self.revoke_overdue(delegation, ended);
             } else {
                 waiting = true;
                 notices.extend(self.recall(delegation, truncate, clock.now_ns));
             }
         }
         if waiting { Err(Blocked::Recall(notices)) } else { Ok(()) }
+    }
+
+    /// Revokes a delegation that was not returned in time.
+    fn revoke_overdue(&mut self, delegation: &Arc<DelegationState>, ended: &mut Ended) {
+        self.revoke(&Held::Delegation(delegation.clone()), false, ended);
+        tracing::warn!(
+            client = %delegation.client.name().escape_ascii(),
+            "a delegation was not returned in time and is revoked"
+        );
     }
 
     /// Marks a delegation as recalled. Returns the notice, unless it has been sent already.
@@ -132,8 +137,9 @@ impl Delegations {
         drop(table);
         for some in overdue.chunks(ENDED_AT_ONCE_MAX) {
             let mut table = self.state.lock();
-            for delegation in some {
-                table.revoke(&Held::Delegation(delegation.clone()), false, &mut ended);
+            // Some have been returned since.
+            for delegation in some.iter().filter(|delegation| delegation.life.is_live()) {
+                table.revoke_overdue(delegation, &mut ended);
             }
         }
         self.state.finish(ended);
