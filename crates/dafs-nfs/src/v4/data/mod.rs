@@ -61,7 +61,10 @@ fn check(
     let caller = Some(cx.call().origin.nfs_caller(cx.call().who.flavour));
     let security = cx.call().origin.security();
     let wanted = ForeignUse { owner, identity, component, state, write, caller, security, now_ns };
-    let age = role.states.check(&wanted).map_err(|error| match error {
+    let checked = role.states.check(&wanted).inspect_err(|error| {
+        tracing::debug!(client = %owner.escape_ascii(), write, %error, "a data server refuses");
+    });
+    let age = checked.map_err(|error| match error {
         // With any other status a kernel client keeps the layout and retries.
         ServiceError::BadLayout => OpError::Status(Status::PnfsNoLayout),
         error => error.into(),
