@@ -156,7 +156,7 @@ impl VerbsAdapter {
     fn open_domain(&mut self, endpoint: EndpointId) -> Result<ProtectionDomain, PostError> {
         match self.connection_mut(endpoint.0) {
             Some(connection) if connection.is_usable() && connection.is_open() => {
-                if connection.waiting.len() + connection.sends.len() >= limits::WORK_COUNT_MAX {
+                if connection.waiting.len() + connection.posted_count() >= limits::WORK_COUNT_MAX {
                     return Err(PostError::QueueFull);
                 }
                 Ok(connection.domain)

@@ -1,13 +1,15 @@
 //! One connection: its queue pair, its work in the device, and its queued work.
 //!
 //! Invariants
-//! * The device completes sends in order, and receives in order. So its work is two queues whose
-//!   fronts complete first.
+//! * The device completes sends and writes in order, reads in order, and receives in order. A send
+//!   may complete before an earlier read, as Linux siw does. So its work is three queues whose
+//!   fronts complete first, and the number of each request names its queue.
 //! * Work holds its registrations until it has completed or its queue pair is destroyed.
 //! * The device never has more work than the queue pair, and its share of the completion queue, can
 //!   hold.
 
 use super::cm::CmId;
+use super::ffi;
 use super::memory::Held;
 use super::plan::{self, Requests, Span};
 use super::qp::{CHAIN_COUNT_MAX, Depths, SendRequest};
@@ -81,6 +83,43 @@ pub(super) struct Receive {
     pub(super) _held: Option<Held>,
 }
 
+/// One of the queues of a connection's work in the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Sends and RDMA writes.
+    Send,
+    Receive,
+    /// RDMA reads.
+    Read,
+}
+
+impl Lane {
+    /// The lane of a request to the device.
+    pub(super) fn of(opcode: i32) -> Self {
+        if opcode == ffi::WR_RDMA_READ { Lane::Read } else { Lane::Send }
+    }
+
+    /// The number of a connection's requests in this lane.
+    pub(super) fn number(self, connection: u64) -> u64 {
+        let lane = match self {
+            Lane::Send => 0,
+            Lane::Receive => 1,
+            Lane::Read => 2,
+        };
+        connection << 2 | lane
+    }
+
+    /// The connection and the lane of a number.
+    pub(super) fn split(number: u64) -> (u64, Self) {
+        let lane = match number & 3 {
+            0 => Lane::Send,
+            1 => Lane::Receive,
+            _ => Lane::Read,
+        };
+        (number >> 2, lane)
+    }
+}
+
 /// A connection of this adapter, from `connect` or `accept` on.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -101,7 +140,10 @@ pub(super) struct Connection {
     /// True if a system call informs the device of work.
     pub(super) is_written: bool,
     pub(super) waiting: VecDeque<Waiting>,
+    /// Sends and writes in the device.
     pub(super) sends: VecDeque<Option<Done>>,
+    /// Reads in the device.
+    pub(super) reads: VecDeque<Option<Done>>,
     pub(super) receives: VecDeque<Receive>,
     /// `disconnect` was called; the connection ends when all work is posted.
     pub(super) closing: bool,
@@ -133,23 +175,23 @@ impl Connection {
 
     /// True if the device has no work left.
     pub(super) fn is_drained(&self) -> bool {
-        self.sends.is_empty() && self.receives.is_empty()
+        self.sends.is_empty() && self.reads.is_empty() && self.receives.is_empty()
     }
 
     /// True if all sends, writes and reads have completed.
     pub(super) fn is_sent(&self) -> bool {
-        self.sends.is_empty() && self.waiting.is_empty()
+        self.sends.is_empty() && self.reads.is_empty() && self.waiting.is_empty()
     }
 
-    /// The identifier of this connection's receives in the device; that of its sends is one less.
-    pub(super) fn receive_id(id: u64) -> u64 {
-        id << 1 | 1
+    /// The number of sends, writes and reads in the device.
+    pub(super) fn posted_count(&self) -> usize {
+        self.sends.len() + self.reads.len()
     }
 
     /// Posts a receive, or keeps it until there is a queue pair.
     pub(super) fn post_receive(&mut self, receive: Receive) -> io::Result<()> {
         if self.queue.is_some() {
-            self.cm.post_receive(Self::receive_id(self.id), receive.segment)?;
+            self.cm.post_receive(Lane::Receive.number(self.id), receive.segment)?;
         }
         self.receives.push_back(receive);
         Ok(())
@@ -158,7 +200,7 @@ impl Connection {
     /// Posts the receives that were kept until there was a queue pair.
     pub(super) fn post_kept_receives(&mut self) -> io::Result<()> {
         for receive in &self.receives {
-            self.cm.post_receive(Self::receive_id(self.id), receive.segment)?;
+            self.cm.post_receive(Lane::Receive.number(self.id), receive.segment)?;
         }
         Ok(())
     }
@@ -192,7 +234,7 @@ impl Connection {
         }
         loop {
             // One slot stays free: siw reports a completion a moment before it frees the slot.
-            let room = (self.depths.sends as usize).saturating_sub(1 + self.sends.len());
+            let room = (self.depths.sends as usize).saturating_sub(1 + self.posted_count());
             let count = room.min(CHAIN_COUNT_MAX).min(self.waiting.len());
             if count == 0 {
                 return Ok(());
@@ -201,10 +243,15 @@ impl Connection {
                 let requests = self.waiting.iter_mut().take(count);
                 let mut chain: SmallVec<[&mut SendRequest; CHAIN_COUNT_MAX]> =
                     requests.map(|waiting| &mut waiting.request).collect();
-                self.cm.post_sends(self.id << 1, &mut chain, self.is_written)
+                self.cm.post_sends(self.id, &mut chain, self.is_written)
             };
             self.has_said |= posted.count > 0;
-            self.sends.extend(self.waiting.drain(..posted.count).map(|waiting| waiting.done));
+            for Waiting { request, done } in self.waiting.drain(..posted.count) {
+                match Lane::of(request.opcode) {
+                    Lane::Read => self.reads.push_back(done),
+                    Lane::Send | Lane::Receive => self.sends.push_back(done),
+                }
+            }
             if let Some(error) = posted.error {
                 return Err(error);
             }

@@ -22,10 +22,13 @@
 //! * The device never uses memory that is not mapped: posted work holds registrations, and they
 //!   hold buffers.
 //!
-//! Known problem: on siw, large transfers with the kernel's NFS client as the peer were corrupted
-//! in places (see `lab/README.md`). Use the iwarp provider there.
+//! Known problems of siw: it answers a read of any memory that is registered in the domain of the
+//! connection, whatever its rights. Of a payload of at most 32 bytes that crosses a page boundary
+//! it may send other bytes. So no server of this project listens at siw; the iwarp provider serves
+//! its clients.
 //!
-//! Differences to other providers: only the side that the device informs learns which side broke a
+//! Differences to other providers: a send or a write may complete before an earlier read (siw does
+//! so), but a read that has completed has its data. Only the side that the device informs learns which side broke a
 //! rule. On RoCE and InfiniBand only the sender learns of a message without a receive; on siw only
 //! the side that refused a key learns of it. A peer should not invalidate local keys. Devices
 //! support that for memory that a kernel has registered for itself; rxe ends the connection, and

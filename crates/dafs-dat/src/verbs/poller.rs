@@ -1,7 +1,7 @@
 //! The poll loop: posting queued work, taking completions, set-up and end of connections.
 
 use super::adapter::{Entry, VerbsAdapter};
-use super::connection::{Connection, Stage};
+use super::connection::{Connection, Lane, Stage};
 use super::ffi;
 use super::fork;
 use super::limits;
@@ -71,10 +71,9 @@ impl VerbsAdapter {
             }
         }
         for completion in reaped.drain(..) {
-            if completion.id & 1 == 1 {
-                self.received(completion);
-            } else {
-                self.sent(completion);
+            match Lane::split(completion.id) {
+                (id, Lane::Receive) => self.received(id, completion),
+                (id, lane) => self.sent(id, lane, completion),
             }
         }
         self.reaped = reaped;
@@ -91,8 +90,7 @@ impl VerbsAdapter {
         self.events.push(Event::Completion(done));
     }
 
-    fn received(&mut self, completion: Reaped) {
-        let id = completion.id >> 1;
+    fn received(&mut self, id: u64, completion: Reaped) {
         let Some(connection) = self.connection_mut(id) else { return };
         let Some(receive) = connection.receives.pop_front() else { return };
         if completion.status != ffi::WC_SUCCESS {
@@ -114,13 +112,13 @@ impl VerbsAdapter {
         }));
     }
 
-    fn sent(&mut self, completion: Reaped) {
-        let id = completion.id >> 1;
+    fn sent(&mut self, id: u64, lane: Lane, completion: Reaped) {
         let Some(connection) = self.connection_mut(id) else { return };
-        let Some(done) = connection.sends.pop_front() else { return };
+        let is_read = lane == Lane::Read;
+        let queue = if is_read { &mut connection.reads } else { &mut connection.sends };
+        let Some(done) = queue.pop_front() else { return };
         let must_look = !connection.waiting.is_empty() || connection.closing;
         let ok = completion.status == ffi::WC_SUCCESS;
-        let is_read = done.as_ref().is_some_and(|done| done.operation == Operation::RdmaRead);
         connection.has_heard |= ok && is_read;
         if let Some(done) = done {
             let status = if ok { WorkStatus::Ok(done.len) } else { WorkStatus::Flushed };

@@ -7,6 +7,7 @@
 
 use super::cm::CmId;
 use super::command_thread;
+use super::connection::Lane;
 use super::ffi;
 use super::fork;
 use super::sys::{CompletionQueue, Domain, check};
@@ -127,25 +128,25 @@ impl CmId {
         }
     }
 
-    /// Posts requests in their order, at most [`CHAIN_COUNT_MAX`], all under the same number.
-    /// Returns how many the device has accepted, with its error if not all. With `is_written` a
+    /// Posts requests in their order, at most [`CHAIN_COUNT_MAX`], each under the number of its
+    /// lane. Returns how many the device has accepted, with its error if not all. With `is_written` a
     /// write to the descriptor informs the device.
     pub(super) fn post_sends(
         &self,
-        id: u64,
+        connection: u64,
         requests: &mut [&mut SendRequest],
         is_written: bool,
     ) -> Posted {
         if is_written {
             command_thread::with_opener_credentials(self.fd(), || {
-                self.post_sends_here(id, requests)
+                self.post_sends_here(connection, requests)
             })
         } else {
-            self.post_sends_here(id, requests)
+            self.post_sends_here(connection, requests)
         }
     }
 
-    fn post_sends_here(&self, id: u64, requests: &mut [&mut SendRequest]) -> Posted {
+    fn post_sends_here(&self, connection: u64, requests: &mut [&mut SendRequest]) -> Posted {
         let none = |error: io::Error| Posted { count: 0, error: Some(error) };
         let Some(qp) = self.queue_pair() else {
             return none(io::ErrorKind::NotConnected.into());
@@ -158,11 +159,12 @@ impl CmId {
         let mut chain: SmallVec<[ffi::ibv_send_wr; CHAIN_COUNT_MAX]> = requests
             .iter_mut()
             .map(|request| ffi::ibv_send_wr {
-                wr_id: id,
+                wr_id: Lane::of(request.opcode).number(connection),
                 next: null_mut(),
                 sg_list: request.segments.as_mut_ptr(),
                 num_sge: request.segments.len() as i32,
                 opcode: request.opcode,
+                // siw sends pages by reference if nothing reports their end.
                 send_flags: ffi::SEND_SIGNALED,
                 invalidate_rkey: request.invalidate,
                 remote_addr: request.remote_address,

@@ -85,6 +85,7 @@ impl VerbsAdapter {
             is_written: self.chosen.is_software(),
             waiting: VecDeque::new(),
             sends: VecDeque::new(),
+            reads: VecDeque::new(),
             receives: VecDeque::new(),
             closing: false,
             dirty: false,

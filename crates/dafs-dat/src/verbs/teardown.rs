@@ -160,7 +160,8 @@ impl VerbsAdapter {
         };
         let waiting = connection.waiting.drain(..).map(|waiting| waiting.done);
         let mut blocks = Vec::new();
-        for done in connection.sends.drain(..).chain(waiting).flatten() {
+        let posted = connection.sends.drain(..).chain(connection.reads.drain(..));
+        for done in posted.chain(waiting).flatten() {
             flush(done.work, done.operation);
             blocks.extend(done.staging);
         }
