@@ -7,6 +7,8 @@
 //!   host.
 //! * A password is accepted only where no other host can read it, or where the configuration has its
 //!   danger sentence.
+//! * A client that has proven a user acts for no other, unless a rule for principals or
+//!   certificates says so. The password file has no such rules.
 //! * A client whose certificate names a user acts as that user, unless it proves another one. Its
 //!   address gives it no trust.
 //! * AUTH_NONE is accepted only from trusted addresses, from processes of this host whose user the
@@ -31,7 +33,7 @@ use thiserror::Error;
 /// The configuration of authentication.
 #[derive(Debug, Clone, Default)]
 pub struct AuthConfig {
-    /// Addresses whose clients may choose their users themselves.
+    /// Addresses whose clients may choose their users themselves, unless they prove one.
     pub trusted: Vec<AddressRange>,
     /// Users and their password hashes, for authentication TEXT.
     pub password_file: Option<PathBuf>,
@@ -346,8 +348,7 @@ impl Authenticator {
         let right = self.passwords.is_right(password, hash);
         let known = known.filter(|_| right)?;
         let identity = Identity { mechanism: "text", principal: user.to_vec() };
-        let (cred, trusted) = (known.cred.clone(), self.is_trusted(peer));
-        Some(Admission { identity, cred, trusted, gss: None })
+        Some(Admission { identity, cred: known.cred.clone(), trusted: false, gss: None })
     }
 
     fn is_trusted(&self, peer: &PeerInfo) -> bool {

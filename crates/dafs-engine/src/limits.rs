@@ -49,7 +49,7 @@ impl Default for SessionLimits {
             request_bytes_max: 16_384,
             response_bytes_max: 16_384,
             transfer_bytes_max: 4 << 20,
-            credentials_max: 64,
+            credentials_max: 256,
             handshake_seconds: 10,
         }
     }

@@ -88,7 +88,9 @@ fn registered(cx: &mut Context<'_>, call: &Call, cred: Cred) -> Done {
     if !proven.admission.trusted {
         return Err(Status::NotAuthorized);
     }
-    let max = cx.shared.limits.credentials_max as usize;
+    // The session has agreed on no more.
+    let agreed = cx.connection.session.as_ref().map(|session| session.options.max_credentials);
+    let max = agreed.unwrap_or(cx.shared.limits.credentials_max) as usize;
     let number = proven.client.register_cred(cred, max).ok_or(Status::NoCreds)?;
     let body = CredHandleBody { cred_handle: CredHandle(number) };
     cx.reply(call, &Reply::RegisterCred(body))

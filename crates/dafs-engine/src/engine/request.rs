@@ -298,13 +298,13 @@ impl Context<'_> {
             // A newer instance of this client has connected, or its lease ended without a session.
             return Err(Status::StaleClientId);
         }
-        let registered: Cred;
+        let registered: Arc<Cred>;
         let cred = match call.header.cred_handle {
             CredHandle::SESSION => &proven.admission.cred,
             CredHandle(_) if !proven.admission.trusted => return Err(Status::CrHandConflict),
             CredHandle(number) => {
                 registered = proven.client.cred(number).ok_or(Status::CrHandConflict)?;
-                &registered
+                &*registered
             }
         };
         Ok(act(

@@ -12,6 +12,7 @@ mod cancel;
 mod certificates;
 mod chains;
 mod common;
+mod credentials;
 mod credits;
 mod data;
 mod delegations;

@@ -1,10 +1,10 @@
-//! Sessions: connection, authentication, bound channels, credentials, disconnection.
+//! Sessions: connection, authentication, bound channels, disconnection.
 
 use crate::common::*;
 use dafs_engine::{OwnIdentity, SessionLimits};
 use dafs_wire::dafs::{
-    self, AuthRequest, AuthType, ByteOrder, ClientId, ConnectBind, Credential, PROTOCOL_VERSION,
-    Procedure, Reply, Request, SecInfoEntry, SessionId, SessionOptions, Status,
+    self, AuthRequest, AuthType, ByteOrder, ClientId, ConnectBind, PROTOCOL_VERSION, Procedure,
+    Reply, Request, SecInfoEntry, SessionId, SessionOptions, Status,
 };
 use std::time::Duration;
 
@@ -393,79 +393,6 @@ fn channels_of_other_kinds_are_rejected() {
         assert!(world.clients[client].closed.is_some(), "channel {channel}");
     }
     assert_eq!(world.counts().connections, 0);
-    world.end();
-}
-
-fn credential(uid: u32, groups: &[u32]) -> Request<'_> {
-    let groups = dafs::Seq::new(groups);
-    Request::RegisterCred(dafs::RegisterCred {
-        credential: Credential::Id { uid, gid: uid, groups },
-    })
-}
-
-fn release(number: u32) -> Request<'static> {
-    let cred_handle = dafs::CredHandle(number);
-    Request::ReleaseCred(dafs::CredHandleBody { cred_handle })
-}
-
-fn cred_of(answer: &Answer) -> u32 {
-    match answer.reply().unwrap() {
-        Reply::RegisterCred(reply) => reply.cred_handle.0,
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn trusted_clients_name_users_within_a_limit() {
-    let limits = SessionLimits { credentials_max: 3, ..SessionLimits::default() };
-    let (mut world, client) = World::with_session(Setup { limits, ..Setup::default() });
-    let first = cred_of(&world.call(client, &credential(1001, &[5, 6])));
-    let second = cred_of(&world.call(client, &credential(1002, &[])));
-    assert_ne!(first, second);
-    world.clients[client].cred = first;
-    let file = world.open(client, b"f");
-    let wanted = dafs::AttrMask::OWNER;
-    let get = Request::GetAttrInline(dafs::GetAttrInline { fh: file.fh, attributes: wanted });
-    let answer = world.call(client, &get);
-    let Ok(Reply::GetAttrInline(reply)) = answer.reply() else { panic!() };
-    assert_eq!(reply.attributes.owner, Some(b"1001".as_slice()));
-    world.clients[client].cred = 77;
-    assert_eq!(world.status(client, &Request::GetRootHandle), Status::CrHandConflict);
-    assert_eq!(world.status(client, &read_inline(file, 0, 10)), Status::CrHandConflict);
-    world.clients[client].cred = 0;
-    cred_of(&world.call(client, &credential(1003, &[])));
-    assert_eq!(world.status(client, &credential(1004, &[])), Status::NoCreds);
-    assert_eq!(world.status(client, &release(0)), Status::CrHandConflict);
-    assert_eq!(world.status(client, &release(first)), Status::Ok);
-    assert_eq!(world.status(client, &release(first)), Status::CrHandConflict);
-    cred_of(&world.call(client, &credential(1004, &[])));
-    let named = dafs::RegisterCred { credential: Credential::Name(b"anna") };
-    assert_eq!(world.status(client, &Request::RegisterCred(named)), Status::NotSupp);
-    // They belong to the client, so another of its sessions may use them.
-    let other = world.session(3, "a");
-    world.clients[other].cred = second;
-    assert_eq!(world.status(other, &Request::GetRootHandle), Status::Ok);
-    let foreign = world.session(4, "b");
-    world.clients[foreign].cred = second;
-    assert_eq!(world.status(foreign, &Request::GetRootHandle), Status::CrHandConflict);
-    world.end();
-}
-
-#[test]
-fn untrusted_clients_are_who_they_proved_to_be() {
-    let mut world = World::new(with_users());
-    let client = world.connect(2);
-    assert_eq!(world.status(client, &connect_text("c", 1, "bert", "other")), Status::Ok);
-    assert_eq!(world.status(client, &credential(0, &[])), Status::NotAuthorized);
-    assert_eq!(world.status(client, &release(1)), Status::NotAuthorized);
-    let file = world.open(client, b"f");
-    let wanted = dafs::AttrMask::OWNER;
-    let get = Request::GetAttrInline(dafs::GetAttrInline { fh: file.fh, attributes: wanted });
-    let answer = world.call(client, &get);
-    let Ok(Reply::GetAttrInline(reply)) = answer.reply() else { panic!() };
-    assert_eq!(reply.attributes.owner, Some(b"1001".as_slice()));
-    world.clients[client].cred = 1;
-    assert_eq!(world.status(client, &Request::GetRootHandle), Status::CrHandConflict);
     world.end();
 }
 

@@ -15,6 +15,7 @@
 
 pub(crate) mod address;
 mod admin;
+mod creds;
 mod dafs;
 mod exchange;
 mod expire;
@@ -22,6 +23,7 @@ mod table;
 
 pub use address::ClientAddress;
 pub use admin::{ClientInfo, Holding};
+use creds::Credentials;
 pub use dafs::Registered;
 pub use exchange::{ExchangeId, Exchanged, Protection};
 use table::ClientTable;
@@ -157,8 +159,7 @@ pub struct Client {
     /// The addresses that an NFS client calls from.
     addresses: Mutex<Vec<ClientAddress>>,
     usage: Usage,
-    /// Registered credentials, each with its count of registrations.
-    creds: Mutex<Vec<Option<(Cred, u32)>>>,
+    creds: Mutex<Credentials>,
 }
 
 impl fmt::Debug for Client {
@@ -209,7 +210,7 @@ impl Client {
             peer: Mutex::new(String::new()),
             addresses: Mutex::default(),
             usage: Usage::default(),
-            creds: Mutex::new(Vec::new()),
+            creds: Mutex::default(),
         })
     }
 
@@ -376,50 +377,20 @@ impl Client {
         now_ns.saturating_sub(self.renewed_ns.load(Ordering::Relaxed))
     }
 
-    /// Keeps a credential and returns its number, from 1. Returns `None` when `max` are kept.
+    /// Keeps a credential and returns its number. Returns `None` when `max` are kept.
     pub fn register_cred(&self, cred: Cred, max: usize) -> Option<u32> {
-        let mut creds = self.creds.lock();
-        // The same credential is kept once: a client registers it for each session.
-        let same = |slot: &Option<(Cred, u32)>| slot.as_ref().is_some_and(|(old, _)| *old == cred);
-        if let Some(index) = creds.iter().position(same) {
-            if let Some((_, count)) = &mut creds[index] {
-                *count += 1;
-            }
-            return Some(index as u32 + 1);
-        }
-        let index = match creds.iter().position(Option::is_none) {
-            Some(free) => free,
-            None if creds.len() < max => {
-                creds.push(None);
-                creds.len() - 1
-            }
-            None => return None,
-        };
-        creds[index] = Some((cred, 1));
-        Some(index as u32 + 1)
+        self.creds.lock().register(cred, max)
     }
 
     /// Removes one registration of a credential, and with the last one the credential. Returns
     /// false when there is none of that number.
     pub fn release_cred(&self, number: u32) -> bool {
-        let mut creds = self.creds.lock();
-        let slot = (number as usize).checked_sub(1).and_then(|index| creds.get_mut(index));
-        let Some(slot) = slot else { return false };
-        match slot {
-            Some((_, count)) if *count > 1 => {
-                *count -= 1;
-                true
-            }
-            Some(_) => slot.take().is_some(),
-            None => false,
-        }
+        self.creds.lock().release(number)
     }
 
     /// The credential of a number.
-    pub fn cred(&self, number: u32) -> Option<Cred> {
-        let creds = self.creds.lock();
-        let slot = creds.get((number as usize).checked_sub(1)?)?;
-        slot.as_ref().map(|(cred, _)| cred.clone())
+    pub fn cred(&self, number: u32) -> Option<Arc<Cred>> {
+        self.creds.lock().get(number)
     }
 
     /// Returns the flags for a SEQUENCE reply to this client, without a lock. The loss of layouts
