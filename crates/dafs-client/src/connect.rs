@@ -367,7 +367,7 @@ fn credential(credential: &Credential) -> Option<CredentialIds> {
 }
 
 /// The effective ids of this process.
-fn process_ids() -> CredentialIds {
+pub(crate) fn process_ids() -> CredentialIds {
     let mut groups = vec![0; GROUPS_MAX];
     // SAFETY: the calls take no memory but the list, which is valid for its length.
     let (uid, gid, count) = unsafe {

@@ -52,6 +52,7 @@
 //! * Registered memory outlives every operation on it.
 //! * Every field that the server sends is validated before it is used.
 
+mod acting;
 mod append;
 mod attributes;
 mod backoff;
@@ -113,6 +114,7 @@ extern crate self as dafs_client;
 #[path = "../tests/served/mod.rs"]
 mod served;
 
+pub use crate::acting::acting_as;
 pub use crate::attributes::{
     AccessMask, Attributes, FileHandle, FsStatus, ObjectType, Owner, SetAttributes, SetTime,
     SpecialFile, Stability, Time,
@@ -122,7 +124,7 @@ pub use crate::buffer::IoBuffer;
 pub use crate::cache::CacheOptions;
 pub use crate::chain::{Chain, FileStart, Takes};
 pub use crate::client::Client;
-pub use crate::core::{ProofMethod, Proven, SessionInfo, SessionStats};
+pub use crate::core::{ProofMethod, Proven, SessionInfo, SessionStats, User};
 pub use crate::delegated::{Keeper, ReadDelegation};
 pub use crate::directory::{DirEntry, ReadDir};
 pub use crate::error::{Error, Result};

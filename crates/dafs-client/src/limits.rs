@@ -176,8 +176,12 @@ pub(crate) const RENEWAL_MARGIN_MAX: Duration = Duration::from_secs(600);
 /// The time between two renewals of a proof, also when the first has failed.
 pub(crate) const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
 
-/// Supplementary groups sent with the credential of the process.
+/// Supplementary groups sent with a credential.
 pub const GROUPS_MAX: usize = 1024;
+
+/// Users registered at a server at a time, if it allows so many. Further ones take the place of
+/// those unused for longest.
+pub const USERS_MAX: usize = 1024;
 
 /// Ranges of a file, and pieces of memory, of one transfer of a batch.
 pub const BATCH_PIECES_MAX: usize = 64;

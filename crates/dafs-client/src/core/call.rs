@@ -3,10 +3,11 @@
 use super::failure::Failure;
 use super::memory::{Piece, Pieces};
 use super::streams::Transaction;
+use super::users::User;
 use dafs_dat::Instant;
 use dafs_wire::dafs::{
-    ByteOrder, DecodeError, EncodeError, FileHandle, HintWord, Outcome, Procedure, SessionId,
-    Stability, StateId, Status, Verifier, decode_response,
+    ByteOrder, CredHandle, DecodeError, EncodeError, FileHandle, HintWord, Outcome, Procedure,
+    SessionId, Stability, StateId, Status, Verifier, decode_response,
 };
 use std::time::Duration;
 use thiserror::Error;
@@ -154,6 +155,9 @@ pub enum Refused {
     /// The memory was registered in another session.
     #[error("the memory was registered in another session")]
     ForeignMemory,
+    /// The server does not let this client act for other users.
+    #[error("the server does not let this client act for other users")]
+    NotTrusted,
 }
 
 /// A caller's request, in a form that can be sent again on another connection.
@@ -187,6 +191,10 @@ pub(crate) struct Call {
     pub(crate) task: Task,
     /// It has been sent before, and the server may have carried it out.
     pub(crate) maybe_done: bool,
+    /// The user that it runs as; `None` for the session's own.
+    pub(crate) user: Option<User>,
+    /// It has been refused once because the server did not know the credential.
+    pub(crate) renewed: bool,
 }
 
 /// The identity of a request that was sent, for CHECK_RESPONSE and FETCH_RESPONSE (DAFS 12).
@@ -206,6 +214,10 @@ pub(crate) enum Purpose {
     /// CLIENT_AUTH in a session in use.
     Renew,
     RegisterCredential,
+    /// REGISTER_CRED for a user of queued calls.
+    RegisterUser,
+    /// RELEASE_CRED, to make room for another user.
+    ReleaseUser,
     FindRoot,
     AskLimits,
     /// A NULL that keeps leases alive or uses up a receive.
@@ -291,6 +303,12 @@ pub(crate) struct Flight {
     pub(crate) work: Work,
     /// An earlier sending of the request may have been carried out.
     pub(crate) maybe_done: bool,
+    /// As in [`Call`].
+    pub(crate) user: Option<User>,
+    /// As in [`Call`].
+    pub(crate) renewed: bool,
+    /// The credential that it names.
+    pub(crate) credential: CredHandle,
 }
 
 impl Flight {

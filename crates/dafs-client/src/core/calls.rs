@@ -13,6 +13,7 @@ use super::failure::Failure;
 use super::link::Link;
 use super::open_states::OpenStates;
 use super::orphans::{Orphan, Orphans};
+use super::users::User;
 use dafs_dat::Instant;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(crate) struct Calls {
     pub(crate) completed: VecDeque<Completed>,
     pub(crate) opens: OpenStates,
     pub(crate) delegations: Delegations,
+    /// The user of the next submission; `None` for the session's own.
+    pub(super) acting: Option<User>,
     /// Requests are kept until they are answered: for recovery, or because their answers are noted
     /// for delegations.
     pub(crate) keeps_requests: bool,

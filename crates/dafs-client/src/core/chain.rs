@@ -18,6 +18,7 @@ use super::memory::Pieces;
 use super::rewrite::{Nameless, Names};
 use super::submit::{Outgoing, SendError, count_data, unsendable};
 use super::timers::unless_silent;
+use super::users::User;
 use dafs_dat::Adapter;
 use dafs_mem::Site;
 use dafs_wire::dafs::{
@@ -151,6 +152,11 @@ impl Chains {
         self.member(tag).is_some_and(|member| member.saved)
     }
 
+    /// The procedure of a member.
+    pub(super) fn procedure(&self, tag: u64) -> Procedure {
+        self.member(tag).map_or(Procedure::Null, |member| member.procedure)
+    }
+
     /// The request of a member.
     pub(crate) fn task(&self, tag: u64) -> Option<Task> {
         let bytes = self.member(tag)?.bytes.clone();
@@ -235,6 +241,7 @@ impl Calls {
         link: &mut Link,
         members: &[ChainMember<'_>],
         due: Due,
+        user: Option<&User>,
     ) -> Result<(), Refused> {
         let mut kept = Vec::with_capacity(members.len());
         for (index, member) in members.iter().enumerate() {
@@ -254,7 +261,9 @@ impl Calls {
         }
         for member in &kept {
             let task = Task::Message { bytes: Vec::new(), memory: Pieces::new() };
-            self.wait(link, Call { tag: member.tag, due, task, maybe_done: false });
+            let (tag, user) = (member.tag, user.cloned());
+            let call = Call { tag, due, task, maybe_done: false, user, renewed: false };
+            self.wait(link, call);
         }
         if !kept.is_empty() {
             self.chains.insert(kept);
@@ -348,7 +357,7 @@ impl Calls {
     }
 
     fn broken_here(&self, link: &Link, tag: u64) -> Done {
-        let procedure = self.chains.member(tag).map_or(Procedure::Null, |member| member.procedure);
+        let procedure = self.chains.procedure(tag);
         link.reply_here(procedure, Status::ChainBroken)
             .map_or_else(|refused| Done::Lost(unsendable(refused)), Done::Answered)
     }
@@ -364,7 +373,8 @@ impl Calls {
         let (_, request) = decode_request(bytes, link.order, 0)
             .map_err(|error| Refused::Over(Failure::protocol(error)))?;
         let procedure = request.procedure();
-        let mut header = link.next_header(procedure)?;
+        let user = call.user.clone();
+        let mut header = link.next_header(procedure, user.as_ref())?;
         let kept = self.chains.task(call.tag).filter(|_| link.config.recovery.is_some());
         // One copy from the chain to rename it, one to keep it with the outstanding requests.
         count_data(&request, &[Site::ClientKept; 2]);
@@ -387,7 +397,9 @@ impl Calls {
         let bytes = encode_request(&mut link.scratch, link.order, &header, &request)?;
         let purpose = Purpose::Caller(call.tag);
         let due = unless_silent(call.due, link.answered_at);
-        let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
+        let (data, renewed) = (None, call.renewed);
+        let message =
+            Outgoing { purpose, due, procedure, header, work, bytes, data, user, renewed };
         link.transmit(adapter, message).map_err(SendError::Lost)
     }
 
@@ -410,7 +422,7 @@ impl Calls {
             {
                 passed.fill(member.takes, &mut request);
                 if member.procedure != Procedure::Open && link.config.recovery.is_some() {
-                    self.take_note_of(link, &request, reply, server);
+                    self.take_note_of(link, &request, reply, server, None);
                 }
                 if reply.status.is_ok() {
                     passed.go_on(&mut request, reply);

@@ -31,8 +31,9 @@ impl Calls {
                     && link.config.recovery.is_some()
                     && in_time =>
             {
-                let Flight { deadline: due, work, maybe_done, .. } = flight;
-                let call = Call { tag, due, task: work.into_task(), maybe_done };
+                let Flight { deadline: due, user, renewed, work, maybe_done, .. } = flight;
+                let task = work.into_task();
+                let call = Call { tag, due, task, maybe_done, user, renewed };
                 self.delayed.push_back((again, call));
                 None
             }

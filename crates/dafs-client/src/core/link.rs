@@ -12,6 +12,7 @@ use super::failure::Failure;
 use super::memory::Piece;
 use super::session::SessionStats;
 use super::submit::{Outgoing, count_data};
+use super::users::{User, Users};
 use crate::limits::{LEASE_ASSUMED, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
 use dafs_dat::{Adapter, Address, ConnectError, Instant};
 use dafs_mem::{CheckedSlice, Inaccessible, Site};
@@ -29,7 +30,8 @@ pub(crate) struct Link {
     pub(crate) order: ByteOrder,
     pub(crate) conn: Connection,
     pub(crate) info: SessionInfo,
-    pub(crate) cred_handle: CredHandle,
+    /// The registered users.
+    pub(super) users: Users,
     /// The buffer in which messages are encoded.
     pub(crate) scratch: Vec<u8>,
     pub(crate) next_analyzer: u64,
@@ -62,7 +64,7 @@ impl Link {
             order: config.byte_order,
             conn: new_connection(adapter, &config),
             info: SessionInfo { lease: LEASE_ASSUMED, ..SessionInfo::default() },
-            cred_handle: CredHandle::SESSION,
+            users: Users::new(config.credential.as_ref()),
             scratch: vec![0; message_bytes(config.request_bytes)],
             next_analyzer: 1,
             desired: config.requests.max(1),
@@ -103,7 +105,7 @@ impl Link {
         &mut self,
         request: &Request<'_>,
     ) -> Result<(RequestHeader, usize), Refused> {
-        let header = self.next_header(request.procedure())?;
+        let header = self.next_header(request.procedure(), None)?;
         let bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
         Ok((header, bytes))
     }
@@ -175,12 +177,17 @@ impl Link {
 
     /// The header of the next request. The caller has made sure that there is a credit. No credit
     /// is used yet, so a request that does not fit changes nothing.
-    pub(super) fn next_header(&self, procedure: Procedure) -> Result<RequestHeader, Refused> {
+    pub(super) fn next_header(
+        &mut self,
+        procedure: Procedure,
+        user: Option<&User>,
+    ) -> Result<RequestHeader, Refused> {
         let next = self.conn.streams.peek().ok_or(Refused::Full)?;
+        let cred_handle = self.credential_for(procedure, user)?;
         Ok(RequestHeader {
             desired_nreq: self.desired,
             analyzer: Analyzer(self.next_analyzer.to_ne_bytes()),
-            cred_handle: self.credential_for(procedure),
+            cred_handle,
             stream_id: next.stream,
             seq_number: next.sequence,
             ..RequestHeader::default()
@@ -194,7 +201,8 @@ impl Link {
         adapter: &mut dyn Adapter,
         message: Outgoing,
     ) -> Result<(), Failure> {
-        let Outgoing { purpose, due: deadline, procedure, header, work, bytes, data } = message;
+        let Outgoing { purpose, due: deadline, procedure, header, work, bytes, data, .. } = message;
+        let (user, renewed, credential) = (message.user, message.renewed, header.cred_handle);
         if self.info.checksums && data.is_none() {
             seal(&mut self.scratch[..bytes]);
         }
@@ -216,6 +224,9 @@ impl Link {
             deadline,
             work,
             maybe_done: false,
+            user,
+            renewed,
+            credential,
         });
         self.post(adapter, bytes, data)?;
         self.expect(adapter, expected, 0);
@@ -254,14 +265,21 @@ impl Link {
     }
 
     /// The credential that requests of a procedure run under.
-    pub(crate) fn credential_for(&self, procedure: Procedure) -> CredHandle {
-        match procedure {
+    ///
+    /// # Errors
+    /// The user is not registered.
+    fn credential_for(
+        &mut self,
+        procedure: Procedure,
+        user: Option<&User>,
+    ) -> Result<CredHandle, Refused> {
+        Ok(match procedure {
             // These need none (DAFS 12), and a restarted server no longer knows the client's
             // credential.
             Procedure::CheckResponse | Procedure::FetchResponse => CredHandle::SESSION,
             _ if procedure.class() == Class::Special => CredHandle::SESSION,
-            _ => self.cred_handle,
-        }
+            _ => self.users.handle(user).ok_or(Refused::NotTrusted)?,
+        })
     }
 
     pub(super) fn proposal(&self) -> SessionOptions {
@@ -317,6 +335,7 @@ impl Link {
         // Only the credits in headers count: a server may agree to many requests and grant one
         // until the client has authenticated.
         self.info.requests = requests;
+        self.users.limit(options.max_credentials);
         self.info.inline_write_header_bytes = padding;
         self.scratch.resize(self.info.request_bytes as usize, 0);
         Ok(())

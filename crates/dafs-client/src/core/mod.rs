@@ -73,6 +73,7 @@ mod session;
 mod streams;
 mod submit;
 mod timers;
+mod users;
 
 pub use auth::{Authenticator, Challenge, Exchange, Fixed, Proof, ProofMethod, Proven};
 pub use back::{BackEvent, BackStage, BatchCall, BatchHints};
@@ -84,3 +85,4 @@ pub(crate) use memory::Pieces;
 pub use memory::{Piece, RegisteredMemory};
 pub use proofs::{Prepared, ProofChannel, ProofOrder};
 pub use session::{SessionCore, SessionStats, Stage};
+pub use users::User;

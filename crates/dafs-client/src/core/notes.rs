@@ -3,6 +3,7 @@
 use super::call::ReplyMessage;
 use super::calls::Calls;
 use super::link::Link;
+use super::users::User;
 use dafs_wire::dafs::{
     ClientId, HEADER_BYTES, Outcome, Procedure, Reply, Request, StateId, Status, decode_request,
 };
@@ -14,14 +15,15 @@ const OPEN_STATE_ID_AT: usize = HEADER_BYTES + 64;
 const DELEGATION_STATE_ID_AT: usize = HEADER_BYTES + 112;
 
 impl Calls {
-    /// Records the effect of `server`'s answer to the request in `asked`, and puts the state-id for
-    /// the application into the answer to an OPEN.
+    /// Records the effect of `server`'s answer to the request in `asked`, which ran as `user`, and
+    /// puts the state-id for the application into the answer to an OPEN.
     pub(crate) fn take_note(
         &mut self,
         link: &Link,
         asked: &[u8],
         reply: &mut ReplyMessage,
         server: ClientId,
+        user: Option<&User>,
     ) {
         use Procedure as P;
         let noted = matches!(
@@ -33,7 +35,7 @@ impl Calls {
         }
         // Without recovery the request has not been kept.
         let Ok((_, request)) = decode_request(asked, link.order, 0) else { return };
-        self.take_note_of(link, &request, reply, server);
+        self.take_note_of(link, &request, reply, server, user);
     }
 
     /// As [`take_note`](Self::take_note), for a request that has been decoded.
@@ -43,6 +45,7 @@ impl Calls {
         request: &Request<'_>,
         reply: &mut ReplyMessage,
         server: ClientId,
+        user: Option<&User>,
     ) {
         if !reply.status.is_ok() {
             match request {
@@ -57,7 +60,8 @@ impl Calls {
         match request {
             Request::Open(open) => {
                 let Ok(Outcome::Ok(Reply::Open(opened))) = reply.decode() else { return };
-                let (name, current) = (self.opens.opened(open, &opened, server), opened.state_id);
+                let name = self.opens.opened(open, &opened, server, user);
+                let current = opened.state_id;
                 let delegation = &opened.delegation;
                 let granted = self.delegations.granted(opened.fh, delegation, server, link.now);
                 if name != current {

@@ -8,6 +8,7 @@
 //! * The state-id of an open that could not be reclaimed is never sent to the server: it may denote
 //!   another open now.
 
+use super::users::User;
 use crate::lock::LockRange;
 use dafs_wire::dafs::{
     ClientId, DeleteDisposition, FileHandle, Lock, LockOptions, LockType, LockU, Open,
@@ -37,6 +38,8 @@ pub(crate) struct OpenState {
     pub(crate) deny: ShareDeny,
     pub(crate) key: ShareKey,
     pub(crate) disposition: DeleteDisposition,
+    /// The user that opened it; `None` for the session's own.
+    pub(crate) user: Option<User>,
     /// The server's state-id of it.
     current: StateId,
     /// The run of the server that granted it.
@@ -154,12 +157,13 @@ impl OpenStates {
         }
     }
 
-    /// Records an open that `server` granted; returns its state-id for the application.
+    /// Records an open that `server` granted to `user`; returns its state-id for the application.
     pub(crate) fn opened(
         &mut self,
         request: &Open<'_>,
         reply: &OpenReply<'_>,
         server: ClientId,
+        user: Option<&User>,
     ) -> StateId {
         let current = reply.state_id;
         if current == StateId::ZERO {
@@ -168,7 +172,7 @@ impl OpenStates {
             // here.
             let mut wish = [0; 8];
             wish.copy_from_slice(&reply.fh.file[..8]);
-            return self.hold(self.free_name(StateId(wish)), request, reply, server);
+            return self.hold(self.free_name(StateId(wish)), request, reply, server, user);
         }
         // The same owner has it open already: one open, with the accesses of both (DAFS 10.1).
         let known = |open: &OpenState| open.current == current && open.server == server;
@@ -177,7 +181,7 @@ impl OpenStates {
             let old = self.opens.iter().find(|(_, open)| known(open) && open.lost.is_none());
             name = old.map_or_else(|| self.free_name(current), |(name, _)| *name);
         }
-        self.hold(name, request, reply, server)
+        self.hold(name, request, reply, server, user)
     }
 
     fn hold(
@@ -186,6 +190,7 @@ impl OpenStates {
         request: &Open<'_>,
         reply: &OpenReply<'_>,
         server: ClientId,
+        user: Option<&User>,
     ) -> StateId {
         let current = reply.state_id;
         self.changed |= name != current;
@@ -196,6 +201,7 @@ impl OpenStates {
             deny: request.share_deny,
             key: request.share_key,
             disposition: request.delete_disposition,
+            user: user.cloned(),
             current,
             server,
             lost: None,
@@ -381,7 +387,7 @@ mod tests {
             result_flags: OpenResultFlags::default(),
             delegation: Delegation::None,
         };
-        held.opened(&request, &reply, server)
+        held.opened(&request, &reply, server, None)
     }
 
     fn lock(name: StateId, lock_type: LockType, offset: u64, length: u64) -> Lock {

@@ -9,13 +9,13 @@ use super::call::{Purpose, ReplyMessage};
 use super::failure::Failure;
 use super::recovery::Step;
 use super::session::{SessionCore, Stage};
-use crate::limits::{FIRST_MESSAGE_BYTES, GROUPS_MAX, LEASE_ASSUMED, TRANSFER_BYTES_MAX};
+use crate::limits::{FIRST_MESSAGE_BYTES, LEASE_ASSUMED, TRANSFER_BYTES_MAX};
 use dafs_dat::Adapter;
 use dafs_wire::dafs::{
     AuthRequest, AuthResult, ClientAuth, ClientAuthReply, ClientConnect, ClientConnectAuth,
-    ClientConnectAuthReply, ClientId, CredHandle, Credential, ErrorBody, FsAttrMask, GetFsAttr,
-    GssProcedure, GssService, HEADER_BYTES, Outcome, Procedure, RegisterCred, Reply, Request, Seq,
-    SessionId, SessionOptions, Status,
+    ClientConnectAuthReply, ClientId, Credential, ErrorBody, FsAttrMask, GetFsAttr, GssProcedure,
+    GssService, HEADER_BYTES, Outcome, Procedure, RegisterCred, Reply, Request, Seq, SessionId,
+    SessionOptions, Status,
 };
 use std::time::Duration;
 
@@ -95,7 +95,9 @@ impl SessionCore {
                 self.next_proof(adapter, &answer.auth)?;
             }
             (Purpose::RegisterCredential, Outcome::Ok(Reply::RegisterCred(answer))) => {
-                self.link.cred_handle = answer.cred_handle;
+                if let Some(own) = self.link.users.own().cloned() {
+                    self.link.users.registered(own, answer.cred_handle);
+                }
                 self.send_own(adapter, Purpose::FindRoot, &Request::GetRootHandle);
             }
             (Purpose::FindRoot, Outcome::Ok(Reply::GetRootHandle(answer))) => {
@@ -188,10 +190,10 @@ impl SessionCore {
     ) -> Result<(), Failure> {
         self.proved(answer)?;
         self.link.info.trusted = trusted;
+        self.link.users.trust(trusted);
         if self.recovery.is_some() {
             self.enter_step(adapter, Step::Check);
         } else if self.link.config.is_data_server {
-            self.link.cred_handle = CredHandle::SESSION;
             self.stage = Stage::Ready;
         } else {
             self.meet_server(adapter);
@@ -201,12 +203,13 @@ impl SessionCore {
 
     /// Registers the credential, if there is one and the server trusts the client, and goes on.
     pub(crate) fn meet_server(&mut self, adapter: &mut dyn Adapter) {
-        self.link.cred_handle = CredHandle::SESSION;
-        match self.link.config.credential.clone() {
-            Some(ids) if self.link.info.trusted => {
-                let groups = &ids.groups[..ids.groups.len().min(GROUPS_MAX)];
-                let credential =
-                    Credential::Id { uid: ids.uid, gid: ids.gid, groups: Seq::new(groups) };
+        // This run of the server has none.
+        self.link.users.forget_all();
+        match self.link.users.own().cloned() {
+            Some(own) if self.link.info.trusted => {
+                let ids = own.ids();
+                let groups = Seq::new(&ids.groups[..]);
+                let credential = Credential::Id { uid: ids.uid, gid: ids.gid, groups };
                 let request = Request::RegisterCred(RegisterCred { credential });
                 self.send_own(adapter, Purpose::RegisterCredential, &request);
             }

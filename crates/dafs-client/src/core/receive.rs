@@ -44,9 +44,9 @@ impl SessionCore {
         if in_order {
             self.link.promised_from = self.link.promised_from.max(Some(flight.sent_at));
         }
-        let Some(flight) = self.calls.delay(&self.link, flight, header.status) else {
-            return Ok(());
-        };
+        let flight = self.calls.send_anew(&mut self.link, flight, header.status);
+        let flight = flight.and_then(|flight| self.calls.delay(&self.link, flight, header.status));
+        let Some(flight) = flight else { return Ok(()) };
         let purpose = flight.purpose;
         match self.link.result(slot, bytes, &head[HEADER_BYTES..], &header, &flight) {
             Ok(Done::Answered(reply)) if !matches!(purpose, Purpose::Caller(_)) => {
@@ -57,7 +57,13 @@ impl SessionCore {
                     && self.calls.notes_now(purpose, flight.procedure)
                 {
                     let server = self.link.info.client_id;
-                    self.calls.take_note(&self.link, bytes, &mut reply, server);
+                    self.calls.take_note(
+                        &self.link,
+                        bytes,
+                        &mut reply,
+                        server,
+                        flight.user.as_ref(),
+                    );
                 }
                 self.finish(purpose, Done::Answered(reply));
             }
@@ -91,6 +97,7 @@ impl SessionCore {
         match purpose {
             Purpose::Caller(_) | Purpose::Null | Purpose::Discard => {}
             Purpose::Hurry | Purpose::Return => {}
+            Purpose::RegisterUser | Purpose::ReleaseUser => self.on_user_reply(reply),
             Purpose::Cancel => return self.on_cancel_reply(reply),
             Purpose::Stray(number) => self.calls.on_returned(number, reply.status, self.link.now),
             Purpose::Renew => return self.on_renewal_reply(adapter, reply),

@@ -15,6 +15,7 @@ use super::memory::{Piece, Pieces};
 use super::rewrite::{Nameless, Names};
 use super::session::{SessionCore, Stage};
 use super::timers::unless_silent;
+use super::users::User;
 use crate::limits::{OPERATION_DEADLINE, QUEUED_REQUESTS_MAX};
 use dafs_dat::{Adapter, Instant};
 use dafs_mem::{CheckedSlice, Inaccessible, Site, count_copy};
@@ -36,6 +37,41 @@ pub(super) struct Outgoing {
     pub(super) bytes: usize,
     /// The data that is gathered behind that.
     pub(super) data: Option<Piece>,
+    /// As in [`Call`].
+    pub(super) user: Option<User>,
+    /// As in [`Call`].
+    pub(super) renewed: bool,
+}
+
+/// The part of a call that does not depend on its request.
+pub(super) struct Terms {
+    pub(super) purpose: Purpose,
+    pub(super) due: Due,
+    pub(super) user: Option<User>,
+    pub(super) renewed: bool,
+}
+
+impl Terms {
+    /// Those of a new call.
+    fn new(tag: u64, due: Due, user: Option<User>) -> Self {
+        Self { purpose: Purpose::Caller(tag), due, user, renewed: false }
+    }
+
+    /// Those of a request of the session's own.
+    pub(super) fn own(purpose: Purpose, due: Due) -> Self {
+        Self { purpose, due, user: None, renewed: false }
+    }
+
+    pub(super) fn outgoing(
+        self,
+        (procedure, header): (Procedure, RequestHeader),
+        work: Work,
+        bytes: usize,
+        data: Option<Piece>,
+    ) -> Outgoing {
+        let Self { purpose, due, user, renewed } = self;
+        Outgoing { purpose, due, procedure, header, work, bytes, data, user, renewed }
+    }
 }
 
 /// The reason why a request was not sent.
@@ -71,20 +107,21 @@ impl SessionCore {
         deadline: Option<Duration>,
     ) -> Result<(), Refused> {
         let memory: Pieces = memory.into_iter().collect();
-        self.admit(adapter, now, &memory)?;
+        let user = self.admit(adapter, now, &memory)?;
         match request {
             Request::DelegReturn(args) => drop(self.calls.delegations.returning(args.state_id)),
             Request::Lock(lock) => self.calls.orphans.wanted(lock),
             _ => {}
         }
         let due = due(now, deadline);
-        if self.can_send() {
+        if self.can_send(user.as_ref()) {
             let (link, purpose) = (&mut self.link, Purpose::Caller(tag));
-            let sent = self.calls.send(link, adapter, purpose, due, request, memory);
+            let terms = Terms::new(tag, due, user);
+            let sent = self.calls.send(link, adapter, terms, request, memory);
             return self.sent(adapter, purpose, sent);
         }
         let task = Task::Message { bytes: self.link.encoded(request)?, memory };
-        self.calls.wait(&mut self.link, Call { tag, due, task, maybe_done: false });
+        self.queue(adapter, Call { tag, due, task, maybe_done: false, user, renewed: false });
         Ok(())
     }
 
@@ -100,14 +137,15 @@ impl SessionCore {
         call: ReadCall,
         deadline: Option<Duration>,
     ) -> Result<(), Refused> {
-        self.admit(adapter, now, std::slice::from_ref(&call.into))?;
+        let user = self.admit(adapter, now, std::slice::from_ref(&call.into))?;
         let due = due(now, deadline);
-        if self.can_send() {
-            let sent = self.calls.send_read(&mut self.link, adapter, tag, due, call);
+        if self.can_send(user.as_ref()) {
+            let terms = Terms::new(tag, due, user);
+            let sent = self.calls.send_read(&mut self.link, adapter, terms, call);
             return self.sent(adapter, Purpose::Caller(tag), sent);
         }
-        let call = Call { tag, due, task: Task::Read(call), maybe_done: false };
-        self.calls.wait(&mut self.link, call);
+        let task = Task::Read(call);
+        self.queue(adapter, Call { tag, due, task, maybe_done: false, user, renewed: false });
         Ok(())
     }
 
@@ -123,14 +161,15 @@ impl SessionCore {
         call: WriteCall,
         deadline: Option<Duration>,
     ) -> Result<(), Refused> {
-        self.admit(adapter, now, std::slice::from_ref(&call.from))?;
+        let user = self.admit(adapter, now, std::slice::from_ref(&call.from))?;
         let due = due(now, deadline);
-        if self.can_send() {
-            let sent = self.calls.send_write(&mut self.link, adapter, tag, due, call);
+        if self.can_send(user.as_ref()) {
+            let terms = Terms::new(tag, due, user);
+            let sent = self.calls.send_write(&mut self.link, adapter, terms, call);
             return self.sent(adapter, Purpose::Caller(tag), sent);
         }
-        let call = Call { tag, due, task: Task::Write(call), maybe_done: false };
-        self.calls.wait(&mut self.link, call);
+        let task = Task::Write(call);
+        self.queue(adapter, Call { tag, due, task, maybe_done: false, user, renewed: false });
         Ok(())
     }
 
@@ -147,7 +186,7 @@ impl SessionCore {
         members: &[ChainMember<'_>],
         deadline: Option<Duration>,
     ) -> Result<(), Refused> {
-        self.admit(adapter, now, &[])?;
+        let user = self.admit(adapter, now, &[])?;
         form(members)?;
         let credits = match self.stage {
             Stage::Ready => self.link.conn.streams.usable(),
@@ -161,17 +200,19 @@ impl SessionCore {
         if self.calls.waiting.len() + members.len() > QUEUED_REQUESTS_MAX {
             return Err(Refused::Full);
         }
-        self.calls.add_chain(&mut self.link, members, due(now, deadline))?;
+        self.calls.add_chain(&mut self.link, members, due(now, deadline), user.as_ref())?;
         self.pump(adapter);
         Ok(())
     }
 
+    /// Checks that a call can be accepted; returns the user that it runs as.
     pub(super) fn admit(
         &mut self,
         adapter: &mut dyn Adapter,
         now: Instant,
         memory: &[Piece],
-    ) -> Result<(), Refused> {
+    ) -> Result<Option<User>, Refused> {
+        let user = self.calls.acting.take();
         self.link.now = now;
         match (self.stage, &self.failure) {
             (Stage::Ready, _) => {}
@@ -188,13 +229,31 @@ impl SessionCore {
         if self.calls.waiting.len() >= QUEUED_REQUESTS_MAX {
             return Err(Refused::Full);
         }
+        if user.is_some() && !self.link.info.trusted {
+            return Err(Refused::NotTrusted);
+        }
         self.reap(adapter);
-        Ok(())
+        Ok(user)
     }
 
     /// True when a new request overtakes no other and has the resources that it needs.
-    pub(super) fn can_send(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.stage == Stage::Ready && self.calls.waiting.is_empty() && self.link.conn.has_room()
+    }
+
+    /// The same, for a call of this user.
+    fn can_send(&self, user: Option<&User>) -> bool {
+        self.has_room() && self.link.users.is_ready(user)
+    }
+
+    /// Queues a new call.
+    fn queue(&mut self, adapter: &mut dyn Adapter, call: Call) {
+        let is_first = self.calls.waiting.is_empty();
+        self.calls.wait(&mut self.link, call);
+        if is_first && self.stage == Stage::Ready && self.link.conn.has_room() {
+            // No answer may be under way that would begin the registration of its user.
+            self.pump(adapter);
+        }
     }
 
     /// Sends waiting calls, as far as credits reach; then closes the session, if that was asked
@@ -208,6 +267,9 @@ impl SessionCore {
         }
         self.return_orphans(adapter);
         while matches!(self.stage, Stage::Ready | Stage::Closing) && self.link.conn.has_room() {
+            if !self.admit_first(adapter) {
+                break;
+            }
             let (calls, link) = (&mut self.calls, &mut self.link);
             if let Some(count) = calls.chains.in_front(&calls.waiting) {
                 match calls.send_chain(link, adapter, count) {
@@ -219,16 +281,18 @@ impl SessionCore {
                     }
                 }
             }
-            let Some(Call { tag, due, task, maybe_done }) = calls.waiting.pop_front() else {
+            let next = calls.waiting.pop_front();
+            let Some(Call { tag, due, task, maybe_done, user, renewed }) = next else {
                 break;
             };
             // It may have waited for a credit for longer than an answer may take.
             let due = unless_silent(due, link.answered_at);
+            let terms = Terms { renewed, ..Terms::new(tag, due, user) };
             let sent = match task {
-                Task::Read(call) => calls.send_read(link, adapter, tag, due, call),
-                Task::Write(call) => calls.send_write(link, adapter, tag, due, call),
+                Task::Read(call) => calls.send_read(link, adapter, terms, call),
+                Task::Write(call) => calls.send_write(link, adapter, terms, call),
                 Task::Message { bytes, memory } => {
-                    calls.send_encoded(link, adapter, tag, due, bytes, memory)
+                    calls.send_encoded(link, adapter, terms, bytes, memory)
                 }
             };
             if maybe_done {
@@ -278,8 +342,25 @@ impl SessionCore {
         request: &Request<'_>,
         deadline: Duration,
     ) {
-        let (due, link) = (due(self.link.now, Some(deadline)), &mut self.link);
-        let sent = self.calls.send(link, adapter, purpose, due, request, Pieces::new());
+        let due = due(self.link.now, Some(deadline));
+        self.send_own_on(adapter, Terms::own(purpose, due), request);
+    }
+
+    /// Sends a request of the session's own that runs as a user, who is registered.
+    pub(crate) fn send_own_as(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        purpose: Purpose,
+        request: &Request<'_>,
+        user: Option<User>,
+    ) {
+        let due = due(self.link.now, Some(OPERATION_DEADLINE));
+        self.send_own_on(adapter, Terms { user, ..Terms::own(purpose, due) }, request);
+    }
+
+    fn send_own_on(&mut self, adapter: &mut dyn Adapter, terms: Terms, request: &Request<'_>) {
+        let (purpose, link) = (terms.purpose, &mut self.link);
+        let sent = self.calls.send(link, adapter, terms, request, Pieces::new());
         if let Err(refused) = self.sent(adapter, purpose, sent) {
             self.end(adapter, Failure::refused(refused));
         }
@@ -291,30 +372,28 @@ impl Calls {
         &mut self,
         link: &mut Link,
         adapter: &mut dyn Adapter,
-        tag: u64,
-        due: Due,
+        terms: Terms,
         bytes: Vec<u8>,
         memory: Pieces,
     ) -> Result<(), SendError> {
         let (_, request) = decode_request(&bytes, link.order, 0)
             .map_err(|error| Refused::Over(Failure::protocol(error)))?;
-        self.send(link, adapter, Purpose::Caller(tag), due, &request, memory)
+        self.send(link, adapter, terms, &request, memory)
     }
 
     fn send(
         &mut self,
         link: &mut Link,
         adapter: &mut dyn Adapter,
-        purpose: Purpose,
-        due: Due,
+        terms: Terms,
         request: &Request<'_>,
         memory: Pieces,
     ) -> Result<(), SendError> {
         let procedure = request.procedure();
-        let header = link.next_header(procedure)?;
+        let header = link.next_header(procedure, terms.user.as_ref())?;
         let mut bytes = encode_request(&mut link.scratch, link.order, &header, request)?;
         let mut work = Work::own();
-        if matches!(purpose, Purpose::Caller(_)) {
+        if matches!(terms.purpose, Purpose::Caller(_)) {
             let keep = self.keeps_requests;
             let kept = if keep { link.scratch[..bytes].to_vec() } else { Vec::new() };
             // One copy into the message, and one into the memory that it is sent from.
@@ -337,7 +416,7 @@ impl Calls {
             }
             work = Work::Message { bytes: kept, memory };
         }
-        let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
+        let message = terms.outgoing((procedure, header), work, bytes, None);
         link.transmit(adapter, message).map_err(SendError::Lost)
     }
 
@@ -355,8 +434,7 @@ impl Calls {
         &self,
         link: &mut Link,
         adapter: &mut dyn Adapter,
-        tag: u64,
-        due: Due,
+        terms: Terms,
         call: ReadCall,
     ) -> Result<(), SendError> {
         let ReadCall { handle: fh, offset, hint: cache_hint, .. } = call;
@@ -375,12 +453,11 @@ impl Calls {
             Request::ReadDirect(args)
         };
         let procedure = request.procedure();
-        let header = link.next_header(procedure)?;
+        let header = link.next_header(procedure, terms.user.as_ref())?;
         let bytes = encode_request(&mut link.scratch, link.order, &header, &request)?;
         let work = if inline { Work::ReadInline(call) } else { Work::ReadDirect(call) };
         link.count_transfer(inline);
-        let purpose = Purpose::Caller(tag);
-        let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
+        let message = terms.outgoing((procedure, header), work, bytes, None);
         link.transmit(adapter, message).map_err(SendError::Lost)
     }
 
@@ -388,8 +465,7 @@ impl Calls {
         &self,
         link: &mut Link,
         adapter: &mut dyn Adapter,
-        tag: u64,
-        due: Due,
+        terms: Terms,
         call: WriteCall,
     ) -> Result<(), SendError> {
         let WriteCall {
@@ -420,7 +496,7 @@ impl Calls {
         let mut data = None;
         if inline {
             procedure = Procedure::WriteInline;
-            header = link.next_header(procedure)?;
+            header = link.next_header(procedure, terms.user.as_ref())?;
             let request =
                 WriteInline { fh, state_id, offset, stable, padded_to, cache_hint, data: &[] };
             let (order, out) = (link.order, &mut link.scratch);
@@ -432,7 +508,7 @@ impl Calls {
             data = Some(call.from.clone());
         } else {
             procedure = Procedure::WriteDirect;
-            header = link.next_header(procedure)?;
+            header = link.next_header(procedure, terms.user.as_ref())?;
             let buffers = [call.from.current_buffer().map_err(Refused::Over)?];
             let request = Request::WriteDirect(WriteDirect {
                 fh,
@@ -447,8 +523,7 @@ impl Calls {
             bytes = encode_request(&mut link.scratch, link.order, &header, &request)?;
         }
         link.count_transfer(inline);
-        let (purpose, work) = (Purpose::Caller(tag), Work::Write(call));
-        let message = Outgoing { purpose, due, procedure, header, work, bytes, data };
+        let message = terms.outgoing((procedure, header), Work::Write(call), bytes, data);
         link.transmit(adapter, message).map_err(SendError::Lost)
     }
 }

@@ -19,7 +19,7 @@ impl SessionCore {
             let times = [self.link.first_deadline, back, recovery.timeout(self.link.last_reply)];
             return times.into_iter().flatten().min();
         }
-        let keep_alive = self.can_send().then(|| self.link.keep_alive_at());
+        let keep_alive = self.has_room().then(|| self.link.keep_alive_at());
         let shrink = self.link.conn.shrink_at.filter(|_| keep_alive.is_some());
         let calls = [self.link.first_deadline, self.calls.delayed_until(), self.calls.orphans.hold];
         calls.into_iter().chain([keep_alive, shrink, back]).flatten().min()
@@ -47,7 +47,7 @@ impl SessionCore {
             self.return_orphans(adapter);
         }
         // A NULL needs a credit; without one, outstanding requests renew the leases.
-        if !self.can_send() {
+        if !self.has_room() {
             return;
         }
         if self.link.keep_alive_at() <= now {
@@ -147,7 +147,7 @@ impl SessionCore {
         if self.link.conn.flights.iter().flatten().any(|flight| flight.purpose == Purpose::Null) {
             return None;
         }
-        if self.can_send() {
+        if self.has_room() {
             self.send_null(adapter, after);
             return None;
         }

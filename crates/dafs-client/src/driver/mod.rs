@@ -23,6 +23,7 @@ mod progress;
 mod spinning;
 mod waiter;
 
+use crate::acting;
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::{End, Ending, IoBuffer};
 use crate::core::{
@@ -46,7 +47,9 @@ use clock::{Asleep, awake_or_not};
 use dafs_dat::tls::TlsPeer;
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
 use dafs_mem::Mutex;
-use dafs_wire::dafs::{ByteOrder, ChainFlags, Checksum, Close, Request, StateId};
+use dafs_wire::dafs::{
+    ByteOrder, ChainFlags, Checksum, Close, Procedure, Request, StateId, Status,
+};
 use followed::Followed;
 use followers::{Bells, Followers, ring};
 use rustc_hash::FxHashSet;
@@ -278,6 +281,9 @@ impl Shared {
             Refused::ForeignMemory => Error::ForeignBuffer,
             Refused::ChainForm(reason) => Error::Argument(reason),
             Refused::ChainTooLong { members, credits } => Error::ChainTooLong { members, credits },
+            Refused::NotTrusted => {
+                Error::Status { procedure: Procedure::RegisterCred, status: Status::NotAuthorized }
+            }
             Refused::NotReady => Error::Argument("the session is not open yet"),
             Refused::Encode(_) => Error::Argument("the request does not fit a message"),
         }
@@ -501,8 +507,22 @@ impl Shared {
         }
     }
 
-    /// Sends requests as a chain and waits for the answers to all of them.
+    /// Sends requests as a chain and waits for the answers to all of them. Sends them once more if
+    /// the server did not know the credential of the first, and so has executed none.
     pub(crate) fn call_chain(
+        &self,
+        members: &[(Request<'_>, ChainFlags)],
+    ) -> Result<Vec<Result<ReplyMessage>>> {
+        let replies = self.call_chain_once(members)?;
+        match replies.first() {
+            Some(Ok(first)) if first.status() == Status::CrHandConflict => {
+                self.call_chain_once(members)
+            }
+            _ => Ok(replies),
+        }
+    }
+
+    fn call_chain_once(
         &self,
         members: &[(Request<'_>, ChainFlags)],
     ) -> Result<Vec<Result<ReplyMessage>>> {
@@ -515,6 +535,7 @@ impl Shared {
                 .map(|(&(request, takes), slot)| ChainMember { tag: slot.tag(), request, takes })
                 .collect();
             let (core, adapter) = (&mut driver.core, &mut *driver.adapter);
+            core.act_as(acting::current());
             core.submit_chain(adapter, coarse_now(), &chain, driver.deadline)
         })?;
         self.hurry(driver);

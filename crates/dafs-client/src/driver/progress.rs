@@ -5,6 +5,7 @@ use super::clock::Asleep;
 use super::followers::{Bells, Followers};
 use super::spinning::Spinning;
 use super::{Driver, Leader, Leave, Slot, coarse_now};
+use crate::acting;
 use crate::cache::DirectUse;
 use crate::core::{
     BackEvent, BackStage, Completed, Done, Failure, Piece, Prepared, ProofOrder, ReadCall, Refused,
@@ -293,6 +294,7 @@ impl Driver {
     }
 
     pub(crate) fn submit_read(&mut self, tag: u64, call: ReadCall) -> Result<(), Refused> {
+        self.core.act_as(acting::current());
         self.core.submit_read(&mut *self.adapter, coarse_now(), tag, call, self.deadline)
     }
 
@@ -306,6 +308,7 @@ impl Driver {
         if call.delegation.is_some() {
             self.notice_sleep();
         }
+        self.core.act_as(acting::current());
         self.core.submit_write(&mut *self.adapter, coarse_now(), tag, call, self.deadline)?;
         self.operations.watch(tag, writes);
         Ok(())
@@ -323,6 +326,7 @@ impl Driver {
         memory: impl IntoIterator<Item = Piece>,
     ) -> Result<(), Refused> {
         let (now, deadline) = (coarse_now(), self.deadline);
+        self.core.act_as(acting::current());
         self.core.submit(&mut *self.adapter, now, tag, request, memory, deadline)
     }
 

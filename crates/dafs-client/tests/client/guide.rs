@@ -6,7 +6,7 @@ use crate::served::{Served, TRANSPORTS, pattern};
 use dafs_client::{
     AccessPattern, Authentication, Client, ConnectOptions, Create, Credential, DafsUrl, Error,
     File, Follow, HintWord, IoBuffer, LockError, LockRange, OpenOptions, SetAttributes, Site,
-    Stability, Status, Step, StepIn, StepOn, Stepped, within,
+    Stability, Status, Step, StepIn, StepOn, Stepped, User, acting_as, within,
 };
 use std::time::Duration;
 
@@ -170,6 +170,17 @@ fn hints(client: &Client) -> Tested {
     Ok(())
 }
 
+fn users(client: &Client) -> Tested {
+    let anna = User::new(1000, 1000, &[27, 100]);
+    let file = acting_as(Some(&anna), || client.open(b"/results/first", &OpenOptions::read()));
+    match file {
+        Err(error) if error.status() == Some(Status::Acces) => println!("anna may not read it"),
+        Err(error) => return Err(error.into()),
+        Ok(file) => println!("anna reads {:?}", file.handle()),
+    }
+    Ok(())
+}
+
 fn failures(client: &Client) -> Tested {
     let found = within(Duration::from_secs(1), || client.read_file(b"/small", 4096));
     match found {
@@ -189,6 +200,7 @@ fn the_examples_work() {
     files(&client).unwrap();
     assert_eq!(std::fs::read(served.path().join("results/first")).unwrap(), b"hello");
     hints(&client).unwrap();
+    users(&client).unwrap();
     chained(&client).unwrap();
     small_files(&client).unwrap();
     failures(&client).unwrap();

@@ -32,3 +32,4 @@ mod shared;
 mod silent;
 mod tokio;
 mod undone;
+mod users;

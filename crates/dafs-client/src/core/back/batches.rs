@@ -24,7 +24,7 @@ use crate::core::link::Link;
 use crate::core::memory::Piece;
 use crate::core::open_states::OpenStates;
 use crate::core::session::{SessionCore, Stage};
-use crate::core::submit::{Outgoing, due};
+use crate::core::submit::{Terms, due};
 use crate::limits::{
     BATCH_OUTSTANDING_MAX, BATCH_WAITING_MAX, OPERATION_DEADLINE, RECOVERY_ANSWER_TIME,
     RECOVERY_RETRY_PAUSE,
@@ -422,9 +422,9 @@ impl SessionCore {
                 batches.out.extend(numbers.iter().copied().zip(transfers));
                 batches.messages.insert(message, numbers);
                 self.back.expect(adapter, expected, 0);
-                let (purpose, procedure) = (Purpose::Batch(message), Procedure::BatchSubmit);
-                let (due, work) = (due(self.link.now, Some(OPERATION_DEADLINE)), Work::own());
-                let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
+                let (of, purpose) = ((Procedure::BatchSubmit, header), Purpose::Batch(message));
+                let terms = Terms::own(purpose, due(self.link.now, Some(OPERATION_DEADLINE)));
+                let message = terms.outgoing(of, Work::own(), bytes, None);
                 if let Err(failure) = self.link.transmit(adapter, message) {
                     self.fail(adapter, failure);
                 }

@@ -109,6 +109,7 @@ impl Recovery {
             return Ok(());
         }
         let (tag, procedure) = (doubt.call.tag, doubt.sent.procedure);
+        let user = doubt.call.user.as_ref();
         if is_without_reply(reply.status) {
             // It was executed, but its reply is not available: the reply, or the client's record,
             // went away between the two questions, or the reply does not fit this connection. The
@@ -122,7 +123,7 @@ impl Recovery {
             Task::Message { bytes, .. } => {
                 let mut reply = ReplyMessage { procedure, ..reply.clone() };
                 if calls.notes_now(Purpose::Caller(tag), procedure) {
-                    calls.take_note(link, bytes, &mut reply, self.client_id);
+                    calls.take_note(link, bytes, &mut reply, self.client_id, user);
                 }
                 Done::Answered(reply)
             }

@@ -112,6 +112,7 @@ impl Doubt {
         };
         let is_lent = lends_memory(&flight.work);
         let saved = calls.chains.is_saved(tag);
+        let (user, renewed) = (flight.user, flight.renewed);
         let task = calls.chains.task(tag).unwrap_or_else(|| flight.work.into_task());
         let orphan = match calls.orphans.of(tag) {
             None => false,
@@ -127,7 +128,8 @@ impl Doubt {
         let maybe_done_before = flight.maybe_done;
         // A batch that also reads is repeated freely, but its writes may have been done.
         let is_change = kind != Repeat::Free || sent.procedure == Procedure::BatchSubmit;
-        let call = Call { tag, due, task, maybe_done: is_change || maybe_done_before };
+        let maybe_done = is_change || maybe_done_before;
+        let call = Call { tag, due, task, maybe_done, user, renewed };
         let verdict = match kind {
             Repeat::Free if saved => Verdict::Open,
             Repeat::Free => Verdict::Again,
@@ -329,6 +331,7 @@ impl SessionCore {
         self.back.cut(&self.link, &mut self.calls.delegations, adapter);
         self.calls.orphans.forget_questions();
         let lost = self.link.conn.cut(adapter);
+        self.link.users.cut();
         if self.link.conn.established {
             self.memories.withdraw(adapter);
             self.link.conn.release(adapter);
@@ -490,11 +493,27 @@ impl SessionCore {
             };
             // Copied, because sending needs all of the session; it is a few dozen bytes.
             let open = self.calls.opens.open(asked.name()).cloned();
+            // The user that opened the file opens it again; locks belong to the open.
+            let user = open.as_ref().filter(|_| asked.is_open()).and_then(|open| open.user.clone());
+            match self.take_turn(adapter, user.as_ref()) {
+                Ok(true) => {}
+                Ok(false) => {
+                    if let Some(recovery) = in_step(&mut self.recovery, step) {
+                        recovery.reclaim.put_back(asked);
+                    }
+                    return false;
+                }
+                Err(status) => {
+                    self.calls.give_up_open(asked.name(), status);
+                    continue;
+                }
+            }
+            let Some(recovery) = in_step(&mut self.recovery, step) else { return false };
             let request =
                 open.as_ref().and_then(|open| asked.request(open, &self.link, &self.calls));
             if let Some(request) = request {
                 let number = recovery.reclaim.ask(asked);
-                self.send_own(adapter, Purpose::Reclaim(number), &request);
+                self.send_own_as(adapter, Purpose::Reclaim(number), &request, user);
             }
         }
         false

@@ -10,6 +10,7 @@ use super::{Calls, Link, Recovery, Step};
 use crate::backoff::is_passing;
 use crate::core::call::ReplyMessage;
 use crate::core::open_states::{HeldLock, OpenState};
+use crate::core::users::User;
 use dafs_dat::Instant;
 use dafs_wire::dafs::{Open, OpenClaim, Outcome, Path, Reply, Request, StateId, Status};
 use rustc_hash::FxHashMap;
@@ -40,6 +41,10 @@ impl Asked {
     pub(super) fn name(&self) -> StateId {
         let (Self::Open(name, _) | Self::Lock(name, _)) = *self;
         name
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Self::Open(..))
     }
 
     /// The request that reclaims `open`, or one of its locks; `None` when another lock of it is
@@ -104,6 +109,15 @@ impl Reclaim {
         }
     }
 
+    /// Puts a request back that was not sent, before all others.
+    pub(super) fn put_back(&mut self, asked: Asked) {
+        match asked {
+            Asked::Lock(name, lock) => self.locks.push_front((name, lock)),
+            Asked::Open(name, false) => self.opens.push_front(name),
+            Asked::Open(name, true) => self.anew.push_front(name),
+        }
+    }
+
     pub(super) fn ask(&mut self, what: Asked) -> usize {
         self.last += 1;
         self.asked.insert(self.last, what);
@@ -124,6 +138,26 @@ impl Recovery {
         locks.retain(|(name, _)| calls.opens.open(*name).is_some_and(|open| open.is_at(server)));
         let (until, locks) = (Some(now + self.until.since(now) / 2), locks.into());
         self.reclaim = Reclaim { opens, locks, until, ..Reclaim::default() };
+    }
+
+    /// Gives up the opens of a user that the server does not register.
+    pub(in crate::core) fn refuse_user(
+        &mut self,
+        calls: &mut Calls,
+        link: &Link,
+        user: &User,
+        status: Status,
+    ) {
+        let mut lost = Vec::new();
+        for names in [&mut self.reclaim.opens, &mut self.reclaim.anew] {
+            names.retain(|name| {
+                let open = calls.opens.open(*name);
+                let is_his = open.is_some_and(|open| link.is_call_of(open.user.as_ref(), user));
+                lost.extend(is_his.then_some(*name));
+                !is_his
+            });
+        }
+        lost.into_iter().for_each(|name| calls.give_up_open(name, status));
     }
 
     /// Processes the answer to one of these.
@@ -155,20 +189,22 @@ impl Recovery {
                 {
                     self.reclaim.anew.push_back(name);
                 }
-                _ => give_up_open(calls, name, reply.status),
+                _ => calls.give_up_open(name, reply.status),
             },
             Asked::Lock(name, lock) if reply.status.is_ok() => {
                 calls.opens.lock_reclaimed(name, &lock, server);
             }
-            Asked::Lock(name, _) => give_up_open(calls, name, reply.status),
+            Asked::Lock(name, _) => calls.give_up_open(name, reply.status),
         }
     }
 }
 
-fn give_up_open(calls: &mut Calls, name: StateId, status: Status) {
-    tracing::warn!(%status, "an open or a lock could not be taken back after a restart");
-    let told = if is_gone(status) { Status::Stale } else { Status::StaleStateId };
-    calls.opens.lost(name, told);
+impl Calls {
+    pub(super) fn give_up_open(&mut self, name: StateId, status: Status) {
+        tracing::warn!(%status, "an open or a lock could not be taken back after a restart");
+        let told = if is_gone(status) { Status::Stale } else { Status::StaleStateId };
+        self.opens.lost(name, told);
+    }
 }
 
 /// True when the file does not exist any more.

@@ -7,9 +7,11 @@ pub mod back;
 pub mod live;
 mod past;
 pub mod requests;
+mod users;
 mod world;
 
 pub use past::Past;
+pub use users::Credentials;
 pub use world::{World, pattern};
 
 use dafs_client::core::{
@@ -96,6 +98,7 @@ pub struct FakeServer {
     delayed: Vec<(Instant, Vec<u8>)>,
     /// The back-control channel and its messages.
     pub back: back::BackSide,
+    pub credentials: Credentials,
     /// It offers X_CANCEL.
     pub cancels: bool,
     /// X_CANCEL is answered with NOTSUPP, whatever was offered.
@@ -149,6 +152,7 @@ impl FakeServer {
             past: Past::default(),
             delayed: Vec::new(),
             back: back::BackSide::default(),
+            credentials: Credentials::default(),
             cancels: false,
             forgets_cancels: false,
             canceled: Vec::new(),
@@ -243,7 +247,11 @@ impl FakeServer {
         self.check_credit(&header, &request);
         self.seen.push((request.procedure(), header.desired_nreq, header.cred_handle.0));
         self.past.note(&request);
-        match (self.script)(&header, &request) {
+        let answer = match self.credentials.knows(header.cred_handle.0) {
+            true => (self.script)(&header, &request),
+            false => Answer::Status(Status::CrHandConflict),
+        };
+        match answer {
             Answer::File => self.answer(&header, &request, None),
             Answer::Spoil(spoil) => self.answer(&header, &request, Some(spoil)),
             Answer::Silence => {}
@@ -278,8 +286,19 @@ impl FakeServer {
         let reply = match request {
             Request::ClientConnectAuth(args) => return self.connect(header, args),
             Request::ClientAuth(_) => return self.authenticate(header),
-            Request::RegisterCred(_) => {
-                Reply::RegisterCred(CredHandleBody { cred_handle: CredHandle(77) })
+            Request::RegisterCred(args) => {
+                let Credential::Id { uid, .. } = args.credential else { panic!("{args:?}") };
+                match self.credentials.register(uid) {
+                    Ok(handle) => {
+                        Reply::RegisterCred(CredHandleBody { cred_handle: CredHandle(handle) })
+                    }
+                    Err(status) => return self.refuse(header, request.procedure(), status),
+                }
+            }
+            Request::ReleaseCred(args) => {
+                let released = self.credentials.uids.remove(&args.cred_handle.0);
+                assert!(released.is_some(), "it was registered");
+                Reply::ReleaseCred
             }
             Request::GetRootHandle => Reply::GetRootHandle(HandleReply { fh: ROOT }),
             Request::GetFsAttr(_) => Reply::GetFsAttr(GetFsAttrReply {
@@ -488,6 +507,7 @@ impl FakeServer {
         self.past.opens.clear();
         self.past.locks.clear();
         self.past.last_open = 0;
+        self.credentials.uids.clear();
     }
 
     fn range(&self, offset: u64, bytes: u32) -> (usize, usize) {
@@ -538,6 +558,7 @@ impl FakeServer {
             max_requests: self.initial_credits.into(),
             max_request_size: wish.max_request_size.min(self.request_bytes_max),
             use_response_cache: wish.use_response_cache && self.past.keeps,
+            max_credentials: self.credentials.agreed,
             ..*wish
         }
     }

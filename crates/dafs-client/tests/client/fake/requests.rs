@@ -89,6 +89,7 @@ pub fn status(done: &Done) -> Status {
     match done {
         Done::Answered(reply) => reply.status(),
         Done::Read { .. } | Done::Written { .. } => Status::Ok,
+        Done::Refused { status, .. } => *status,
         other => panic!("{other:?}"),
     }
 }
