@@ -13,7 +13,7 @@ use crate::locking::Locks;
 use crate::rights::Changer;
 use crate::tree::{Outcome, Tree};
 use dafs_client::posix::open_options;
-use dafs_client::{Create, File, IoBuffer, OpenOptions, SetAttributes, Stability};
+use dafs_client::{Create, File, IoBuffer, OpenOptions, SetAttributes, Stability, User};
 use dafs_mem::Mutex;
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub(crate) struct OpenFile {
     pub(crate) file: Arc<File>,
     /// The flags of `open`.
     pub(crate) flags: i32,
+    /// The user that it is used as; `None` for that of the session.
+    pub(crate) user: Option<User>,
     /// The retained writes of the file, shared by all its users.
     pub(crate) kept: Arc<RetainedFile<Remote>>,
     /// The losses that this open file has reported.
@@ -42,10 +44,15 @@ pub(crate) fn options(flags: i32) -> OpenOptions {
 }
 
 impl OpenFile {
-    pub(crate) fn new(home: Home<'_>, node: NodeId, file: File, flags: i32) -> Self {
+    pub(crate) fn new(
+        home: Home<'_>,
+        node: NodeId,
+        file: File,
+        (flags, user): (i32, Option<User>),
+    ) -> Self {
         let kept = home.kept.opened(&file, node, home.locks);
         let seen = Mutex::new(kept.seen());
-        Self { node, file: Arc::new(file), flags, kept, seen }
+        Self { node, file: Arc::new(file), flags, user, kept, seen }
     }
 
     /// Opens a file, and truncates it if the flags say so. The kernel leaves it to the mount then
@@ -54,12 +61,12 @@ impl OpenFile {
         tree: &Tree,
         home: Home<'_>,
         node: NodeId,
-        flags: i32,
+        (flags, user): (i32, Option<User>),
         taker: Option<Changer>,
     ) -> Outcome<Self> {
         let handle = tree.handle(node)?;
         let file = tree.client.open_handle(&handle, &options(flags))?;
-        let open = Self::new(home, node, file, flags);
+        let open = Self::new(home, node, file, (flags, user));
         // An open by handle truncates nothing; and an open for reading may truncate, too.
         if flags & libc::O_TRUNC != 0 {
             home.locks.check(node)?;

@@ -11,6 +11,7 @@
 //! | `delegated` | files that the kernel may cache under delegations |
 //! | `kept` | unstable writes, retained until they are stable |
 //! | `rights` | clearing setuid and setgid when files are changed |
+//! | `callers` | the users of programs |
 //! | `listing` | open directories |
 //! | `changes` | changes made here since a listing was fetched |
 //! | `locking` | locks of ranges and files |
@@ -20,8 +21,9 @@
 //! | `mounting`, `attach` | mounting and unmounting |
 //! | `handover` | handing a mount over to another process |
 //!
-//! The kernel checks permissions by the attributes that the server returns; the server checks them
-//! again for the user of the session. The kernel caches names and attributes for
+//! The kernel checks permissions by the attributes that the server returns. The server checks them
+//! again: for the user of each program in a mount with [`MountOptions::callers`], else for the user
+//! of the session. The kernel caches names and attributes for
 //! [`MountOptions::cache_timeout`]. It caches content only while size and time of change are the
 //! same, and never from one open to the next without asking. The holder of a lock sees all writes
 //! before it.
@@ -30,8 +32,11 @@
 //! * Every request of the kernel is answered exactly once, within the deadline of the client; only
 //!   requests for locks may wait for longer, and they end with a signal.
 //! * The tables hold exactly the objects that the kernel knows or has open.
+//! * With [`MountOptions::callers`] a program gets no open file and no answer about a name that the
+//!   server has not granted to its user. An open file is used with the rights of its opener.
 
 mod attach;
+mod callers;
 mod changes;
 mod content;
 mod convert;

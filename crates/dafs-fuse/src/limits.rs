@@ -116,6 +116,15 @@ pub const FAREWELL: Duration = Duration::from_secs(2);
 /// The most files that are known to have neither setuid nor setgid.
 pub const PLAIN_FILES_MAX: usize = 1024;
 
+/// Threads whose users are remembered.
+pub const CALLERS_MAX: usize = 4096;
+
+/// The longest time for which the supplementary groups of a thread are remembered.
+pub const GROUPS_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Users that may open a delegated file without the server.
+pub const ADMITTED_USERS_MAX: usize = 64;
+
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 

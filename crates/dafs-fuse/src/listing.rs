@@ -13,7 +13,9 @@
 use crate::changes::{Asked, Changes};
 use crate::handover::ListingState;
 use crate::tree::Outcome;
-use dafs_client::{Attributes, Client, DirEntry, FileHandle, ListingPlace, ReadDir};
+use dafs_client::{
+    Attributes, Client, DirEntry, FileHandle, ListingPlace, ReadDir, User, acting_as,
+};
 use dafs_mem::Mutex;
 use std::collections::VecDeque;
 
@@ -46,6 +48,8 @@ struct Listed {
 pub(crate) struct OpenDirectory {
     client: Client,
     handle: FileHandle,
+    /// The user that lists it; `None` for that of the session.
+    pub(crate) user: Option<User>,
     stream: Mutex<Stream>,
 }
 
@@ -59,10 +63,15 @@ pub(crate) enum Found<'a> {
 }
 
 impl OpenDirectory {
-    pub(crate) fn new(client: &Client, handle: FileHandle, changes: &Changes) -> Self {
+    pub(crate) fn new(
+        client: &Client,
+        handle: FileHandle,
+        user: Option<User>,
+        changes: &Changes,
+    ) -> Self {
         let (entries, asked) = (client.read_dir(&handle), changes.asking());
         let stream = Stream { entries, asked, kept: VecDeque::new(), before: DOTS };
-        Self { client: client.clone(), handle, stream: Mutex::new(stream) }
+        Self { client: client.clone(), handle, user, stream: Mutex::new(stream) }
     }
 
     /// The directory and the position of its listing, for another process to go on with.
@@ -78,14 +87,14 @@ impl OpenDirectory {
     /// Goes on with a listing of another process.
     pub(crate) fn resume(
         client: &Client,
-        handle: FileHandle,
+        (handle, user): (FileHandle, Option<User>),
         listing: &ListingState,
         changes: &Changes,
     ) -> Self {
         let asked = changes.asking();
         let entry = |(cookie, name): &(u64, Vec<u8>)| {
             // An entry that was removed meanwhile keeps its place as a name alone.
-            let found = client.lookup_attributes(&handle, name);
+            let found = acting_as(user.as_ref(), || client.lookup_attributes(&handle, name));
             let attributes = found.ok().map(|(_, found)| found);
             let entry = DirEntry { name: name.clone(), attributes };
             Listed { cookie: *cookie, entry, asked }
@@ -93,7 +102,7 @@ impl OpenDirectory {
         let kept = listing.names.iter().map(entry).collect();
         let entries = client.resume_dir(&handle, listing.place);
         let stream = Stream { entries, asked, kept, before: listing.before };
-        Self { client: client.clone(), handle, stream: Mutex::new(stream) }
+        Self { client: client.clone(), handle, user, stream: Mutex::new(stream) }
     }
 
     /// Passes entries from a position to `take`, each with the position behind it, until `take`

@@ -18,7 +18,7 @@ use crate::convert::errno;
 use crate::kernel::{Errno, NodeId};
 use crate::limits::{INTERRUPTS_KEPT, LOCK_SIGNAL_PAUSE, LOCK_WAITERS_MAX};
 use crate::tree::Outcome;
-use dafs_client::{Error, File, LockError, LockHolder, LockRange, OpenOptions, Status};
+use dafs_client::{Error, File, LockError, LockHolder, LockRange, OpenOptions, Status, acting_as};
 use dafs_mem::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -424,7 +424,7 @@ fn open_to_lock(file: &OpenFile) -> Outcome<(File, bool)> {
     let mut refused = Errno::EBADF;
     let ways = [OpenOptions::read_write(), OpenOptions::read(), OpenOptions::write()];
     for (way, may_write) in ways.into_iter().zip([true, false, true]) {
-        match client.open_handle(handle, &way.direct(true)) {
+        match acting_as(file.user.as_ref(), || client.open_handle(handle, &way.direct(true))) {
             Ok(open) => return Ok((open, may_write)),
             Err(error) => match error.status() {
                 Some(Status::Acces | Status::Perm | Status::RoFs) => refused = errno(&error),

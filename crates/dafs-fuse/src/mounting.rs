@@ -43,6 +43,10 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Refuses changes.
     pub read_only: bool,
+    /// Acts as the user of each program, with its groups, if the server trusts the client to act for
+    /// users ([`SessionInfo::trusted`](dafs_client::SessionInfo::trusted)). Otherwise the server
+    /// sees the user of the session alone.
+    pub callers: bool,
     /// The timeout of the kernel's cache of attributes and names.
     pub cache_timeout: Duration,
     /// Threads that carry out requests.
@@ -55,6 +59,7 @@ impl Default for MountOptions {
             source: "dafs://".to_owned(),
             allow_other: false,
             read_only: false,
+            callers: false,
             cache_timeout: CACHE_TIMEOUT_DEFAULT,
             threads: THREADS_DEFAULT,
         }
@@ -157,8 +162,9 @@ impl Mount {
             failed(error)
         })?;
         let place = MountPlace { point, device: name };
-        let server =
-            Server::new(device, agreed, Tree::new(client.clone(), root), options.cache_timeout);
+        let tree = Tree::new(client.clone(), root);
+        let server = Server::new(device, agreed, tree, options.cache_timeout)
+            .acting_for_callers(options.callers);
         let session = Arc::new(Session::new(Arc::new(server), options.threads));
         session.prepare().map_err(|error| {
             let _ = place.unmount();

@@ -1,5 +1,8 @@
 //! Clears setuid and setgid of a file when a user changes it who may not keep them.
 //!
+//! A mount that acts as each program leaves it to the server: there, the kernel clears them when
+//! the user of the program changes the file. Otherwise the mount changes all files as one user.
+//!
 //! The kernel leaves this to the mount (FUSE_HANDLE_KILLPRIV_V2). Otherwise it would ask for
 //! `security.capability` before each write, which costs as much as the write itself.
 //!
@@ -11,6 +14,7 @@
 //! * A file found without the bits is assumed to have none for as long as the kernel caches
 //!   attributes, and no longer.
 
+use crate::callers::groups_in;
 use crate::kernel::{Caller, Change, Errno, NodeId, Operation, Request};
 use crate::limits::PLAIN_FILES_MAX;
 use crate::tree::{Outcome, Tree};
@@ -40,16 +44,9 @@ impl Changer {
     /// read counts as no.
     fn is_in(self, group: u32) -> bool {
         let status = || std::fs::read_to_string(format!("/proc/{}/status", self.thread));
-        self.caller.gid == group || status().is_ok_and(|status| is_among_groups(&status, group))
+        let is_among = |status: String| groups_in(&status).any(|other| other == group);
+        self.caller.gid == group || status().is_ok_and(is_among)
     }
-}
-
-/// True when a group is among the supplementary ones of a thread, according to `/proc`.
-fn is_among_groups(status: &str, group: u32) -> bool {
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    groups.is_some_and(|groups| {
-        groups.split_ascii_whitespace().any(|number| number.parse() == Ok(group))
-    })
 }
 
 /// A mode without setuid and setgid. Without execute permission of the group, setgid has no effect,
@@ -127,7 +124,7 @@ impl PlainFiles {
 }
 
 /// The kernel sends this, too, when clearing the bits is all that is left of a change.
-fn changes_nothing(change: Change) -> bool {
+pub(crate) fn changes_nothing(change: Change) -> bool {
     Change { handle: None, ..change } == Change::default()
 }
 
@@ -190,13 +187,5 @@ mod tests {
             assert_eq!(without_rights(mode, || true), of_members);
             assert_eq!(without_rights(mode, || false), of_others);
         }
-    }
-
-    #[test]
-    fn the_groups_of_a_thread_are_read() {
-        let status = "Name:\tcat\nGid:\t7\t7\t7\t7\nGroups:\t4 24 1000 \nNStgid:\t5\n";
-        let is_in = |group| is_among_groups(status, group);
-        assert!(is_in(4) && is_in(1000) && !is_in(7) && !is_in(100));
-        assert!(!is_among_groups("Groups:\t \n", 0) && !is_among_groups("", 0));
     }
 }

@@ -18,6 +18,8 @@
 //!   as it accepts them.
 //! * No thread that answers the kernel waits for a drop of pages, which would be a deadlock: the
 //!   drop may wait for reads that only these threads answer.
+//! * In a mount that acts as each program, only a user that the server has let open the file since
+//!   the delegation came, and since the last change here, opens it without the server.
 //! * The kernel itself caches names and attributes no longer than it would without: it asks the
 //!   mount again, which checks the delegation each time. Only pages stay longer, and `watch` covers
 //!   these.
@@ -31,7 +33,7 @@ mod watch;
 pub(crate) use watch::Watch;
 
 use crate::limits::DELEGATED_FILES_MAX;
-use dafs_client::{Attributes, FileHandle, Keeper, ReadDelegation};
+use dafs_client::{Attributes, FileHandle, Keeper, ReadDelegation, User};
 use dafs_mem::Mutex;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -117,6 +119,17 @@ impl Delegated {
         let opening = table.open(number, deferred);
         self.count(&table);
         opening
+    }
+
+    /// From now on the server lets each user open a file for itself.
+    pub(crate) fn judge_users(&self) {
+        self.table.lock().judges_users = true;
+    }
+
+    /// Records that the server has let a user open a file, after [`asking`](Self::asking). Later
+    /// opens of this user may be deferred.
+    pub(crate) fn admit(&self, asked: Asked, handle: &FileHandle, user: &Option<User>) {
+        self.table.lock().admit(asked.0, handle, user);
     }
 
     /// Adds the delegation that came with an open file. `keeper` is notified of its recall. True

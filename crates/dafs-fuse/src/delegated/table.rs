@@ -13,7 +13,8 @@
 //!   also when its file is not delegated any more.
 
 use crate::kernel::NodeId;
-use dafs_client::{Attributes, FileHandle};
+use crate::limits::ADMITTED_USERS_MAX;
+use dafs_client::{Attributes, FileHandle, User};
 use rustc_hash::FxHashMap;
 
 /// The part of the room for files that is kept free, so that a new file need not wait for another
@@ -60,17 +61,21 @@ struct Held<R> {
     /// The time of the last change of the file or its name here.
     changed: u64,
     used: u64,
+    /// The users that may open it, if the server judges each; `None` is that of the session.
+    admitted: Vec<Option<User>>,
     /// The kernel has dropped older pages.
     is_clean: bool,
     known: Option<Known>,
 }
 
 /// A deferred open: an open file of the kernel that the server does not know.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct DeferredOpen {
     pub(crate) handle: FileHandle,
     pub(crate) node: NodeId,
     pub(crate) flags: i32,
+    /// The user that opens it; `None` for that of the session.
+    pub(crate) user: Option<User>,
 }
 
 /// The way to open a file for reading.
@@ -109,6 +114,8 @@ pub(super) struct Table<R> {
     /// Refusals of a delegation in a row.
     refusals: usize,
     pub(super) is_paused: bool,
+    /// The server lets each user open a file for itself.
+    pub(super) judges_users: bool,
 }
 
 impl<R: Right> Table<R> {
@@ -127,6 +134,7 @@ impl<R: Right> Table<R> {
             files_limit: files_max,
             refusals: 0,
             is_paused: false,
+            judges_users: false,
         }
     }
 
@@ -217,6 +225,18 @@ impl<R: Right> Table<R> {
         let time = self.tick();
         if let Some(held) = self.held.get_mut(handle) {
             held.changed = time;
+            held.admitted.clear();
+        }
+    }
+
+    pub(super) fn admit(&mut self, asked: u64, handle: &FileHandle, user: &Option<User>) {
+        let judges_users = self.judges_users;
+        let Some(held) = self.held.get_mut(handle) else { return };
+        // The coming of the delegation counts as a change, and is none of rights.
+        let is_changed = held.changed > held.since && held.changed > asked;
+        let has_room = held.admitted.len() < ADMITTED_USERS_MAX;
+        if judges_users && has_room && !is_changed && !held.admitted.contains(user) {
+            held.admitted.push(user.clone());
         }
     }
 
@@ -242,8 +262,12 @@ impl<R: Right> Table<R> {
         // the open then.
         let is_losing =
             |held: &Held<R>| held.known.as_ref().is_none_or(|known| known.name.is_none());
-        let is_naming = self.naming > 0;
-        if let Some(held) = self.usable(&handle).filter(|held| !is_naming || !is_losing(held)) {
+        let (is_naming, judges_users) = (self.naming > 0, self.judges_users);
+        let may_defer = |held: &&mut Held<R>| {
+            (!is_naming || !is_losing(held))
+                && (!judges_users || held.admitted.contains(&deferred.user))
+        };
+        if let Some(held) = self.usable(&handle).filter(may_defer) {
             let is_clean = held.is_clean;
             self.deferred.insert(number, deferred);
             self.deferred_of.entry(handle).or_default().push(number);
@@ -279,7 +303,8 @@ impl<R: Right> Table<R> {
         self.files_max = (self.files_max + 1).min(self.files_limit);
         let since = self.tick();
         let (stage, is_clean, known) = (Stage::There, false, None);
-        let held = Held { right, stage, since, changed: since, used: since, is_clean, known };
+        let (changed, used, admitted) = (since, since, Vec::new());
+        let held = Held { right, stage, since, changed, used, admitted, is_clean, known };
         self.held.insert(handle, held);
         self.cleaning.insert(number, (handle, since));
         None
@@ -358,7 +383,7 @@ impl<R: Right> Table<R> {
     }
 
     pub(super) fn deferred(&self, number: u64) -> Option<DeferredOpen> {
-        self.deferred.get(&number).copied()
+        self.deferred.get(&number).cloned()
     }
 
     pub(super) fn settle(&mut self, number: u64) -> bool {

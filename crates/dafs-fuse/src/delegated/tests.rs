@@ -2,7 +2,7 @@
 
 use super::table::{DeferredOpen, Opening, Right, Table};
 use crate::nodes::tests::object;
-use dafs_client::{Attributes, FileHandle};
+use dafs_client::{Attributes, FileHandle, User};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -33,7 +33,7 @@ fn attributes(number: u8, links: u32) -> Attributes {
 }
 
 fn deferred_open(number: u8) -> DeferredOpen {
-    DeferredOpen { handle: handle(number), node: 7, flags: 0 }
+    DeferredOpen { handle: handle(number), node: 7, flags: 0, user: None }
 }
 
 fn names_change(table: &mut Table<Good>) {
@@ -256,7 +256,7 @@ fn a_server_that_has_no_more_delegations_gets_some_back() {
     let mut table = Table::<Good>::new(1000);
     // Each file is opened once, and the last ones are those that count.
     for file in 0..3000 {
-        let deferred = DeferredOpen { handle: number(file), node: 7, flags: 0 };
+        let deferred = DeferredOpen { handle: number(file), node: 7, flags: 0, user: None };
         assert_eq!(table.open(file as u64, deferred), Opening::Delegated);
         let is_crowded = if table.all().len() < SERVER_MAX {
             assert!(table.came(file as u64, number(file), Good::new(), |_| true).is_none());
@@ -284,4 +284,33 @@ fn a_file_being_given_up_is_listed_until_it_is_gone() {
     assert!(!table.leave(&handle(1)), "somebody else gives it back");
     assert!(table.remove(&handle(1)).is_some());
     assert!(table.all().is_empty());
+}
+
+#[test]
+fn a_user_opens_a_file_without_the_server_once_the_server_has_let_it() {
+    let (anna, bert) = (User::new(1, 1, &[]), User::new(2, 2, &[]));
+    let by = |user: &User| DeferredOpen { user: Some(user.clone()), ..deferred_open(1) };
+    let is_deferred = |opening| matches!(opening, Opening::Deferred { .. });
+    let (mut table, _) = with(9, 1);
+    assert!(is_deferred(table.open(10, by(&anna))), "the mount has one user");
+    table.judges_users = true;
+    assert_eq!(table.open(2, by(&anna)), Opening::Plain);
+    let asked = table.asking();
+    table.admit(asked, &handle(1), &Some(anna.clone()));
+    assert!(is_deferred(table.open(3, by(&anna))));
+    assert_eq!(table.deferred(3).and_then(|deferred| deferred.user), Some(anna.clone()));
+    assert_eq!(table.open(4, by(&bert)), Opening::Plain);
+    assert_eq!(table.open(5, by(&User::new(1, 1, &[7]))), Opening::Plain, "other groups");
+    // Its rights may have changed since.
+    let asked = table.asking();
+    table.changed(&handle(1));
+    assert_eq!(table.open(6, by(&anna)), Opening::Plain);
+    table.admit(asked, &handle(1), &Some(anna.clone()));
+    assert_eq!(table.open(7, by(&anna)), Opening::Plain, "the server was asked before the change");
+    assert_eq!(table.open(8, deferred_open(1)), Opening::Plain, "root may be squashed");
+    let asked = table.asking();
+    for number in 0..2 * crate::limits::ADMITTED_USERS_MAX as u32 {
+        table.admit(asked, &handle(1), &Some(User::new(number, 0, &[])));
+    }
+    assert_eq!(table.open(9, by(&anna)), Opening::Plain);
 }

@@ -190,13 +190,15 @@ fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<Sta
             node: file.node,
             handle: *file.file.handle(),
             flags: file.flags,
+            user: file.user.clone(),
             open_owner: file.file.open_owner(),
             is_lost: file.is_lost(),
         });
     }
     for (number, directory) in server.directories.all() {
         let (handle, listing) = directory.pause();
-        state.directories.push(DirectoryState { number, handle, listing });
+        let user = directory.user.clone();
+        state.directories.push(DirectoryState { number, handle, user, listing });
     }
     let mut lost = false;
     server.locks.for_each(|node, (name, process), open, handles| {
@@ -206,6 +208,8 @@ fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<Sta
         };
         let ranges =
             locks.iter().map(|range| (range.offset(), range.length(), range.is_exclusive()));
+        // Its locks were taken through these.
+        let mut through = handles.iter().filter_map(|number| server.files.get(*number));
         state.owners.push(OwnerState {
             node,
             name,
@@ -213,6 +217,7 @@ fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<Sta
             handle: *open.handle(),
             open_owner: open.open_owner(),
             handles: handles.to_vec(),
+            user: through.next().and_then(|file| file.user.clone()),
             locks: ranges.collect(),
         });
     });

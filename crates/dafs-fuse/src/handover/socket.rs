@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 
 /// The first message of each side; the last digits are the version of the protocol.
-const HELLO: &[u8] = b"dafs mount handover 4";
+const HELLO: &[u8] = b"dafs mount handover 5";
 /// The second is connected to the server.
 pub(super) const CONNECTED: &[u8] = b"connected";
 /// The second has everything.

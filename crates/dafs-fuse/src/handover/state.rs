@@ -3,7 +3,7 @@
 
 use crate::kernel::{Agreed, Malformed, NodeId, Reader};
 use crate::locking::{Request, Wanted};
-use dafs_client::{ClientIdentity, FileHandle, ListingPlace};
+use dafs_client::{ClientIdentity, FileHandle, ListingPlace, User};
 
 /// The identity of the client, and the mounted tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub(super) struct FileState {
     pub(super) node: NodeId,
     pub(super) handle: FileHandle,
     pub(super) flags: i32,
+    /// The user that it is used as.
+    pub(super) user: Option<User>,
     /// The open's owner at the server.
     pub(super) open_owner: u64,
     pub(super) is_lost: bool,
@@ -47,6 +49,8 @@ pub(super) struct FileState {
 pub(super) struct DirectoryState {
     pub(super) number: u64,
     pub(super) handle: FileHandle,
+    /// The user that lists it.
+    pub(super) user: Option<User>,
     pub(super) listing: ListingState,
 }
 
@@ -72,6 +76,8 @@ pub(super) struct OwnerState {
     pub(super) open_owner: u64,
     /// The open files that it locked through.
     pub(super) handles: Vec<u64>,
+    /// The user of its open.
+    pub(super) user: Option<User>,
     /// First byte, length, and true for an exclusive lock.
     pub(super) locks: Vec<(u64, u64, bool)>,
 }
@@ -131,10 +137,10 @@ structures! {
     ListingPlace { cookie, verifier, end }
     State { agreed, nodes, files, directories, owners, waiting, given_up }
     Agreed { minor, write_bytes, flags, more_flags }
-    FileState { number, node, handle, flags, open_owner, is_lost }
-    DirectoryState { number, handle, listing }
+    FileState { number, node, handle, flags, user, open_owner, is_lost }
+    DirectoryState { number, handle, user, listing }
     ListingState { before, names, place }
-    OwnerState { node, name, process, handle, open_owner, handles, locks }
+    OwnerState { node, name, process, handle, open_owner, handles, user, locks }
     Request { unique, handle, wanted }
     Wanted { owner, start, end, exclusive, process }
 }
@@ -150,6 +156,31 @@ impl Codec for bool {
             1 => Ok(true),
             _ => Err(Malformed),
         }
+    }
+}
+
+impl Codec for User {
+    fn put(&self, into: &mut Vec<u8>) {
+        let ids = self.ids();
+        (ids.uid, ids.gid).put(into);
+        ids.groups.put(into);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (uid, gid) = Codec::get(from)?;
+        let groups: Vec<u32> = Codec::get(from)?;
+        Ok(Self::new(uid, gid, &groups))
+    }
+}
+
+impl<T: Codec> Codec for Option<T> {
+    fn put(&self, into: &mut Vec<u8>) {
+        self.is_some().put(into);
+        self.iter().for_each(|value| value.put(into));
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        bool::get(from)?.then(|| T::get(from)).transpose()
     }
 }
 
@@ -218,10 +249,11 @@ mod tests {
                 node: 5,
                 handle,
                 flags: -1,
+                user: Some(User::new(1, 2, &[3, 4])),
                 open_owner: 77,
                 is_lost: true,
             }],
-            directories: vec![DirectoryState { number: 2, handle, listing }],
+            directories: vec![DirectoryState { number: 2, handle, user: None, listing }],
             owners: vec![OwnerState {
                 node: 5,
                 name: 6,
@@ -229,6 +261,7 @@ mod tests {
                 handle,
                 open_owner: 78,
                 handles: vec![1],
+                user: Some(User::new(5, 6, &[])),
                 locks: vec![(0, u64::MAX, true)],
             }],
             waiting: vec![Request { unique: 1, handle: 1, wanted }],

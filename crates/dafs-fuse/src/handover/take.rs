@@ -11,7 +11,7 @@ use crate::mounting::MountOptions;
 use crate::serve::Server;
 use crate::session::Session;
 use crate::tree::Tree;
-use dafs_client::{Client, ClientIdentity, File, LockError, LockRange, OpenOptions};
+use dafs_client::{Client, ClientIdentity, File, LockError, LockRange, OpenOptions, acting_as};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -69,7 +69,8 @@ pub(crate) fn take<E: From<TakeOverError>>(
     let client = connect(introduction.identity)?;
     let (state, device) = tables(&stream)?;
     let tree = Tree::new(client, introduction.root);
-    let server = Server::new(device, state.agreed, tree, options.cache_timeout);
+    let server = Server::new(device, state.agreed, tree, options.cache_timeout)
+        .acting_for_callers(options.callers);
     let server = Arc::new(server);
     // The other process goes on by itself after a timeout: state that this one opened or locked
     // after that would be orphaned.
@@ -123,23 +124,24 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
     }
     for file in &state.files {
         let options = content::options(file.flags).truncate(false);
-        let open = client.open_as(&file.handle, &options, file.open_owner)?;
+        let open = || client.open_as(&file.handle, &options, file.open_owner);
+        let open = acting_as(file.user.as_ref(), open)?;
         if delegated::writes(file.flags) {
             server.delegated.begin_write(file.handle);
         }
-        let open = OpenFile::new(server.home(), file.node, open, file.flags);
+        let open = OpenFile::new(server.home(), file.node, open, (file.flags, file.user.clone()));
         if file.is_lost {
             open.lose();
         }
         sense(server.files.take_over(file.number, open))?;
     }
     for directory in &state.directories {
-        let (handle, listing) = (directory.handle, &directory.listing);
-        let open = OpenDirectory::resume(client, handle, listing, &server.changes);
+        let of = (directory.handle, directory.user.clone());
+        let open = OpenDirectory::resume(client, of, &directory.listing, &server.changes);
         sense(server.directories.take_over(directory.number, open))?;
     }
     for owner in &state.owners {
-        let open = open_and_lock(client, owner)?;
+        let open = acting_as(owner.user.as_ref(), || open_and_lock(client, owner))?;
         let name = (owner.name, owner.process);
         server.locks.take_over(owner.node, name, open, owner.handles.clone());
     }

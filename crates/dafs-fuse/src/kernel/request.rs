@@ -7,7 +7,7 @@ use super::bytes::{Malformed, Reader};
 pub(crate) type NodeId = u64;
 
 /// The user that makes a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
     pub(crate) uid: u32,
     pub(crate) gid: u32,

@@ -5,7 +5,7 @@ use crate::content::{self, OpenFile};
 use crate::delegated::{DeferredOpen, Opening};
 use crate::kernel::{Errno, NodeId, OpenHow, Request, opened};
 use crate::tree::Outcome;
-use dafs_client::{Attributes, FileHandle, Keeper};
+use dafs_client::{Attributes, FileHandle, Keeper, User, acting_as};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -32,9 +32,17 @@ impl Changing<'_> {
 }
 
 impl Server {
-    pub(super) fn look_up(&self, node: NodeId, name: &[u8]) -> Outcome<Attributes> {
+    /// The object of a name. The server judges whether a user may search the directory.
+    pub(super) fn look_up(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        user: Option<&User>,
+    ) -> Outcome<Attributes> {
         let dir = self.tree.handle(node)?;
-        if let Some(known) = self.delegated.lookup(&dir, name) {
+        if user.is_none()
+            && let Some(known) = self.delegated.lookup(&dir, name)
+        {
             return Ok(known);
         }
         let asked = self.delegated.asking();
@@ -58,12 +66,15 @@ impl Server {
         self: &Arc<Self>,
         request: &Request<'_>,
         flags: i32,
+        user: Option<User>,
     ) -> Outcome<Answer> {
         let node = request.node;
         let handle = self.tree.handle(node)?;
         let number = self.files.reserve();
         let client = &self.tree.client;
-        let file = match self.delegated.open(number, DeferredOpen { handle, node, flags }) {
+        let deferred = DeferredOpen { handle, node, flags, user: user.clone() };
+        let asked = self.delegated.asking();
+        let file = match self.delegated.open(number, deferred) {
             Opening::Deferred { is_clean } => {
                 let how = OpenHow { keeps: is_clean, ..OpenHow::default() };
                 return Ok(opened(number, how).into());
@@ -86,7 +97,9 @@ impl Server {
             }
             Opening::Plain => client.open_handle(&handle, &content::options(flags))?,
         };
-        let file = OpenFile::new(self.home(), node, file, flags);
+        // The server has let this user open it.
+        self.delegated.admit(asked, &handle, &user);
+        let file = OpenFile::new(self.home(), node, file, (flags, user));
         let is_first = self.files.take_over(number, file);
         assert!(is_first, "a number is given once");
         Ok(opened(number, OpenHow::default()).into())
@@ -94,10 +107,13 @@ impl Server {
 
     /// An open file, which the server knows from now on.
     pub(super) fn redeemed(&self, number: u64) -> Outcome<Arc<OpenFile>> {
-        if let Some(DeferredOpen { handle, node, flags }) = self.delegated.deferred(number) {
+        if let Some(deferred) = self.delegated.deferred(number) {
+            let DeferredOpen { handle, node, flags, user } = deferred;
             let options = content::options(flags);
-            let file = self.tree.client.open_handle(&handle, &options)?;
-            let mut file = Some(OpenFile::new(self.home(), node, file, flags));
+            // This thread may carry out a request of another user.
+            let open = || self.tree.client.open_handle(&handle, &options);
+            let file = acting_as(user.as_ref(), open)?;
+            let mut file = Some(OpenFile::new(self.home(), node, file, (flags, user)));
             self.delegated.settle(number, || {
                 if let Some(file) = file.take() {
                     let is_first = self.files.take_over(number, file);

@@ -7,7 +7,7 @@ use crate::kernel::{NodeId, OpenHow, Request, created, entry, opened};
 use crate::limits::KEPT_ATTEMPTS_MAX;
 use crate::rights::Changer;
 use crate::tree::Outcome;
-use dafs_client::{Attributes, IoBuffer, SetAttributes};
+use dafs_client::{Attributes, IoBuffer, SetAttributes, User};
 use std::sync::Arc;
 
 impl Server {
@@ -20,14 +20,20 @@ impl Server {
         Home { kept: &self.kept, locks: &self.locks }
     }
 
-    pub(super) fn open(self: &Arc<Self>, request: &Request<'_>, flags: i32) -> Outcome<Answer> {
+    pub(super) fn open(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        flags: i32,
+        user: Option<User>,
+    ) -> Outcome<Answer> {
         if only_reads(flags) {
-            return self.open_to_read(request, flags);
+            return self.open_to_read(request, flags, user);
         }
         let changing = self.changing(self.tree.handle(request.node)?);
         // A change by root clears no bits.
-        let taker = (request.caller.uid != 0).then(|| Changer::of(request));
-        let file = OpenFile::open(&self.tree, self.home(), request.node, flags, taker)?;
+        let clears = request.caller.uid != 0 && self.callers.is_none();
+        let taker = clears.then(|| Changer::of(request));
+        let file = OpenFile::open(&self.tree, self.home(), request.node, (flags, user), taker)?;
         if writes(flags) {
             changing.go_on();
         }
@@ -56,8 +62,8 @@ impl Server {
         &self,
         request: &Request<'_>,
         name: &[u8],
-        flags: i32,
-        mode: u32,
+        (flags, mode): (i32, u32),
+        user: Option<User>,
     ) -> Outcome<Answer> {
         let must_be_new = flags & libc::O_EXCL != 0;
         let options = content::options(flags);
@@ -68,7 +74,7 @@ impl Server {
         if writes(flags) {
             self.changing(attributes.handle).go_on();
         }
-        let file = OpenFile::new(self.home(), entry.attributes.node, file, flags);
+        let file = OpenFile::new(self.home(), entry.attributes.node, file, (flags, user));
         let how = how(&file);
         Ok(created(&entry, self.files.insert(file), how).into())
     }

@@ -7,15 +7,15 @@ use crate::kernel::{Entry, Errno, Listing, NodeId, OpenHow, opened};
 use crate::limits::LISTING_BYTES_MAX;
 use crate::listing::{Found, OpenDirectory};
 use crate::tree::Outcome;
-use dafs_client::{Attributes, posix};
+use dafs_client::{Attributes, User, posix};
 
 /// The number of an entry without attributes.
 const UNKNOWN: NodeId = NodeId::MAX;
 
 impl Server {
-    pub(super) fn open_directory(&self, node: NodeId) -> Outcome<Answer> {
+    pub(super) fn open_directory(&self, node: NodeId, user: Option<User>) -> Outcome<Answer> {
         let handle = self.tree.handle(node)?;
-        let directory = OpenDirectory::new(&self.tree.client, handle, &self.changes);
+        let directory = OpenDirectory::new(&self.tree.client, handle, user, &self.changes);
         Ok(opened(self.directories.insert(directory), OpenHow::default()).into())
     }
 

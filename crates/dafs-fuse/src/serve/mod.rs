@@ -12,22 +12,24 @@ mod reads;
 #[cfg(test)]
 mod tests;
 
+use crate::callers::Callers;
 use crate::changes::Changes;
 use crate::convert;
 use crate::delegated::Delegated;
 use crate::handles::Handles;
 use crate::kept::RetainedFiles;
 use crate::kernel::{
-    self, Agreed, Device, Entry, Errno, NodeId, Operation, Request, Room, attributes, entry,
+    self, Agreed, Change, Device, Entry, Errno, LockWanted, NodeId, Operation, Request, Room,
+    attributes, entry,
 };
 use crate::limits::{BLOCK_BYTES, NAME_BYTES_MAX, SPACE_UNKNOWN_BYTES};
 use crate::listing::OpenDirectory;
 use crate::locking::Locks;
 use crate::nodes::generation;
-use crate::rights::PlainFiles;
+use crate::rights::{PlainFiles, changes_nothing};
 use crate::tree::{New, Outcome, Tree};
 use crate::{content::OpenFile, limits};
-use dafs_client::{Attributes, IoBuffer, SpecialFile};
+use dafs_client::{Attributes, IoBuffer, SpecialFile, User, acting_as};
 pub(crate) use reads::Handed;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -50,6 +52,8 @@ pub(crate) struct Server {
     pub(crate) delegated: Delegated,
     /// Recent changes of this mount.
     pub(crate) changes: Changes,
+    /// The users of programs, if the mount acts as each of them.
+    callers: Option<Callers>,
     /// Reads that were handed over to the thread that drives the client.
     pub(crate) handed: Handed,
     /// The timeout of the kernel's cache.
@@ -92,8 +96,48 @@ impl Server {
             kept: RetainedFiles::default(),
             delegated: Delegated::default(),
             changes: Changes::default(),
+            callers: None,
             handed: Handed::default(),
             cache_timeout,
+        }
+    }
+
+    /// The same, which acts as the user of each program if `is_wanted`, and if the server trusts the
+    /// client to act for users.
+    pub(crate) fn acting_for_callers(mut self, is_wanted: bool) -> Self {
+        if is_wanted && self.tree.client.session().trusted {
+            self.callers = Some(Callers::new(self.cache_timeout));
+            self.tree.makes_as_caller = true;
+            self.delegated.judge_users();
+        }
+        self
+    }
+
+    /// The user that a request runs as; `None` for that of the session.
+    fn user_of(&self, request: &Request<'_>) -> Option<User> {
+        let callers = self.callers.as_ref()?;
+        match &request.operation {
+            Operation::Read { handle, .. }
+            | Operation::Write { handle, .. }
+            | Operation::Sync { handle }
+            | Operation::Flush { handle, .. }
+            | Operation::Release { handle, .. }
+            | Operation::Seek { handle, .. }
+            | Operation::TestLock(LockWanted { handle, .. })
+            | Operation::Lock { wanted: LockWanted { handle, .. }, .. }
+            | Operation::SetAttributes(Change { handle: Some(handle), size: Some(_), .. }) => {
+                match self.files.get(*handle) {
+                    Some(file) => file.user.clone(),
+                    None => self.delegated.deferred(*handle)?.user,
+                }
+            }
+            Operation::ReadDirectory { handle, .. } => self.directories.get(*handle)?.user.clone(),
+            Operation::Forget(_)
+            | Operation::ReleaseDirectory { .. }
+            | Operation::Interrupt { .. }
+            | Operation::Init { .. }
+            | Operation::Destroy => None,
+            _ => callers.user(request.caller, request.thread),
         }
     }
 
@@ -148,7 +192,9 @@ impl Server {
         request: &Request<'_>,
         data: Option<&mut IoBuffer>,
     ) -> Outcome<Answer> {
-        let work = AssertUnwindSafe(|| self.dispatch(request, data));
+        let user = self.user_of(request);
+        let work = || acting_as(user.as_ref(), || self.dispatch(request, user.as_ref(), data));
+        let work = AssertUnwindSafe(work);
         let done = std::panic::catch_unwind(work).unwrap_or_else(|_| {
             // The panic message is on standard error.
             tracing::error!(operation = ?request.operation, "a request ended in a panic");
@@ -198,21 +244,31 @@ impl Server {
     fn dispatch(
         self: &Arc<Self>,
         request: &Request<'_>,
+        user: Option<&User>,
         data: Option<&mut IoBuffer>,
     ) -> Outcome<Answer> {
         let (node, caller, tree) = (request.node, request.caller, &self.tree);
         let is_written = || self.is_written(node);
-        if self.plain.before(request, tree, self.cache_timeout, is_written)? {
+        let clears = self.callers.is_none();
+        if clears && self.plain.before(request, tree, self.cache_timeout, is_written)? {
             self.delegated.changed(&tree.handle(node)?);
         }
         Ok(match &request.operation {
-            Operation::Lookup { name } => self.entered(&self.look_up(node, name)?),
+            Operation::Lookup { name } => self.entered(&self.look_up(node, name, user)?),
             Operation::Forget(nodes) => {
                 nodes.iter().for_each(|(node, lookups)| self.forget(*node, *lookups));
                 Answer::None
             }
             Operation::GetAttributes => self.told(node, &self.known_attributes(node)?),
             Operation::SetAttributes(change) => {
+                if user.is_some() && changes_nothing(*change) && is_written() {
+                    let found = self.look(|| tree.attributes(node))?;
+                    if caller.uid != 0 && found.owner.id() != Some(caller.uid) {
+                        // The kernel's only notice before a write: with that, the server clears
+                        // setuid and setgid.
+                        return Ok(self.told(node, &found));
+                    }
+                }
                 let (open, change) = (change.handle, convert::set_attributes(change));
                 // The permissions of a file are no matter of its existing opens.
                 let changes_rights =
@@ -250,8 +306,10 @@ impl Server {
                 drop(naming);
                 self.entered(&linked?)
             }
-            Operation::Open { flags } => self.open(request, *flags)?,
-            Operation::Create { name, flags, mode } => self.create(request, name, *flags, *mode)?,
+            Operation::Open { flags } => self.open(request, *flags, user.cloned())?,
+            Operation::Create { name, flags, mode } => {
+                self.create(request, name, (*flags, *mode), user.cloned())?
+            }
             Operation::Read { handle, offset, len } => {
                 self.delegated.used(*handle);
                 let file = self.file(*handle)?;
@@ -284,7 +342,7 @@ impl Server {
                 removed?.into()
             }
             Operation::Flush { handle, owner } => self.flush(*handle, *owner)?,
-            Operation::OpenDirectory => self.open_directory(node)?,
+            Operation::OpenDirectory => self.open_directory(node, user.cloned())?,
             Operation::ReadDirectory { handle, position, len, with_attributes } => {
                 self.list(node, *handle, *position, *len, *with_attributes)?
             }

@@ -1,5 +1,7 @@
 //! Requests carried out with a server in this process, without a kernel.
 
+mod callers;
+
 use super::{Answer, Server};
 use crate::kernel::{Agreed, Caller, Device, Errno, LockWanted, NodeId, Operation, Request};
 use crate::limits::{HANDED_READ_BYTES_MAX, HANDED_READS_MAX, WRITE_BYTES_MAX, XATTR_BYTES_MAX};
@@ -47,16 +49,23 @@ impl Mounted {
         let served = Served::new();
         let wire = Wire::new(served.address, || None);
         let client = connect(wire.address);
-        Self::of(served, client, Some(wire))
+        Self::of(served, client, Some(wire), false)
     }
 
     fn without_wire() -> Self {
         let served = Served::new();
         let client = connect(served.address);
-        Self::of(served, client, None)
+        Self::of(served, client, None, false)
     }
 
-    fn of(served: Served, client: Client, wire: Option<Wire>) -> Self {
+    /// A mount that acts as the user of each request.
+    fn for_callers() -> Self {
+        let served = Served::new();
+        let client = connect(served.address);
+        Self::of(served, client, None, true)
+    }
+
+    fn of(served: Served, client: Client, wire: Option<Wire>, callers: bool) -> Self {
         let room = client.buffer(WRITE_BYTES_MAX as usize).unwrap();
         let tree = Tree::new(client.clone(), client.root());
         let (kernel, device) = UnixDatagram::pair().unwrap();
@@ -64,7 +73,8 @@ impl Mounted {
         let device = Device::new(device.into());
         // Attributes must not become stale only because this machine is slow.
         let cache_timeout = Duration::from_secs(3600);
-        let server = Arc::new(Server::new(device, Agreed::default(), tree, cache_timeout));
+        let server = Server::new(device, Agreed::default(), tree, cache_timeout);
+        let server = Arc::new(server.acting_for_callers(callers));
         Self { served, wire, server, room, kernel }
     }
 
@@ -75,7 +85,7 @@ impl Mounted {
         let node = self.server.tree.nodes.enter(&found);
         let before: Vec<u64> = self.server.files.all().iter().map(|(number, _)| *number).collect();
         let operation = Operation::Open { flags };
-        let answer = self.server.open(&request(1, node, operation), flags);
+        let answer = self.server.open(&request(1, node, operation), flags, None);
         assert!(answer.is_ok());
         let is_new = |number: &u64| !before.contains(number);
         let all = self.server.files.all().into_iter().map(|(number, _)| number);
@@ -212,7 +222,7 @@ fn a_listing_does_not_tell_what_a_directory_was_before_something_was_made_in_it(
     let server = &mounted.server;
     std::fs::create_dir(mounted.served.path().join("below")).unwrap();
     std::fs::write(mounted.served.path().join("file"), "").unwrap();
-    server.open_directory(ROOT).unwrap();
+    server.open_directory(ROOT, None).unwrap();
     let (number, _) = server.directories.all().remove(0);
     let list = |position, len| match server.list(ROOT, number, position, len, true).unwrap() {
         Answer::Body(body) => told(&body),

@@ -26,7 +26,7 @@ use std::time::Duration;
 ///
 /// It is served in the background until it is unmounted with dafs umount, or by a signal. A change
 /// of another host is visible after --belief at the latest, and new file contents whenever a file
-/// is opened.
+/// is opened. A mount made by root acts at the server as the user of each program, with its groups.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mount {
     /// The directory to mount: dafs://HOST[:PORT]/PATH
@@ -42,6 +42,10 @@ pub(crate) struct Mount {
     /// Admit other users; the permissions of the files decide. Always so for root
     #[arg(long)]
     allow_other: bool,
+    /// Act as the user of the session for all programs, instead of as the user of each. Always so
+    /// unless root mounts, and the server trusts this host
+    #[arg(long)]
+    one_user: bool,
     /// Mount it read-only
     #[arg(long)]
     read_only: bool,
@@ -84,6 +88,7 @@ impl Mount {
             source: url.to_string(),
             allow_other: self.allow_other || rustix::process::geteuid().is_root(),
             read_only: self.read_only,
+            callers: !self.one_user && rustix::process::geteuid().is_root(),
             cache_timeout: belief,
             threads: self.threads,
         })
