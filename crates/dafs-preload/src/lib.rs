@@ -7,6 +7,7 @@
 //! | `config`, `location` | the served paths, and their places on the server |
 //! | `descriptor`, `table` | a real descriptor behind every file, and the open file of each |
 //! | `session` | a session per server and process, opened at the first use |
+//! | `acting` | the user of each call |
 //! | `signals`, `interrupt` | defers signal handlers during calls, and ends waits in vain |
 //! | `life`, `alarm` | the beginning and the end of a process, and its forks |
 //! | `maps` | the memory of mapped files |
@@ -24,6 +25,7 @@
 // The tests interpose nothing, so much of the code has no caller in them.
 #![cfg_attr(test, allow(dead_code, reason = "the hooks are no symbols of the tests"))]
 
+mod acting;
 mod alarm;
 mod attributes;
 mod config;

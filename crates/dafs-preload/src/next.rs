@@ -11,7 +11,7 @@
 use crate::failure::{Errno, Failed, Result};
 pub(crate) use crate::signals::with_signals_deferred;
 use crate::signals::{Touches, with_no_fault};
-use crate::{interrupt, report};
+use crate::{acting, interrupt, report};
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -69,7 +69,7 @@ pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
     }
     let done = with_signals_deferred(|| {
         SERVING.set(true);
-        let work = || interrupt::watched(work);
+        let work = || acting::as_caller(|| interrupt::watched(work));
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno(libc::EIO)));
         SERVING.set(false);
         done

@@ -1,5 +1,6 @@
 //! A session per prefix and process, opened at its first use.
 
+use crate::acting;
 use crate::config::{self, Mount};
 use crate::failure::{Errno, Result};
 use crate::report;
@@ -65,6 +66,7 @@ pub(crate) fn client(mount: usize) -> Result<Client> {
     let client = Client::connect(url, &config.options);
     connecting.fetch_sub(1, Ordering::Relaxed);
     let client = client.inspect_err(|error| report::unreachable(mount, url, error))?;
+    acting::opened(&client);
     *place = Some(client.clone());
     Ok(client)
 }
