@@ -8,9 +8,9 @@
 use super::back::Back;
 use super::chain::Chains;
 use super::hints::Hints;
+use super::proven::Proven;
 use super::shares::Weighed;
 use super::work::PendingId;
-use crate::auth::Admission;
 use crate::gss::PartialContext;
 use crate::limits::SessionLimits;
 use crate::ops::batch::Queue;
@@ -127,11 +127,6 @@ pub(super) struct Session {
     pub(super) last_open: Option<(StateId, Arc<OpenState>)>,
     /// The cached replies, if that was negotiated.
     pub(super) replies: Option<SessionReplies>,
-}
-
-pub(super) struct Proven {
-    pub(super) client: Arc<Client>,
-    pub(super) admission: Admission,
 }
 
 /// The credits of one connection, as DAFS 7 counts them.

@@ -3,6 +3,7 @@
 //! Invariants
 //! * SECINFO names what the server really accepts on the channel, and nothing else.
 //! * Only a trusted client registers a credential, also one whose user is looked up meanwhile.
+//! * A session releases its own registrations alone, and they end with it.
 
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Rest, Work, submit};
@@ -84,24 +85,25 @@ fn look_up(cx: &mut Context<'_>, call: &Call, name: &[u8]) -> Done {
 }
 
 fn registered(cx: &mut Context<'_>, call: &Call, cred: Cred) -> Done {
-    let proven = cx.connection.proven().ok_or(Status::NotAuthenticated)?;
+    let session = cx.connection.session.as_mut().ok_or(Status::NotAuthenticated)?;
+    // The session has agreed on no more.
+    let max = session.options.max_credentials as usize;
+    let proven = session.proven.as_mut().ok_or(Status::NotAuthenticated)?;
     if !proven.admission.trusted {
         return Err(Status::NotAuthorized);
     }
-    // The session has agreed on no more.
-    let agreed = cx.connection.session.as_ref().map(|session| session.options.max_credentials);
-    let max = agreed.unwrap_or(cx.shared.limits.credentials_max) as usize;
-    let number = proven.client.register_cred(cred, max).ok_or(Status::NoCreds)?;
+    let number = proven.register_cred(cred, max).ok_or(Status::NoCreds)?;
     let body = CredHandleBody { cred_handle: CredHandle(number) };
     cx.reply(call, &Reply::RegisterCred(body))
 }
 
 pub(crate) fn release_cred(cx: &mut Context<'_>, call: &Call, args: &CredHandleBody) -> Done {
-    let proven = cx.connection.proven().ok_or(Status::NotAuthenticated)?;
+    let proven = cx.connection.session.as_mut().and_then(|session| session.proven.as_mut());
+    let proven = proven.ok_or(Status::NotAuthenticated)?;
     if !proven.admission.trusted {
         return Err(Status::NotAuthorized);
     }
-    if !proven.client.release_cred(args.cred_handle.0) {
+    if !proven.release_cred(args.cred_handle.0) {
         return Err(Status::CrHandConflict);
     }
     cx.reply(call, &Reply::ReleaseCred)

@@ -28,6 +28,7 @@ pub(crate) mod flows;
 mod gss;
 pub(crate) mod hints;
 pub(crate) mod memory;
+mod proven;
 mod registry;
 mod reply;
 pub(crate) mod request;

@@ -2,7 +2,7 @@
 
 use super::back::{Address, Back, BackFront, Mail};
 use super::certificate;
-use super::connection::{Channel, Phase, Proven, Session};
+use super::connection::{Channel, Phase, Session};
 use super::convert;
 use super::data_door::admit_by_ticket;
 use super::durable::journal_session;
@@ -351,7 +351,7 @@ fn client_registered(
     let (trusted, identity) = (admission.trusted, admission.identity.clone());
     registered.client.session_started();
     let kept = admission.without_token();
-    session.proven = Some(Proven { client: registered.client.clone(), admission: kept });
+    session.proven = Some(super::proven::Proven::new(registered.client.clone(), kept));
     let (id, key, options) = (session.id, session.client_key, session.options);
     let entry = SessionEntry {
         record: registered.client.clone(),

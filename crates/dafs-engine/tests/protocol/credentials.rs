@@ -4,8 +4,8 @@ use crate::common::*;
 use dafs_engine::SessionLimits;
 use dafs_service::{ExportOptions, Squash};
 use dafs_wire::dafs::{
-    self, AttrMask, Attributes, AuthRequest, Commit, Credential, FileHandle, Reply, Request,
-    SessionOptions, Status,
+    self, AttrMask, Attributes, Commit, Credential, FileHandle, Reply, Request, SessionOptions,
+    Status,
 };
 
 fn credential(uid: u32, groups: &[u32]) -> Request<'_> {
@@ -188,11 +188,38 @@ fn sessions_of_a_client_share_its_credentials_until_the_last_releases_them() {
     let other = world.session(3, "a");
     let first = cred_of(&world.call(one, &credential(1001, &[])));
     assert_eq!(cred_of(&world.call(other, &credential(1001, &[]))), first);
+    // A session has it once, however often it asks.
+    assert_eq!(cred_of(&world.call(one, &credential(1001, &[]))), first);
     assert_eq!(world.status(one, &release(first)), Status::Ok);
+    assert_eq!(world.status(one, &release(first)), Status::CrHandConflict, "it is the other's");
     world.clients[other].cred = first;
     assert_eq!(world.status(other, &Request::GetRootHandle), Status::Ok);
-    assert_eq!(world.status(one, &release(first)), Status::Ok);
+    assert_eq!(world.status(other, &release(first)), Status::Ok);
     assert_eq!(world.status(other, &Request::GetRootHandle), Status::CrHandConflict);
+    world.end();
+}
+
+#[test]
+fn the_credentials_of_a_session_end_with_it() {
+    let limits = SessionLimits { credentials_max: 2, ..SessionLimits::default() };
+    let (mut world, one) = World::with_session(Setup { limits, ..Setup::default() });
+    let other = world.session(3, "a");
+    let own = cred_of(&world.call(one, &credential(1001, &[])));
+    assert_eq!(cred_of(&world.call(one, &credential(1001, &[]))), own);
+    let shared = cred_of(&world.call(one, &credential(1002, &[])));
+    assert_eq!(cred_of(&world.call(other, &credential(1002, &[]))), shared);
+    assert_eq!(world.status(other, &credential(1003, &[])), Status::NoCreds);
+    assert_eq!(world.status(one, &Request::Disconnect), Status::Ok);
+    world.settle();
+    assert!(world.clients[one].closed.is_some());
+    world.clients[other].cred = own;
+    assert_eq!(world.status(other, &Request::GetRootHandle), Status::CrHandConflict);
+    world.clients[other].cred = shared;
+    assert_eq!(world.status(other, &Request::GetRootHandle), Status::Ok);
+    // There is room, and the number is none of before.
+    world.clients[other].cred = 0;
+    let new = cred_of(&world.call(other, &credential(1003, &[])));
+    assert!(new != own && new != shared);
     world.end();
 }
 

@@ -4,7 +4,7 @@
 //! * A number is given again only after all others, so that a request which names a released
 //!   credential is refused, and never runs as another user: it may have been sent before the
 //!   release, or come from another session of the client.
-//! * Equal credentials are kept once, with a count: each session of the client registers its own.
+//! * Equal credentials are kept once, with the number of sessions that have registered it.
 
 use dafs_store::Cred;
 use rustc_hash::FxHashMap;
