@@ -203,8 +203,6 @@ impl SessionCore {
 
     /// Registers the credential, if there is one and the server trusts the client, and goes on.
     pub(crate) fn meet_server(&mut self, adapter: &mut dyn Adapter) {
-        // This run of the server has none.
-        self.link.users.forget_all();
         match self.link.users.own().cloned() {
             Some(own) if self.link.info.trusted => {
                 let ids = own.ids();

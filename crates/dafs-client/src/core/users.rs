@@ -12,11 +12,12 @@
 //! ```
 //!
 //! Invariants
-//! * A request names a handle only while this run of the server has the credential, as far as is
-//!   known.
+//! * A request names a handle only on the connection on which it was registered, and while the server
+//!   has the credential, as far as is known.
 //! * A call whose user cannot be registered fails. It never runs with the rights of another user,
 //!   nor with those of the session.
-//! * A credential is released only while no unanswered request names it.
+//! * A credential is released only while no unanswered request names it; that of the session's own
+//!   user never is.
 //! * One registration or release is outstanding at a time. Queued calls wait for it, so calls leave
 //!   in their order.
 //! * The table holds no more credentials than the server lets this client register.
@@ -138,15 +139,9 @@ impl Users {
         self.is_trusted = is_trusted;
     }
 
-    /// Forgets all registrations: this run of the server knows none of them.
+    /// Forgets all registrations, and the unanswered request: they end with their connection.
     pub(super) fn forget_all(&mut self) {
         self.registered.clear();
-        self.asked = None;
-    }
-
-    /// Forgets the unanswered request: its connection is gone. If the server has executed it, a
-    /// later registration of the same user yields the same handle.
-    pub(super) fn cut(&mut self) {
         self.asked = None;
     }
 
@@ -188,7 +183,13 @@ impl Users {
         if self.registered.len() < self.max {
             return Turn::Register(named.clone());
         }
-        let idle = self.registered.values().filter(|known| !is_in_flight(known.handle));
+        // Requests that the session makes for itself, such as batches, need its own at any time.
+        let others = self.registered.iter().filter(|(user, _)| self.own.as_ref() != Some(*user));
+        let mut others = others.map(|(_, known)| known).peekable();
+        if others.peek().is_none() {
+            return Turn::Refused(Status::NoCreds);
+        }
+        let idle = others.filter(|known| !is_in_flight(known.handle));
         match idle.min_by_key(|known| known.used) {
             Some(known) => Turn::Release(known.handle),
             // An answer to one of them comes.
@@ -197,6 +198,8 @@ impl Users {
     }
 
     pub(super) fn registered(&mut self, user: User, handle: CredHandle) {
+        // A handle denotes one user: that of the latest answer.
+        self.revoked(handle);
         self.time += 1;
         self.registered.insert(user, Registered { handle, used: self.time });
     }
@@ -280,7 +283,10 @@ impl SessionCore {
         let users = &mut self.link.users;
         let Some(Asked::Register(user)) = users.asked.take() else { return };
         let status = match reply.decode() {
-            Ok(Outcome::Ok(Reply::RegisterCred(answer))) => {
+            // Handle 0 is that of the session's own user.
+            Ok(Outcome::Ok(Reply::RegisterCred(answer)))
+                if answer.cred_handle != CredHandle::SESSION =>
+            {
                 return users.registered(user, answer.cred_handle);
             }
             Ok(Outcome::Ok(_)) | Err(_) => Status::ServerFault,
@@ -354,9 +360,9 @@ impl Calls {
                     && !self.chains.holds(tag)
                     && self.orphans.of(tag).is_none() =>
             {
-                let (due, user) = (flight.deadline, flight.user);
-                let task = flight.work.into_task();
-                let call = Call { tag, due, task, maybe_done: false, user, renewed: true };
+                let Flight { deadline: due, user, work, maybe_done, .. } = flight;
+                let task = work.into_task();
+                let call = Call { tag, due, task, maybe_done, user, renewed: true };
                 // Behind those that were sent before it.
                 let at = self.waiting.iter().take_while(|other| other.renewed).count();
                 self.waiting.insert(at, call);
@@ -420,6 +426,31 @@ mod tests {
         assert_eq!(users.handle(None), Some(CredHandle(5)));
         users.forget_all();
         assert_eq!(users.handle(Some(&user(1))), None);
+    }
+
+    #[test]
+    fn the_credential_of_the_session_makes_no_room() {
+        let own = CredentialIds { uid: 7, gid: 7, groups: Vec::new() };
+        let mut users = Users::new(Some(&own));
+        users.trust(true);
+        users.limit(2);
+        users.registered(User::from(&own), CredHandle(1));
+        users.registered(user(1), CredHandle(2));
+        assert_eq!(users.turn(Some(&user(2)), |_| false), Turn::Release(CredHandle(2)));
+        users.limit(1);
+        users.revoked(CredHandle(2));
+        let refused = Turn::Refused(Status::NoCreds);
+        assert_eq!(users.turn(Some(&user(2)), |_| false), refused, "nothing would ever end a wait");
+        assert_eq!(users.turn(None, |_| false), Turn::Ready);
+    }
+
+    #[test]
+    fn a_handle_denotes_one_user() {
+        let mut users = trusted(8);
+        users.registered(user(1), CredHandle(1));
+        users.registered(user(2), CredHandle(1));
+        assert_eq!(users.handle(Some(&user(1))), None);
+        assert_eq!(users.handle(Some(&user(2))), Some(CredHandle(1)));
     }
 
     #[test]

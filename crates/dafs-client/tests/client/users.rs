@@ -195,17 +195,47 @@ fn a_connection_lost_during_a_registration_loses_no_call() {
 }
 
 #[test]
+fn another_connection_begins_without_users() {
+    for own in [None, Some(CredentialIds { uid: 7, gid: 7, groups: Vec::new() })] {
+        let of_session = own.as_ref().map_or(0, |own| own.uid);
+        let mut world = world(SessionConfig { credential: own, ..recovering() });
+        for (uid, name) in [(1, b"one"), (2, b"two")] {
+            assert_eq!(ask_and_wait(&mut world, user(uid), &create(name)), Status::Ok);
+        }
+        // A call of the user that is registered last is lost with the connection.
+        world.server.script = Box::new(|_, request| match request {
+            Request::Create(_) => Answer::Silence,
+            _ => Answer::File,
+        });
+        let lost = ask(&mut world, user(2), &create(b"lost"));
+        world.run(|world| world.server.count(Procedure::Create) == 3);
+        world.server.script = Box::new(|_, _| Answer::File);
+        world.lose_and_notice();
+        let more = [Some(1), None, Some(2)].map(|uid| {
+            let name = format!("of {uid:?}");
+            ask(&mut world, uid.and_then(user), &create(name.as_bytes()))
+        });
+        world.run_all(&[&[lost][..], &more].concat());
+        for tag in [lost].into_iter().chain(more) {
+            assert_eq!(status(&world.done[&tag]), Status::Ok);
+        }
+        // No request has named a handle of before: it might be another user's by now.
+        assert_eq!(users_of(&world, Procedure::Create), [1, 2, 2, 2, 1, of_session, 2]);
+    }
+}
+
+#[test]
 fn after_a_restart_each_user_opens_its_files_again() {
     let mut world = world(recovering());
     world.server.past.names_opens = true;
-    let mut open = |uid: u32| {
+    let open = |uid: u32| {
         let owner = format!("of {uid}");
         let named = user(uid).filter(|_| uid != 0);
         let tag = ask(&mut world, named, &requests::open(owner.as_bytes(), ShareDeny::Write));
         world.run_all(&[tag]);
         opened(&world.done[&tag])
     };
-    let names: Vec<StateId> = [0, 1, 2, 3].map(&mut open).to_vec();
+    let names: Vec<StateId> = [0, 1, 2, 3].map(open).to_vec();
     world.server.credentials.refused = vec![3];
     // The handles of users in the requests that reclaim their opens.
     let reclaims = Arc::new(Mutex::new(Vec::new()));
@@ -258,7 +288,6 @@ fn a_server_judges_each_call_by_its_user() {
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
     std::fs::set_permissions(served.path(), everybody).unwrap();
     let (anna, bert) = (User::new(1234, 1234, &[5]), User::new(1235, 1235, &[5, 6]));
-    let as_anna = |work: &mut dyn FnMut()| acting_as(Some(&anna), || work());
     for (number, transport) in
         [TransportChoice::Shm, TransportChoice::Iwarp].into_iter().enumerate()
     {
@@ -284,11 +313,8 @@ fn a_server_judges_each_call_by_its_user() {
             assert!(client.access(file.handle(), wanted).unwrap().is_empty());
         });
         // Its group may.
-        as_anna(&mut || {
-            let give =
-                SetAttributes { group: Some(5), mode: Some(0o640), ..SetAttributes::default() };
-            client.set_attributes(file.handle(), &give).unwrap();
-        });
+        let give = SetAttributes { group: Some(5), mode: Some(0o640), ..SetAttributes::default() };
+        acting_as(Some(&anna), || client.set_attributes(file.handle(), &give)).unwrap();
         let shared = acting_as(Some(&bert), || client.open(&name, &OpenOptions::read())).unwrap();
         let mut content = [0; 100];
         let bytes = shared.read_at(&mut content, 0).unwrap();
@@ -296,7 +322,7 @@ fn a_server_judges_each_call_by_its_user() {
         let stranger = User::new(1235, 1235, &[6]);
         let refused = acting_as(Some(&stranger), || client.open(&name, &OpenOptions::read()));
         assert_eq!(refusal(refused), Status::Acces, "without the group");
-        as_anna(&mut || client.remove(&client.root(), &name).unwrap());
+        acting_as(Some(&anna), || client.remove(&client.root(), &name)).unwrap();
     }
 }
 

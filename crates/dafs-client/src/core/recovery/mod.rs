@@ -331,7 +331,7 @@ impl SessionCore {
         self.back.cut(&self.link, &mut self.calls.delegations, adapter);
         self.calls.orphans.forget_questions();
         let lost = self.link.conn.cut(adapter);
-        self.link.users.cut();
+        self.link.users.forget_all();
         if self.link.conn.established {
             self.memories.withdraw(adapter);
             self.link.conn.release(adapter);

@@ -494,6 +494,7 @@ impl FakeServer {
         self.waiting.clear();
         self.held.clear();
         self.delayed.clear();
+        self.credentials.uids.clear();
     }
 
     /// Restarts; kept replies survive only if they are durable.
@@ -507,7 +508,6 @@ impl FakeServer {
         self.past.opens.clear();
         self.past.locks.clear();
         self.past.last_open = 0;
-        self.credentials.uids.clear();
     }
 
     fn range(&self, offset: u64, bytes: u32) -> (usize, usize) {

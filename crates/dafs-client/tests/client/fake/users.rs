@@ -3,7 +3,7 @@
 use dafs_wire::dafs::Status;
 use std::collections::BTreeMap;
 
-/// By handle. They outlive connections, and no restart.
+/// They end with their connection.
 pub struct Credentials {
     /// The users, by handle.
     pub uids: BTreeMap<u32, u32>,
