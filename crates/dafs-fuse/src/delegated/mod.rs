@@ -126,10 +126,16 @@ impl Delegated {
         self.table.lock().judges_users = true;
     }
 
-    /// Records that the server has let a user open a file, after [`asking`](Self::asking). Later
-    /// opens of this user may be deferred.
-    pub(crate) fn admit(&self, asked: Asked, handle: &FileHandle, user: &Option<User>) {
-        self.table.lock().admit(asked.0, handle, user);
+    /// Records that the server has let a user open a file, under this number, after
+    /// [`asking`](Self::asking). Later opens of this user may be deferred.
+    pub(crate) fn admit(
+        &self,
+        asked: Asked,
+        number: u64,
+        handle: &FileHandle,
+        user: &Option<User>,
+    ) {
+        self.table.lock().admit(asked.0, number, handle, user);
     }
 
     /// Adds the delegation that came with an open file. `keeper` is notified of its recall. True

@@ -106,6 +106,8 @@ pub(super) struct Table<R> {
     time: u64,
     /// The time of the last change of names here.
     names_changed: u64,
+    /// The time of the last change of any file here.
+    files_changed: u64,
     /// Changes of names under way here.
     naming: usize,
     files_max: usize,
@@ -129,6 +131,7 @@ impl<R: Right> Table<R> {
             cleaning: FxHashMap::default(),
             time: 0,
             names_changed: 0,
+            files_changed: 0,
             naming: 0,
             files_max,
             files_limit: files_max,
@@ -223,19 +226,32 @@ impl<R: Right> Table<R> {
     pub(super) fn changed(&mut self, handle: &FileHandle) {
         self.unlearn(handle);
         let time = self.tick();
+        self.files_changed = time;
         if let Some(held) = self.held.get_mut(handle) {
             held.changed = time;
             held.admitted.clear();
         }
     }
 
-    pub(super) fn admit(&mut self, asked: u64, handle: &FileHandle, user: &Option<User>) {
+    /// Records that the server has let a user open a file, under this number. It was asked at
+    /// `asked`: since then nobody may have changed the rights, neither here nor elsewhere.
+    pub(super) fn admit(
+        &mut self,
+        asked: u64,
+        number: u64,
+        handle: &FileHandle,
+        user: &Option<User>,
+    ) {
         let judges_users = self.judges_users;
         let Some(held) = self.held.get_mut(handle) else { return };
-        // The coming of the delegation counts as a change, and is none of rights.
-        let is_changed = held.changed > held.since && held.changed > asked;
+        // The delegation came with this very open, or was there before; else another host may have
+        // changed the file between the two. A file that was not delegated has no time of its own.
+        let is_current = match self.cleaning.get(&number) == Some(&(*handle, held.since)) {
+            true => self.files_changed <= asked && held.changed == held.since,
+            false => held.since.max(held.changed) <= asked,
+        };
         let has_room = held.admitted.len() < ADMITTED_USERS_MAX;
-        if judges_users && has_room && !is_changed && !held.admitted.contains(user) {
+        if judges_users && has_room && is_current && !held.admitted.contains(user) {
             held.admitted.push(user.clone());
         }
     }

@@ -296,7 +296,7 @@ fn a_user_opens_a_file_without_the_server_once_the_server_has_let_it() {
     table.judges_users = true;
     assert_eq!(table.open(2, by(&anna)), Opening::Plain);
     let asked = table.asking();
-    table.admit(asked, &handle(1), &Some(anna.clone()));
+    table.admit(asked, 20, &handle(1), &Some(anna.clone()));
     assert!(is_deferred(table.open(3, by(&anna))));
     assert_eq!(table.deferred(3).and_then(|deferred| deferred.user), Some(anna.clone()));
     assert_eq!(table.open(4, by(&bert)), Opening::Plain);
@@ -305,12 +305,49 @@ fn a_user_opens_a_file_without_the_server_once_the_server_has_let_it() {
     let asked = table.asking();
     table.changed(&handle(1));
     assert_eq!(table.open(6, by(&anna)), Opening::Plain);
-    table.admit(asked, &handle(1), &Some(anna.clone()));
+    table.admit(asked, 20, &handle(1), &Some(anna.clone()));
     assert_eq!(table.open(7, by(&anna)), Opening::Plain, "the server was asked before the change");
     assert_eq!(table.open(8, deferred_open(1)), Opening::Plain, "root may be squashed");
     let asked = table.asking();
     for number in 0..2 * crate::limits::ADMITTED_USERS_MAX as u32 {
-        table.admit(asked, &handle(1), &Some(User::new(number, 0, &[])));
+        table.admit(asked, 20, &handle(1), &Some(User::new(number, 0, &[])));
     }
     assert_eq!(table.open(9, by(&anna)), Opening::Plain);
+}
+
+#[test]
+fn a_user_is_let_in_only_by_an_open_under_the_delegation() {
+    let anna = Some(User::new(1, 1, &[]));
+    let by_anna = || DeferredOpen { user: anna.clone(), ..deferred_open(1) };
+    let is_admitted = |table: &mut Table<Good>| table.open(30, by_anna()) != Opening::Plain;
+    let new = || {
+        let mut table = Table::<Good>::new(9);
+        table.judges_users = true;
+        table
+    };
+    let comes = |table: &mut Table<Good>, number| {
+        assert!(table.came(number, handle(1), Good::new(), |_| true).is_none());
+    };
+    // The delegation comes with her open.
+    let mut table = new();
+    let asked = table.asking();
+    assert_eq!(table.open(1, by_anna()), Opening::Delegated);
+    comes(&mut table, 1);
+    table.admit(asked, 1, &handle(1), &anna);
+    assert!(is_admitted(&mut table));
+    // It comes with the open of another user: another host may have changed the file before.
+    let mut table = new();
+    let asked = table.asking();
+    assert_eq!(table.open(1, by_anna()), Opening::Delegated);
+    comes(&mut table, 2);
+    table.admit(asked, 1, &handle(1), &anna);
+    assert!(!is_admitted(&mut table));
+    // The file is changed here between the answer of the server and the entry in the table.
+    let mut table = new();
+    let asked = table.asking();
+    assert_eq!(table.open(1, by_anna()), Opening::Delegated);
+    table.changed(&handle(1));
+    comes(&mut table, 1);
+    table.admit(asked, 1, &handle(1), &anna);
+    assert!(!is_admitted(&mut table));
 }

@@ -98,7 +98,7 @@ impl Server {
             Opening::Plain => client.open_handle(&handle, &content::options(flags))?,
         };
         // The server has let this user open it.
-        self.delegated.admit(asked, &handle, &user);
+        self.delegated.admit(asked, number, &handle, &user);
         let file = OpenFile::new(self.home(), node, file, (flags, user));
         let is_first = self.files.take_over(number, file);
         assert!(is_first, "a number is given once");

@@ -126,12 +126,15 @@ impl Server {
             | Operation::TestLock(LockWanted { handle, .. })
             | Operation::Lock { wanted: LockWanted { handle, .. }, .. }
             | Operation::SetAttributes(Change { handle: Some(handle), size: Some(_), .. }) => {
-                match self.files.get(*handle) {
-                    Some(file) => file.user.clone(),
-                    None => self.delegated.deferred(*handle)?.user,
+                match self.user_of_file(*handle) {
+                    Some(user) => user,
+                    None => callers.user(request.caller, request.thread),
                 }
             }
-            Operation::ReadDirectory { handle, .. } => self.directories.get(*handle)?.user.clone(),
+            Operation::ReadDirectory { handle, .. } => match self.directories.get(*handle) {
+                Some(directory) => directory.user.clone(),
+                None => callers.user(request.caller, request.thread),
+            },
             Operation::Forget(_)
             | Operation::ReleaseDirectory { .. }
             | Operation::Interrupt { .. }
@@ -139,6 +142,14 @@ impl Server {
             | Operation::Destroy => None,
             _ => callers.user(request.caller, request.thread),
         }
+    }
+
+    /// The user of an open file, if there is one of this number.
+    fn user_of_file(&self, number: u64) -> Option<Option<User>> {
+        let open = || self.files.get(number).map(|file| file.user.clone());
+        let deferred = || self.delegated.deferred(number).map(|deferred| deferred.user);
+        // The server may come to know a deferred open between the two looks.
+        open().or_else(deferred).or_else(open)
     }
 
     /// Carries out the request that was received, and answers it.

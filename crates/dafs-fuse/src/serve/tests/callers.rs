@@ -1,7 +1,7 @@
 //! A mount that acts as the user of each program.
 
 use super::{Mounted, STUCK};
-use crate::kernel::{Caller, Errno, NodeId, Operation, Request};
+use crate::kernel::{Caller, Change, Errno, NodeId, Operation, Request};
 use crate::nodes::ROOT;
 use crate::tree::Outcome;
 use dafs_client::{User, acting_as};
@@ -118,4 +118,9 @@ fn an_open_file_is_used_as_its_opener() {
     }
     assert_eq!(std::fs::read(&path).unwrap(), b"DATA");
     assert_eq!(mounted.open_as(BERT, node), Err(Errno::EACCES));
+    // A number that is no open file lends no rights, least of all those of the session.
+    let change = Change { handle: Some(number), size: Some(1), ..Change::default() };
+    let cut = mounted.carry_out(BERT, node, Operation::SetAttributes(change));
+    assert!(matches!(cut, Err(Errno::EACCES | Errno::EPERM)), "{cut:?}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"DATA");
 }
