@@ -22,9 +22,13 @@ static HAS_CHANGED: AtomicBool = AtomicBool::new(false);
 /// User and group of the process at first.
 static FIRST: OnceLock<(u32, u32)> = OnceLock::new();
 
-/// Called with each session that was opened.
-pub(crate) fn opened(client: &Client) {
-    FIRST.get_or_init(now);
+/// Called with each session that was opened, and the user and group of the process before that: a
+/// thread that changes them meanwhile must not be taken for the one that opened it.
+pub(crate) fn opened(client: &Client, before: (u32, u32)) {
+    FIRST.get_or_init(|| before);
+    if Some(&now()) != FIRST.get() {
+        HAS_CHANGED.store(true, Ordering::Relaxed);
+    }
     if client.session().trusted {
         IS_TRUSTED.store(true, Ordering::Relaxed);
     }
@@ -51,7 +55,7 @@ fn user() -> Option<User> {
 }
 
 /// The effective user and group.
-fn now() -> (u32, u32) {
+pub(crate) fn now() -> (u32, u32) {
     // SAFETY: the calls take no memory.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }

@@ -63,10 +63,11 @@ pub(crate) fn client(mount: usize) -> Result<Client> {
     }
     let connecting = &process().connecting;
     connecting.fetch_add(1, Ordering::Relaxed);
+    let user = acting::now();
     let client = Client::connect(url, &config.options);
     connecting.fetch_sub(1, Ordering::Relaxed);
     let client = client.inspect_err(|error| report::unreachable(mount, url, error))?;
-    acting::opened(&client);
+    acting::opened(&client, user);
     *place = Some(client.clone());
     Ok(client)
 }
