@@ -2,9 +2,12 @@
 
 use crate::core::User;
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 
 thread_local! {
-    static USER: RefCell<Option<User>> = const { RefCell::new(None) };
+    /// Without a destructor, so that it is there while a thread ends, too: files may be closed then.
+    static USER: RefCell<ManuallyDrop<Option<User>>> =
+        const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
 /// Runs the calls that `work` makes on this thread, of any client, as `user`; with `None` as the
@@ -38,17 +41,21 @@ pub fn acting_as<T>(user: Option<&User>, work: impl FnOnce() -> T) -> T {
     struct Scope(Option<User>);
     impl Drop for Scope {
         fn drop(&mut self) {
-            USER.set(self.0.take());
+            drop(exchange(self.0.take()));
         }
     }
-    let _outer = Scope(USER.replace(user.cloned()));
+    let _outer = Scope(exchange(user.cloned()));
     work()
+}
+
+/// Sets the user of this thread; yields the one before.
+fn exchange(user: Option<User>) -> Option<User> {
+    ManuallyDrop::into_inner(USER.replace(ManuallyDrop::new(user)))
 }
 
 /// The user that calls of this thread run as; `None` for that of the session.
 pub(crate) fn current() -> Option<User> {
-    // At the end of a thread there is none.
-    USER.try_with(|user| user.borrow().clone()).unwrap_or_default()
+    USER.with_borrow(|user| Option::clone(user))
 }
 
 #[cfg(test)]
@@ -62,7 +69,7 @@ mod tests {
             assert_eq!(current().as_ref(), Some(&anna));
             acting_as(None, || assert_eq!(current(), None));
             let panicked =
-                std::panic::catch_unwind(|| acting_as(Some(&bert), || panic!("as planned")));
+                std::panic::catch_unwind(|| acting_as::<()>(Some(&bert), || panic!("as planned")));
             assert!(panicked.is_err());
             assert_eq!(current().as_ref(), Some(&anna));
             let elsewhere = std::thread::scope(|scope| scope.spawn(current).join().unwrap());
