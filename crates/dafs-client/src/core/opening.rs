@@ -190,7 +190,8 @@ impl SessionCore {
     ) -> Result<(), Failure> {
         self.proved(answer)?;
         self.link.info.trusted = trusted;
-        self.link.users.trust(trusted);
+        // Data servers judge no users.
+        self.link.users.trust(trusted && !self.link.config.is_data_server);
         if self.recovery.is_some() {
             self.enter_step(adapter, Step::Check);
         } else if self.link.config.is_data_server {

@@ -259,11 +259,15 @@ impl SessionCore {
             Turn::Waits => Ok(false),
             Turn::Refused(status) => Err(status),
             Turn::Register(user) => {
-                self.link.users.asked = Some(Asked::Register(user.clone()));
                 let ids = user.ids();
                 let groups = Seq::new(&ids.groups[..]);
                 let credential = Credential::Id { uid: ids.uid, gid: ids.gid, groups };
                 let request = Request::RegisterCred(RegisterCred { credential });
+                // A user of more groups than a message has room for must not end the session.
+                if self.link.encoded(&request).is_err() {
+                    return Err(Status::NoCreds);
+                }
+                self.link.users.asked = Some(Asked::Register(user.clone()));
                 self.send_own(adapter, Purpose::RegisterUser, &request);
                 Ok(false)
             }

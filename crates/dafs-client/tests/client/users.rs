@@ -177,6 +177,16 @@ fn a_user_that_the_server_refuses_delays_no_other() {
 }
 
 #[test]
+fn a_user_of_too_many_groups_ends_no_session() {
+    let mut world = World::open_with(recovering(), |server| server.request_bytes_max = 4096);
+    let groups: Vec<u32> = (0..1024).collect();
+    let many = Some(User::new(1, 1, &groups));
+    assert_eq!(ask_and_wait(&mut world, many, &create(b"one")), Status::NoCreds);
+    assert_eq!(ask_and_wait(&mut world, user(1), &create(b"two")), Status::Ok);
+    assert_eq!(world.core.stage(), Stage::Ready);
+}
+
+#[test]
 fn a_connection_lost_during_a_registration_loses_no_call() {
     let mut world = world(recovering());
     world.server.script = Box::new(|_, request| match request {
