@@ -169,6 +169,16 @@ refused cat "$point/file"
 is '%u:%g' 1235:1235 later
 
 step "a newer version of the mount takes over"
+# A user whose rights to an open file were withdrawn loses it, and keeps no other from the new version.
+mkfifo -m 666 "$work/go-on"
+"${anna[@]}" bash -c "exec 8<>'$point/withdrawn' && echo ready >&9 && read -r _ <'$work/go-on' && ! echo x >&8" \
+    9>"$work/opened" &
+loser=$!
+started+=("$loser")
+is_opened() { [[ -s $work/opened ]]; }
+eventually is_opened
+chown 0:0 "$export/withdrawn"
+chmod 0 "$export/withdrawn"
 before=$(keeper)
 "$dafs" mount --take-over "$url/" "$point"
 [[ $(keeper) != "$before" ]] || fail "the old process is there"
@@ -178,6 +188,9 @@ refused "${bert[@]}" cat "$point/file"
 is '%u:%g' 1235:1235 latest
 echo go >"$work/go"
 wait "$program" || fail "a program lost its open file"
+echo go >"$work/go-on"
+wait "$loser" || fail "a program writes a file that its user may not open any more"
+[[ ! -s $export/withdrawn ]] || fail "what was written without rights"
 [[ $(cat "$export/private") == after ]] || fail "what it wrote"
 is '%u:%g %a' '1234:1234 600' private
 

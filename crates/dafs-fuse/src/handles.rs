@@ -53,6 +53,12 @@ impl<T> Handles<T> {
         true
     }
 
+    /// Gives no object this number, which another process has given.
+    pub(crate) fn pass_over(&self, number: u64) {
+        let mut inner = self.0.write();
+        inner.next = inner.next.max(number.saturating_add(1));
+    }
+
     /// All open objects.
     pub(crate) fn all(&self) -> Vec<(u64, Arc<T>)> {
         let inner = self.0.read();
@@ -92,6 +98,10 @@ mod tests {
         assert!(handles.take_over(7, "a") && !handles.take_over(7, "b"));
         assert_eq!(handles.get(7).as_deref(), Some(&"a"));
         assert_eq!(handles.insert("c"), 8);
-        assert_eq!(handles.all().len(), 2);
+        handles.pass_over(20);
+        handles.pass_over(10);
+        assert!(handles.get(20).is_none());
+        assert_eq!(handles.insert("d"), 21);
+        assert_eq!(handles.all().len(), 3);
     }
 }

@@ -11,7 +11,9 @@ use crate::mounting::MountOptions;
 use crate::serve::Server;
 use crate::session::Session;
 use crate::tree::Tree;
-use dafs_client::{Client, ClientIdentity, File, LockError, LockRange, OpenOptions, acting_as};
+use dafs_client::{
+    Client, ClientIdentity, File, LockError, LockRange, OpenOptions, Status, acting_as,
+};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -125,7 +127,22 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
     for file in &state.files {
         let options = content::options(file.flags).truncate(false);
         let open = || client.open_as(&file.handle, &options, file.open_owner);
-        let open = acting_as(file.user.as_ref(), open)?;
+        let as_user = acting_as(file.user.as_ref(), open);
+        // The rights may have changed since the server let the user open it. An open file stays open,
+        // as far as the server lets the session have it.
+        let open = match as_user {
+            Err(error) if file.user.is_some() && is_refusal(&error) => open(),
+            other => other,
+        };
+        let open = match open {
+            Err(error) if file.user.is_some() && is_refusal(&error) => {
+                // One user must not keep all others from a newer version.
+                tracing::warn!(%error, number = file.number, "an open file is lost");
+                server.files.pass_over(file.number);
+                continue;
+            }
+            other => other?,
+        };
         if delegated::writes(file.flags) {
             server.delegated.begin_write(file.handle);
         }
@@ -146,6 +163,11 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
         server.locks.take_over(owner.node, name, open, owner.handles.clone());
     }
     sense(state.waiting.len() <= LOCK_WAITERS_MAX)
+}
+
+/// True when the user has not the rights.
+fn is_refusal(error: &dafs_client::Error) -> bool {
+    matches!(error.status(), Some(Status::Acces | Status::Perm))
 }
 
 /// The open of an owner, and true if it can write.
