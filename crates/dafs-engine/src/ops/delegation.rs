@@ -9,6 +9,10 @@ use dafs_wire::dafs::{self, Ace, AceType, DelegReturn, Delegation, Reply, SpaceL
 /// The entry allows no local open: the server checks rights.
 const NOBODY: Ace<'static> = Ace { ace_type: AceType::Allow, flag: 0, access_mask: 0, who: b"" };
 
+/// The modified data that the holder of a write delegation may keep when a program closes the file:
+/// none, because this server reserves no space for it (RFC 8881 10.4.1, whose rules DAFS shares).
+const UNFLUSHED_AT_CLOSE: SpaceLimit = SpaceLimit::Size(0);
+
 /// Returns the delegation for the reply to OPEN.
 pub(crate) fn granted(
     outcome: &Result<dafs_service::Delegation, NoDelegation>,
@@ -19,7 +23,7 @@ pub(crate) fn granted(
     match delegation.kind {
         DelegationKind::Read => Delegation::Read { state_id, recall, permissions },
         DelegationKind::Write => {
-            let space_limit = SpaceLimit::Size(u64::MAX);
+            let space_limit = UNFLUSHED_AT_CLOSE;
             Delegation::Write { state_id, recall, space_limit, permissions }
         }
     }
