@@ -269,6 +269,28 @@ pub trait Adapter: Send {
         None
     }
 
+    /// Lets the peer of one connection map a buffer of [`shm::exposed_buffer`] and read it
+    /// ([`map_remote`](Adapter::map_remote)). No other connection can use the key, in whatever
+    /// domain. `None` where peers cannot map memory, or when the connection has no room for one more
+    /// region.
+    ///
+    /// [`revoke`](Adapter::revoke) ends it. The peer may keep its mapping; [`shm::discard`] takes the
+    /// content away.
+    fn grant(&mut self, endpoint: EndpointId, buffer: &Arc<Buffer>) -> Option<MemoryRegion> {
+        let _ = (endpoint, buffer);
+        None
+    }
+
+    /// True where peers can map memory that is [granted](Adapter::grant) to them.
+    fn can_grant(&self) -> bool {
+        false
+    }
+
+    /// Ends a [`grant`](Adapter::grant), also after the end of the connection.
+    fn revoke(&mut self, endpoint: EndpointId, region: RegionId) {
+        let _ = (endpoint, region);
+    }
+
     /// True when a peer may map memory of such a buffer ([`map_remote`](Adapter::map_remote)), and
     /// so reach it after the end of its registration and of the connection.
     fn is_mappable(&self, _buffer: &Buffer) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::copies::{Site, record};
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A bounds-checked view of bytes that a peer, a kernel or another thread may change at any time.
 ///
@@ -115,6 +116,28 @@ impl<'a> VolatileSlice<'a> {
         }
     }
 
+    /// The aligned word at `offset`, if it lies inside. For memory in which two processes exchange
+    /// words. Between correct processes no other access to its bytes runs at the same time.
+    pub fn word64(&self, offset: usize) -> Option<&'a AtomicU64> {
+        let word = self.slice(offset, size_of::<u64>())?;
+        if !word.ptr.addr().is_multiple_of(align_of::<AtomicU64>()) {
+            return None;
+        }
+        // SAFETY: the bytes are mapped for `'a` and aligned, both checked above. Every bit pattern is
+        // valid for an atomic. A peer that writes them otherwise tears values, which are not trusted.
+        Some(unsafe { AtomicU64::from_ptr(word.ptr.cast()) })
+    }
+
+    /// The aligned word of 32 bits at `offset`, as [`word64`](Self::word64).
+    pub fn word32(&self, offset: usize) -> Option<&'a AtomicU32> {
+        let word = self.slice(offset, size_of::<u32>())?;
+        if !word.ptr.addr().is_multiple_of(align_of::<AtomicU32>()) {
+            return None;
+        }
+        // SAFETY: as in `word64`.
+        Some(unsafe { AtomicU32::from_ptr(word.ptr.cast()) })
+    }
+
     /// A private copy of the bytes.
     pub fn to_vec(&self, site: Site) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
@@ -162,5 +185,16 @@ mod tests {
         assert_eq!(view.copy_from(&[2, 3], Site::Inspect), 2);
         assert!(copied_bytes(Site::Inspect) >= before + 10);
         assert_eq!(bytes, [2, 3, 1, 1, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_word_is_aligned_and_inside() {
+        let buffer = crate::Buffer::zeroed(64).unwrap();
+        let view = buffer.view();
+        view.word64(56).unwrap().store(7, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(view.slice(56, 8).unwrap().to_vec(Site::Inspect), 7_u64.to_ne_bytes());
+        assert!(view.word64(57).is_none() && view.word64(60).is_none());
+        assert!(view.word64(64).is_none() && view.word64(usize::MAX).is_none());
+        assert!(view.word32(60).is_some() && view.word32(62).is_none());
     }
 }

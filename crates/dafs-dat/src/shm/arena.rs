@@ -21,6 +21,7 @@ use crate::descriptors::{Guarded, Watch};
 use crate::types::{Access, RemoteBuffer};
 use dafs_mem::{Buffer, PAGE_BYTES, VolatileSlice};
 use rustc_hash::FxHashMap;
+use rustix::fs::FallocateFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -56,6 +57,31 @@ impl Arena {
             sys::read_only(self.file.as_fd())
         }
     }
+}
+
+/// Allocates a buffer of whole pages that peers may be granted to read.
+///
+/// # Errors
+/// The kernel's, such as for too many open files.
+pub fn exposed_buffer(bytes: usize) -> io::Result<Buffer> {
+    let buffer = allocate(bytes, &Arc::default(), usize::MAX, &Watch::default())?;
+    match Arena::of(&buffer) {
+        Some(_) => Ok(buffer),
+        None => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+    }
+}
+
+/// Takes the content of a buffer of [`exposed_buffer`] away, also from peers that have mapped it:
+/// from now on they find zeros. Pages that a peer touches afterwards are charged to that peer.
+///
+/// # Errors
+/// The kernel's. Then peers may still find the content.
+pub fn discard(buffer: &Buffer) -> io::Result<()> {
+    let arena = Arena::of(buffer).ok_or(io::ErrorKind::InvalidInput)?;
+    arena.file.check()?;
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let bytes = buffer.len().next_multiple_of(PAGE_BYTES) as u64;
+    Ok(rustix::fs::fallocate(arena.file.as_fd(), flags, 0, bytes)?)
 }
 
 /// Allocates a shareable buffer, or an ordinary one when `max` shareable ones are alive or the
@@ -242,6 +268,22 @@ mod tests {
         let mapping = &regions.entries[&7].mapping;
         mapping.view(4990, 5).unwrap().copy_from(b"hello", Site::Inspect);
         assert_eq!(buffer.slice(4990, 5).unwrap().to_vec(Site::Inspect), b"hello");
+    }
+
+    #[test]
+    fn discarded_memory_is_zeros_in_every_mapping() {
+        let buffer = exposed_buffer(2 * PAGE_BYTES).unwrap();
+        buffer.view().fill(7);
+        let file = Arena::of(&buffer).unwrap().descriptor(Access::REMOTE_READ).unwrap();
+        let peer = Mapping::new(file.as_fd(), 2 * PAGE_BYTES, false).unwrap();
+        assert_eq!(peer.view(PAGE_BYTES, 3).unwrap().to_vec(Site::Inspect), [7; 3]);
+        discard(&buffer).unwrap();
+        assert_eq!(peer.view(PAGE_BYTES, 3).unwrap().to_vec(Site::Inspect), [0; 3]);
+        assert_eq!(buffer.slice(0, 3).unwrap().to_vec(Site::Inspect), [0; 3]);
+        assert!(discard(&Buffer::zeroed(10).unwrap()).is_err());
+        // The peer cannot do the same to the server.
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert!(rustix::fs::fallocate(&file, flags, 0, PAGE_BYTES as u64).is_err());
     }
 
     #[test]

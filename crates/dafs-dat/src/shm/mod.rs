@@ -38,6 +38,7 @@ mod arena;
 mod conn;
 mod drive;
 mod layout;
+mod life;
 mod limits;
 mod packet;
 mod post;
@@ -59,8 +60,10 @@ use crate::types::{
     ProtectionDomain, RegionId, RemoteBuffer, RemoteWindow, RequestId, Transfer,
 };
 use arena::Arena;
+pub use arena::{discard, exposed_buffer};
 use conn::{Conn, Stage};
 use dafs_mem::Buffer;
+pub use life::{Life, is_alive};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use setup::{Listener, Request};
@@ -153,6 +156,10 @@ pub struct ShmAdapter {
     slept: bool,
     polls_since_look: u32,
     looked_at: Instant,
+    /// The domain of granted buffers, which no connection has.
+    grants: Option<ProtectionDomain>,
+    /// The keys of granted buffers, by region.
+    granted: FxHashMap<u32, u32>,
     /// Regions whose keys peers have invalidated while a connection is served.
     invalidated: Vec<RegionId>,
     /// Counts live shareable buffers.
@@ -200,6 +207,8 @@ impl ShmAdapter {
             slept: false,
             polls_since_look: 0,
             looked_at: Instant::default(),
+            grants: None,
+            granted: FxHashMap::default(),
             invalidated: Vec::new(),
             arenas: Arc::new(AtomicUsize::new(0)),
             connections: None,
@@ -358,6 +367,33 @@ impl Adapter for ShmAdapter {
         need: Access,
     ) -> Option<RemoteWindow> {
         self.window(endpoint, remote, need)
+    }
+
+    fn grant(&mut self, endpoint: EndpointId, buffer: &Arc<Buffer>) -> Option<MemoryRegion> {
+        let domain = self.grants.unwrap_or_else(|| self.protection_domain());
+        self.grants = Some(domain);
+        let (access, buffer) = (Access::REMOTE_READ, buffer.clone());
+        let random = self.keys.for_registration().ok()?;
+        let region = self.regions.register(domain, buffer.clone(), access, random).ok()?;
+        let shareable = Shareable { domain, key: region.key, access, buffer };
+        if self.conns.get_mut(endpoint.0).is_some_and(|conn| conn.share(&shareable)) {
+            self.granted.insert(region.id.0, region.key);
+            return Some(region);
+        }
+        self.regions.deregister(region.id);
+        None
+    }
+
+    fn can_grant(&self) -> bool {
+        true
+    }
+
+    fn revoke(&mut self, endpoint: EndpointId, region: RegionId) {
+        let Some(key) = self.granted.remove(&region.0) else { return };
+        self.regions.deregister(region);
+        if let Some(conn) = self.conns.get_mut(endpoint.0) {
+            conn.withdraw(key);
+        }
     }
 
     fn is_mappable(&self, buffer: &Buffer) -> bool {

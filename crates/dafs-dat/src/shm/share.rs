@@ -57,14 +57,15 @@ impl SharedRegions {
 }
 
 impl Conn {
-    /// Shares a region with the peer, if its memory is shareable and a slot is free.
-    pub(super) fn share(&mut self, region: &Shareable) {
-        let Some(arena) = Arena::of(&region.buffer) else { return };
+    /// Shares a region with the peer, if its memory is shareable and a slot is free. Returns true if
+    /// it is shared.
+    pub(super) fn share(&mut self, region: &Shareable) -> bool {
+        let Some(arena) = Arena::of(&region.buffer) else { return false };
         if !matches!(self.stage, Stage::Open) || self.packets.len() >= PACKETS_QUEUED_MAX {
-            return;
+            return false;
         }
-        let Ok(file) = arena.descriptor(region.access) else { return };
-        let Some(slot) = self.shared_regions.take_slot(region.key) else { return };
+        let Ok(file) = arena.descriptor(region.access) else { return false };
+        let Some(slot) = self.shared_regions.take_slot(region.key) else { return false };
         self.control.set_key(slot, region.key);
         let packet = Packet::Region(RegionPacket {
             key: region.key,
@@ -75,6 +76,7 @@ impl Conn {
         });
         self.packets.push_back((packet.encode(), Some(file)));
         self.send_packets();
+        true
     }
 
     /// Withdraws a region. The peer can no longer use it when this returns, except for a copy in

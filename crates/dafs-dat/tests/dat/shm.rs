@@ -2,7 +2,7 @@
 //! against hostile peers.
 
 use crate::pair::{self, Memory, Pair, pattern, status, status_of};
-use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_dat::shm::{self, ShmAdapter, ShmConfig};
 use dafs_dat::{
     Access, Adapter, Address, ConnectError, DisconnectReason, Event, Instant, Operation, PostError,
     WorkStatus,
@@ -205,6 +205,46 @@ fn a_window_needs_the_right_that_was_granted() {
     assert!(pair.left.map_remote(pair.at_left, remote, Access::REMOTE_READ).is_none());
 }
 
+#[test]
+fn a_granted_buffer_is_read_by_one_peer_alone() {
+    let quiet = ShmConfig { shareable_buffers_max: 0, ..ShmConfig::default() };
+    let mut pair = Pair::new(quiet);
+    let buffer = Arc::new(shm::exposed_buffer(8192).unwrap());
+    buffer.view().fill(7);
+    assert!(pair.right.can_grant());
+    let region = pair.right.grant(pair.at_right, &buffer).unwrap();
+    let again = pair.right.grant(pair.at_right, &buffer).unwrap();
+    assert_ne!(region.key, again.key);
+    let remote = region.remote(4096, 4096).unwrap();
+    let window = pair.left.map_remote(pair.at_left, remote, Access::REMOTE_READ).unwrap();
+    assert!(!window.is_writable());
+    assert_eq!(window.view().slice(0, 3).unwrap().to_vec(Site::Inspect), [7; 3]);
+    assert!(pair.left.map_remote(pair.at_left, remote, Access::REMOTE_WRITE).is_none());
+    let ordinary = Arc::new(Buffer::zeroed(4096).unwrap());
+    assert!(pair.right.grant(pair.at_right, &ordinary).is_none(), "memory that cannot be shared");
+    pair.right.revoke(pair.at_right, region.id);
+    assert!(pair.left.map_remote(pair.at_left, remote, Access::REMOTE_READ).is_none());
+    // The peer keeps its mapping, and finds nothing there.
+    shm::discard(&buffer).unwrap();
+    assert_eq!(window.view().slice(0, 3).unwrap().to_vec(Site::Inspect), [0; 3]);
+    pair.right.abort(pair.at_right);
+    assert!(pair.right.grant(pair.at_right, &buffer).is_none(), "the connection is over");
+    pair.right.revoke(pair.at_right, again.id);
+}
+
+#[test]
+fn a_granted_buffer_is_not_written_by_rdma() {
+    let mut pair = Pair::new(ShmConfig::default());
+    let buffer = Arc::new(shm::exposed_buffer(4096).unwrap());
+    let region = pair.right.grant(pair.at_right, &buffer).unwrap();
+    let local = pair.left_memory(10, Access::LOCAL_WRITE, false);
+    let source = [local.region.local(0, 10)];
+    pair.left.rdma_write(pair.at_left, 1, &source, region.remote(0, 10).unwrap()).unwrap();
+    pair.run();
+    assert!(matches!(pair.take_right().last(), Some(Event::Disconnected { .. })));
+    assert_eq!(buffer.slice(0, 10).unwrap().to_vec(Site::Inspect), [0; 10]);
+}
+
 /// Each of these must break the connection, with a reason on both sides.
 #[test]
 fn forbidden_rdma_breaks_the_connection() {
@@ -375,7 +415,7 @@ fn connections_beyond_the_limit_are_refused_with_a_text() {
 
 #[test]
 fn a_peer_that_does_not_answer_times_out() {
-    let socket = dafs_dat::shm::bind_listener("").unwrap();
+    let socket = shm::bind_listener("").unwrap();
     let mut holder = ShmAdapter::new(ShmConfig::default()).unwrap();
     let listener = holder.add_listener(socket).unwrap();
     let address = holder.listener_address(listener).unwrap();
@@ -398,7 +438,7 @@ fn a_peer_that_does_not_answer_times_out() {
 
 #[test]
 fn adapters_share_a_listener() {
-    let socket = dafs_dat::shm::bind_listener("").unwrap();
+    let socket = shm::bind_listener("").unwrap();
     let mut servers: Vec<ShmAdapter> =
         (0..2).map(|_| ShmAdapter::new(ShmConfig::default()).unwrap()).collect();
     let mut address = None;
