@@ -9,6 +9,7 @@ use crate::append::Writers;
 use crate::client::Clients;
 use crate::error::ServiceError;
 use crate::export::Exports;
+use crate::exposure::Changing;
 use crate::guards::Guards;
 use crate::handle::Handle;
 use crate::index::Index;
@@ -98,7 +99,8 @@ impl State {
         if !ended.held.is_empty() {
             self.returned.notify_all();
         }
-        let Ended { held, files, notices, unwatch } = ended;
+        let Ended { held, files, notices, unwatch, grants } = ended;
+        drop(grants);
         notices.into_iter().for_each(Notice::deliver);
         for (store, id) in unwatch {
             store.unwatch(&id);
@@ -220,7 +222,10 @@ impl Conflicts {
             table.files.entry(key).or_default().changing += 1;
             Ok(())
         })?;
-        Ok(ChangeGuard { state: &self.state, key })
+        // While `changing` counts it, the file is not newly exposed.
+        let exposure = &self.state.writers.exposure;
+        let _exposed = size.and_then(|_| exposure.begin_change(&key, 0, u64::MAX));
+        Ok(ChangeGuard { state: &self.state, key, _exposed })
     }
 
     /// Begins a removal of a name of `target` and a change of `source`, in one step.
@@ -247,7 +252,7 @@ impl Conflicts {
             }
             Ok(())
         })?;
-        let change = source.map(|key| ChangeGuard { state: &self.state, key });
+        let change = source.map(|key| ChangeGuard { state: &self.state, key, _exposed: None });
         let removal = target.map(|(key, mode)| RemovalGuard { state: &self.state, key, mode });
         Ok((change, removal))
     }
@@ -270,6 +275,8 @@ impl Drop for RemovalGuard<'_> {
 pub(crate) struct ChangeGuard<'a> {
     state: &'a State,
     key: Handle,
+    /// The whole file, if its size changes.
+    _exposed: Option<Changing>,
 }
 
 impl Drop for ChangeGuard<'_> {

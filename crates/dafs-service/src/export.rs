@@ -55,6 +55,8 @@ pub struct ExportOptions {
     pub durable_replies: Durability,
     /// The callers that share keys exclude. A change holds for opens that come after it.
     pub shared_keys: SharedKeys,
+    /// Show blocks of files in memory that clients read without requests (optimistic reads).
+    pub optimistic: bool,
 }
 
 impl Default for ExportOptions {
@@ -66,6 +68,7 @@ impl Default for ExportOptions {
             admits: Admits::default(),
             durable_replies: Durability::Off,
             shared_keys: SharedKeys::default(),
+            optimistic: false,
         }
     }
 }

@@ -29,6 +29,7 @@ mod delegation;
 mod enter;
 mod error;
 mod export;
+mod exposure;
 mod extras;
 mod fence;
 mod files;
@@ -71,6 +72,10 @@ pub use delegation::{
 pub use enter::State;
 pub use error::ServiceError;
 pub use export::{Export, ExportOptions, NO_USER, Namespace, NamespaceError, Squash, Touch};
+pub use exposure::{
+    BLOCK_BYTES, BlockEntry, ExposedFile, ExposureCounts, Fill, FramePlace, Memory, PagePlace,
+    SegmentKind, WINDOW_BLOCKS,
+};
 pub use fence::{
     Drain, Drained, Draining, FenceEntry, FenceObject, FenceRecord, FenceRecords, FenceRight,
     FenceUpdate, Fences, FileFences, NoFenceRecords, Subject, is_fence_id,
@@ -394,6 +399,8 @@ impl Service {
         drop(table);
         layout::tell_of_taken(&mut ended);
         self.state.finish(ended);
+        // Readers without requests would not notice new rules. They ask again.
+        self.stop_exposure();
     }
 
     /// The one client record of all callers without state.
@@ -481,16 +488,20 @@ impl Service {
         }
     }
 
-    /// Recalls delegations on files that a local process has changed, bypassing the server.
+    /// Recalls delegations on files that a local process has changed, bypassing the server, and ends
+    /// the exposure of these files.
     /// [`tick`](Self::tick) calls it. The owner of a store's descriptor calls it at once when the
     /// descriptor signals a change.
     pub fn take_local_changes(&self, now_ns: u64) {
         for export in self.namespace().exports() {
             let fs = export.store().fs_id();
             export.store().take_local_changes(&mut |file| {
-                self.delegations.recall_all(&Handle { fs, file }, now_ns);
+                let changed = Handle { fs, file };
+                self.delegations.recall_all(&changed, now_ns);
+                self.state.writers.exposure.withdraw(&changed);
             });
         }
+        self.state.writers.exposure.looked(now_ns);
     }
 
     /// The lock under which names of a directory are removed or replaced.

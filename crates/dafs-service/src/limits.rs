@@ -340,6 +340,26 @@ pub(crate) const BUSY_STORE_TRIES_MAX: u32 = 120_000;
 /// The pause between two of these calls.
 pub(crate) const BUSY_STORE_PAUSE: Duration = Duration::from_millis(5);
 
+/// Time after which a frame that no entry names any more is written again, if a reader of another host
+/// may be reading it. A server ends a connection whose answer is older than a second; the time of a
+/// change may be as old as the interval of the clock thread.
+pub(crate) const EXPOSED_REUSE_DELAY_NS: u64 = 4_000_000_000;
+
+/// Frames of one file that are filled at a time.
+pub(crate) const EXPOSED_FILLS_MAX: usize = 64;
+
+/// Time in which a block must be asked for twice to be exposed.
+pub(crate) const EXPOSED_PERIOD_NS: u64 = 10_000_000_000;
+
+/// Blocks of a window that are published in that time. So an entry repeats after 15 days at the
+/// earliest.
+pub(crate) const EXPOSED_PUBLICATIONS_MAX: u32 = 1000;
+
+/// Changes of an exposed block in that time after which it rests, and for how long.
+pub(crate) const EXPOSED_CHANGES_MAX: u8 = 3;
+/// See [`EXPOSED_CHANGES_MAX`].
+pub(crate) const EXPOSED_REST_NS: u64 = 30_000_000_000;
+
 const _: () = assert!(UNDO_BYTES_PER_CLIENT_MAX >= UNDO_BYTES_PER_LOCK_MAX);
 const _: () = assert!(CLIENT_NAME_BYTES_MAX >= OWNER_BYTES_MAX);
 const _: () = assert!(FENCE_NAME_BYTES_MAX <= u16::MAX as usize);

@@ -16,6 +16,7 @@ use crate::append::Writers;
 use crate::client::{Client, ClientKey, ClientKind};
 use crate::delegation::DelegationState;
 use crate::error::ServiceError;
+use crate::exposure::Grant;
 use crate::front::Front;
 use crate::guards::Guards;
 use crate::handle::Handle;
@@ -174,6 +175,8 @@ pub(crate) struct Ended {
     pub(crate) notices: Vec<Notice>,
     /// Files that were watched for a delegation.
     pub(crate) unwatch: Vec<(Arc<dyn Store>, FileId)>,
+    /// To take memory back from readers may take long.
+    pub(crate) grants: Vec<Grant>,
 }
 
 pub(crate) struct StateTable {
@@ -308,6 +311,7 @@ impl StateTable {
             self.guards.remove(&key);
         }
         ended.files.extend(open.take_file());
+        ended.grants.extend(open.take_grant());
         if let Some(holdings) = self.by_client.get_mut(&client) {
             holdings.opens.remove_and_shrink(&open.id());
         }

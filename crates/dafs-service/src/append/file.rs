@@ -6,6 +6,7 @@
 
 use super::Writers;
 use super::writers::Closed;
+use crate::exposure::Changing;
 use crate::handle::Handle;
 use dafs_mem::VolatileSlice;
 use dafs_store::{
@@ -14,6 +15,12 @@ use dafs_store::{
 };
 use std::any::Any;
 use std::sync::{Arc, RwLockReadGuard};
+
+/// A writer inside. The exposed blocks come back before the others do.
+struct Entered<'a> {
+    _changing: Option<Changing>,
+    _together: RwLockReadGuard<'a, Closed>,
+}
 
 struct CountedFile {
     inner: Arc<dyn OpenFile>,
@@ -39,13 +46,21 @@ impl Writers {
 
 impl CountedFile {
     /// Counts a writer that changes the bytes from `offset` on, after their pre-image is saved
-    /// where that is needed.
-    fn enter(&self, offset: u64, len: u64, wait: Wait) -> Result<RwLockReadGuard<'_, Closed>> {
+    /// where that is needed. Until it leaves, clients find none of them without a request.
+    fn enter(&self, offset: u64, len: u64, wait: Wait) -> Result<Entered<'_>> {
         let together = self.writers.together(&self.key, wait).ok_or(StoreError::WouldBlock)?;
         together.check(&self.key)?;
         self.writers.undo.before_write(&self.key, offset, len, wait)?;
         self.writers.enter(&self.key);
-        Ok(together)
+        let _changing = self.writers.exposure.begin_change(&self.key, offset, len);
+        Ok(Entered { _changing, _together: together })
+    }
+
+    /// Takes the exposed blocks at the end of the file away, as `enter` does. No other writer is
+    /// inside.
+    fn append_to_exposed(&self) -> Option<Changing> {
+        let end = || self.inner.attr().map_or(0, |attr| attr.size);
+        self.writers.exposure.begin_change_from(&self.key, end, u64::MAX)
     }
 
     /// Undoes an append that could not be made stable, if no writer has come after it: `entered`
@@ -55,6 +70,7 @@ impl CountedFile {
         let _alone = self.writers.alone(&self.key);
         let is_last = self.writers.entered(&self.key) == entered;
         if is_last && self.inner.attr().is_ok_and(|attr| attr.size == offset + len) {
+            let _changing = self.writers.exposure.begin_change(&self.key, offset, u64::MAX);
             // If this fails as well, the caller still gets the first error.
             let _ = self.inner.set_size(offset);
         }
@@ -82,7 +98,7 @@ impl OpenFile for CountedFile {
         wait: Wait,
     ) -> Result<usize> {
         let len = views.iter().map(|view| view.len() as u64).sum();
-        let _together = self.enter(offset, len, wait)?;
+        let _entered = self.enter(offset, len, wait)?;
         self.inner.write_at(views, offset, stability, wait)
     }
 
@@ -92,7 +108,9 @@ impl OpenFile for CountedFile {
         let alone = self.writers.alone(&self.key);
         alone.check(&self.key)?;
         let entered = self.writers.enter(&self.key);
+        let changing = self.append_to_exposed();
         let offset = self.inner.append(views, Stability::Unstable)?;
+        drop(changing);
         drop(alone);
         let stable = match stability {
             Stability::Unstable => Ok(()),
@@ -117,6 +135,7 @@ impl OpenFile for CountedFile {
         let mut alone = self.writers.alone(&self.key);
         alone.check(&self.key)?;
         self.writers.enter(&self.key);
+        let _changing = self.append_to_exposed();
         // Closed until the result is known. A panic leaves it closed.
         alone.close(self.key);
         match append_before(&*self.inner, views, stability, witness) {
@@ -155,7 +174,7 @@ impl WholeFile for CountedFile {
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
-        let _together = self.enter(size, u64::MAX, Wait::Allowed)?;
+        let _entered = self.enter(size, u64::MAX, Wait::Allowed)?;
         self.inner.set_size(size)
     }
 
@@ -165,24 +184,25 @@ impl WholeFile for CountedFile {
 
     fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         // It adds only zeros, and those behind the end.
-        let _together = self.enter(offset, 0, Wait::Allowed)?;
+        let _entered = self.enter(offset, 0, Wait::Allowed)?;
+        let _changing = self.append_to_exposed();
         self.inner.allocate(offset, len)
     }
 
     fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
-        let _together = self.enter(offset, len, Wait::Allowed)?;
+        let _entered = self.enter(offset, len, Wait::Allowed)?;
         self.inner.deallocate(offset, len)
     }
 
     fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
-        let _together = self.enter(range.offset, range.len, Wait::Allowed)?;
+        let _entered = self.enter(range.offset, range.len, Wait::Allowed)?;
         self.inner.copy_from(source, range)
     }
 
     fn clone_range_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<()> {
         let whole = source.attr()?.size.saturating_sub(range.source_offset);
         let changed = if range.len == 0 { whole } else { range.len };
-        let _together = self.enter(range.offset, changed, Wait::Allowed)?;
+        let _entered = self.enter(range.offset, changed, Wait::Allowed)?;
         self.inner.clone_range_from(source, range)
     }
 }

@@ -5,6 +5,7 @@
 //!   the content or the size of the file.
 //! * A thread that is counted here waits only for the store, so every wait ends.
 
+use crate::exposure::Exposure;
 use crate::handle::Handle;
 use crate::undo::Undo;
 use dafs_mem::RwLock;
@@ -56,12 +57,14 @@ pub(crate) struct Writers {
     slots: Box<[Slot]>,
     /// The undo logs: data to be saved before it is overwritten.
     pub(crate) undo: Undo,
+    /// Blocks that clients read without a request.
+    pub(crate) exposure: Exposure,
 }
 
 impl Writers {
     pub(crate) fn new() -> Self {
         let slots = (0..SLOTS).map(|_| Slot::default()).collect();
-        Self { slots, undo: Undo::default() }
+        Self { slots, undo: Undo::default(), exposure: Exposure::default() }
     }
 
     fn slot(&self, key: &Handle) -> &Slot {
@@ -93,6 +96,11 @@ impl Writers {
     /// True if a writer that may not wait would have to. A later answer may differ.
     pub(crate) fn is_alone(&self, key: &Handle) -> bool {
         self.together(key, Wait::Never).is_none()
+    }
+
+    /// Takes the lock exclusively, unless a writer is inside.
+    pub(crate) fn try_alone(&self, key: &Handle) -> Option<RwLockWriteGuard<'_, Closed>> {
+        self.slot(key).lock.try_write()
     }
 
     /// Takes the lock exclusively.

@@ -441,6 +441,12 @@ impl Service {
     ) -> Result<()> {
         let (key, list, is_new) = self.fences.change(right, object, update)?;
         if list.is_some() {
+            // Readers without requests know no fences, either.
+            let exposure = &self.state.writers.exposure;
+            match &key {
+                FenceObject::File(key) => exposure.withdraw(key),
+                FenceObject::FileSystem(fs) => exposure.withdraw_all_of(*fs),
+            }
             // Data servers know no fences, so clients must do their I/O here from now on.
             self.layouts.take_of(&key)?;
         }

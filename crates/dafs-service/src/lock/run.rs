@@ -590,6 +590,9 @@ impl StateTable {
         self.lock_log.remove_kept(name, 1);
         granted.former(name).for_each(|name| self.lock_log.add_kept(name, Host::Unknown));
         granted.repaired.iter().for_each(|_| self.guards.add_broken(&key));
+        if !granted.repaired.is_empty() {
+            self.writers.exposure.withdraw(&key);
+        }
         let Some(file) = self.files.get_mut(&key) else { return };
         let changed = file.locks.revert(granted, lock.id);
         self.count_ranges(client, changed.removed, changed.added);

@@ -130,6 +130,7 @@ impl StateTable {
             share_bits: AtomicU8::new(request.share.bits()),
             strict_key: AtomicBool::new(request.share_key.is_some_and(|key| key.strict)),
             read_only: AtomicBool::new(false),
+            has_grant: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 modes: Modes::default(),
                 deny_delete: request.deny_delete,
@@ -138,6 +139,7 @@ impl StateTable {
                 changes: 0,
                 seqid: 0,
                 guarded: false,
+                grant: None,
             }),
         });
         self.enter_open(&state);

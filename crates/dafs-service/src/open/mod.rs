@@ -23,6 +23,7 @@ use crate::delegation::{Delegation, DelegationKind, Delegations, NoDelegation, W
 use crate::enter::{Conflicts, State};
 use crate::error::ServiceError;
 use crate::export::Exports;
+use crate::exposure::{ExposedFile, Grant};
 use crate::fence::Fences;
 use crate::handle::Handle;
 use crate::index::Life;
@@ -283,6 +284,8 @@ pub struct OpenState {
     strict_key: AtomicBool,
     /// Its export has become read-only since.
     read_only: AtomicBool,
+    /// It has, or had, a grant to read its file without requests.
+    has_grant: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -299,6 +302,8 @@ struct Inner {
     seqid: u32,
     /// Counted in the guards because it denies access, or has a strict key.
     guarded: bool,
+    /// Lets its client read the file without requests.
+    grant: Option<Grant>,
 }
 
 impl OpenState {
@@ -382,6 +387,39 @@ impl OpenState {
 
     pub(crate) fn take_file(&self) -> Option<Arc<dyn OpenFile>> {
         self.lock().file.take().map(|(_, file)| file)
+    }
+
+    /// Lets its client read the file without requests, if it is open for reading. Returns true if it
+    /// may. `new` makes a grant of this exposure.
+    pub(crate) fn grant_exposure(
+        &self,
+        file: &Arc<ExposedFile>,
+        new: impl FnOnce() -> Option<Grant>,
+    ) -> bool {
+        let mut inner = self.lock();
+        if inner.grant.as_ref().is_some_and(|grant| Arc::ptr_eq(grant.file(), file)) {
+            return true;
+        }
+        let may_read = inner.file.is_some() && self.life.is_live() && self.share().read;
+        let Some(grant) = may_read.then(new).flatten() else { return false };
+        let former = inner.grant.replace(grant);
+        self.has_grant.store(true, Ordering::Relaxed);
+        drop(inner);
+        drop(former);
+        true
+    }
+
+    /// Takes its grant away, to be dropped without locks.
+    pub(crate) fn take_grant(&self) -> Option<Grant> {
+        self.lock().grant.take()
+    }
+
+    /// Returns its exposed file, if it has a grant.
+    pub(crate) fn exposed(&self) -> Option<Arc<ExposedFile>> {
+        if !self.has_grant.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.lock().grant.as_ref().map(|grant| grant.file().clone())
     }
 
     /// Notes if it is counted in the guards. Returns the note before.

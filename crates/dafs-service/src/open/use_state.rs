@@ -282,6 +282,10 @@ impl Opens {
         let seqid = inner.seqid;
         drop(inner);
         table.guard_open(&open);
+        drop(table);
+        if !share.read {
+            drop(open.take_grant());
+        }
         Ok(StateRef { id: open.id, seqid })
     }
 

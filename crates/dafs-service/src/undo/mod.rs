@@ -337,6 +337,7 @@ impl Undo {
         if saved.over {
             return Ok(());
         }
+        let _changing = writers.exposure.begin_change(&entry.head.key, 0, u64::MAX);
         match saved.file.clone().map_or_else(open, Ok) {
             Ok(file) => saved.put_back(&*file, entry.head.size)?,
             // The file is gone, so there is no content to restore.

@@ -10,6 +10,7 @@ mod crowds;
 mod delegations;
 mod delegations_prop;
 mod durable;
+mod exposure;
 mod fences;
 mod kept_locks;
 mod layouts;

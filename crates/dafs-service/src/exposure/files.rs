@@ -1,0 +1,425 @@
+//! The exposed files, and the grants of opens.
+//!
+//! Invariants
+//! * Each exposure of a file has segments of its own. A call that holds an exposure which has ended
+//!   finds nothing in it.
+//! * The lock of the list of files is never taken under the lock of a file.
+
+use super::Memory;
+use super::file::{ChangeId, File, Fill, blocks};
+use super::window::PagePlace;
+use crate::append::Writers;
+use crate::enter::State;
+use crate::error::ServiceError;
+use crate::export::Export;
+use crate::handle::Handle;
+use crate::open::OpenState;
+use crate::state::StateRef;
+use crate::{Caller, Result, Service};
+use dafs_mem::{Mutex, RwLock};
+use dafs_store::{FsId, Store, Waits, Watch};
+use rustc_hash::{FxHashMap, FxHasher};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Slots that files share by their hash. A collision costs a writer a look into the list.
+const SLOTS: usize = 4096;
+
+/// The numbers of exposed files, of grants, and of events since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExposureCounts {
+    /// Exposed files now.
+    pub files: u64,
+    /// Grants that have begun.
+    pub grants: u64,
+    /// Blocks that were filled and published.
+    pub published: u64,
+    /// Fills that were thrown away, because the block changed or could not be read.
+    pub wasted: u64,
+    /// Exposures that have ended.
+    pub withdrawn: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    grants: AtomicU64,
+    published: AtomicU64,
+    wasted: AtomicU64,
+    withdrawn: AtomicU64,
+}
+
+/// The exposed files.
+pub(crate) struct Exposure {
+    /// The number of exposed files in each slot.
+    slots: Box<[AtomicU32]>,
+    memory: OnceLock<Arc<dyn Memory>>,
+    files: RwLock<FxHashMap<Handle, Arc<ExposedFile>>>,
+    shared: Arc<Shared>,
+}
+
+/// The part that all exposures of files share.
+#[derive(Default)]
+struct Shared {
+    /// The last time that was handed in. It may be as old as the interval of the clock thread.
+    clock_ns: AtomicU64,
+    /// The number of exposures so far.
+    ids: AtomicU64,
+    counters: Counters,
+}
+
+impl Default for Exposure {
+    fn default() -> Self {
+        let slots = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
+        Self { slots, memory: OnceLock::new(), files: RwLock::default(), shared: Arc::default() }
+    }
+}
+
+impl fmt::Debug for Exposure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exposure").field("files", &self.files.read().len()).finish_non_exhaustive()
+    }
+}
+
+impl Exposure {
+    fn slot(&self, key: &Handle) -> &AtomicU32 {
+        let mut hasher = FxHasher::default();
+        key.hash(&mut hasher);
+        &self.slots[hasher.finish() as usize % SLOTS]
+    }
+
+    /// Takes the time, after a look for local changes.
+    pub(crate) fn looked(&self, now_ns: u64) {
+        if let Some(memory) = self.memory.get() {
+            self.shared.clock_ns.fetch_max(now_ns, Ordering::Relaxed);
+            memory.looked(now_ns);
+        }
+    }
+
+    /// Exposes a file that no writer is changing, and that none begins to change during the call.
+    fn add(&self, new: &Arc<ExposedFile>) -> Arc<ExposedFile> {
+        let mut files = self.files.write();
+        let file = files.entry(new.key).or_insert_with(|| {
+            // A later writer finds it: the lock that keeps writers out orders this before its load.
+            self.slot(&new.key).fetch_add(1, Ordering::Relaxed);
+            new.clone()
+        });
+        file.clone()
+    }
+
+    /// Returns an exposed file. One relaxed load for most files that are not exposed.
+    fn find(&self, key: &Handle) -> Option<Arc<ExposedFile>> {
+        if self.slot(key).load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.files.read().get(key).cloned()
+    }
+
+    /// Takes the entries of bytes away until the end of a change of them: all behind `offset` for
+    /// `u64::MAX` bytes.
+    pub(crate) fn begin_change(&self, key: &Handle, offset: u64, bytes: u64) -> Option<Changing> {
+        self.begin_change_from(key, || offset, bytes)
+    }
+
+    /// The same, where the first byte costs a question.
+    pub(crate) fn begin_change_from(
+        &self,
+        key: &Handle,
+        offset: impl FnOnce() -> u64,
+        bytes: u64,
+    ) -> Option<Changing> {
+        let file = self.find(key)?;
+        let changed = blocks(offset(), bytes);
+        let mut inner = file.file.lock();
+        let id = inner.begin_change(changed, file.shared.now_ns(), &*file.memory);
+        drop(inner);
+        Some(Changing { file, id })
+    }
+
+    /// Ends the exposure of a file, if it is exposed.
+    pub(crate) fn withdraw(&self, key: &Handle) {
+        if let Some(file) = self.find(key) {
+            self.end(&file);
+        }
+    }
+
+    /// Ends the exposure of all files of a store.
+    pub(crate) fn withdraw_all_of(&self, fs: FsId) {
+        self.withdraw_where(|file| file.key.fs == fs);
+    }
+
+    fn withdraw_where(&self, is_meant: impl Fn(&ExposedFile) -> bool) {
+        let files = self.files.read();
+        let meant: Vec<_> = files.values().filter(|file| is_meant(file)).cloned().collect();
+        drop(files);
+        meant.iter().for_each(|file| self.end(file));
+    }
+
+    fn end(&self, file: &Arc<ExposedFile>) {
+        let mut files = self.files.write();
+        if files.get(&file.key).is_some_and(|known| Arc::ptr_eq(known, file)) {
+            files.remove(&file.key);
+            self.slot(&file.key).fetch_sub(1, Ordering::Relaxed);
+            self.shared.counters.withdrawn.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(files);
+        let mut inner = file.file.lock();
+        let segments = inner.withdraw(file.shared.now_ns(), &*file.memory);
+        drop(inner);
+        // Fills that are under way end before, and no other one begins.
+        let _alone = file.filling.write();
+        segments.into_iter().for_each(|segment| file.memory.discard(segment));
+    }
+
+    fn counts(&self) -> ExposureCounts {
+        let Counters { grants, published, wasted, withdrawn } = &self.shared.counters;
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ExposureCounts {
+            files: self.files.read().len() as u64,
+            grants: of(grants),
+            published: of(published),
+            wasted: of(wasted),
+            withdrawn: of(withdrawn),
+        }
+    }
+}
+
+impl Shared {
+    /// Returns the time. Under the lock of a file, no call gets an earlier time than one before.
+    fn now_ns(&self) -> u64 {
+        self.clock_ns.load(Ordering::Relaxed)
+    }
+}
+
+/// One exposure of a file. It ends once, and shows nothing afterwards.
+pub struct ExposedFile {
+    id: u64,
+    key: Handle,
+    store: Arc<dyn Store>,
+    memory: Arc<dyn Memory>,
+    shared: Arc<Shared>,
+    file: Mutex<File>,
+    /// Held while a frame is filled, and exclusively where that must not be.
+    filling: RwLock<()>,
+}
+
+impl fmt::Debug for ExposedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExposedFile").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl ExposedFile {
+    /// The number of this exposure, not 0. No other exposure of a file has it.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the place of the page of a window, which it gets now if it has none. `None` when
+    /// there is no memory, or the file is no longer exposed.
+    pub fn page(&self, window: u64) -> Option<PagePlace> {
+        let mut file = self.file.lock();
+        file.page(window, self.shared.now_ns(), &*self.memory)
+    }
+
+    /// Returns its segments from the `skipped`th on, in the order in which they came.
+    pub fn segments(&self, skipped: usize) -> Vec<u16> {
+        self.file.lock().segments().get(skipped..).unwrap_or_default().to_vec()
+    }
+
+    /// Fills a frame and publishes its block, unless it has changed meanwhile. `read` puts the first
+    /// bytes of the block into the frame, and zeros behind them. It returns their number, 0 if it
+    /// cannot read them without waiting. Returns true if readers find the block now.
+    pub fn fill(&self, fill: Fill, read: impl FnOnce() -> usize) -> bool {
+        // While this is held, the segment is not discarded, and no end of a grant is over.
+        let _filling = self.filling.read();
+        let may_fill = self.file.lock().may_fill();
+        let bytes = if may_fill { read() } else { 0 };
+        let is_published = self.file.lock().end_fill(fill, bytes, &*self.memory);
+        let Counters { published, wasted, .. } = &self.shared.counters;
+        let counter = if is_published { published } else { wasted };
+        counter.fetch_add(1, Ordering::Relaxed);
+        is_published
+    }
+}
+
+impl Drop for ExposedFile {
+    fn drop(&mut self) {
+        self.store.unwatch(&self.key.file);
+    }
+}
+
+/// The right of an open to read an exposed file without requests. Its end takes back what its reader
+/// may read.
+pub(crate) struct Grant {
+    file: Arc<ExposedFile>,
+    writers: Arc<Writers>,
+}
+
+impl Grant {
+    fn new(file: Arc<ExposedFile>, is_remote: bool, writers: Arc<Writers>) -> Option<Self> {
+        let is_new = file.file.lock().begin_grant(is_remote);
+        file.shared.counters.grants.fetch_add(u64::from(is_new), Ordering::Relaxed);
+        is_new.then_some(Self { file, writers })
+    }
+
+    pub(crate) fn file(&self) -> &Arc<ExposedFile> {
+        &self.file
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        let is_last = self.file.file.lock().end_grant();
+        if is_last {
+            self.writers.exposure.end(&self.file);
+        } else {
+            // Fills that are under way end before the reader has none of its rights any more.
+            drop(self.file.filling.write());
+        }
+    }
+}
+
+/// True if the export says that its files may be exposed, and its store reads them without other
+/// machines, and alone.
+fn is_exposable(export: &Export) -> bool {
+    let capabilities = export.store().capabilities();
+    let is_alone = capabilities.waits == Waits::Never && capabilities.layouts.is_none();
+    export.options().optimistic && is_alone
+}
+
+/// A change of an exposed file. It ends when this is dropped.
+pub(crate) struct Changing {
+    file: Arc<ExposedFile>,
+    id: ChangeId,
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.file.file.lock().end_change(self.id);
+    }
+}
+
+impl State {
+    /// Returns the number of the next exposure, which no run of the server uses again.
+    fn next_exposure(&self) -> u64 {
+        let number = self.writers.exposure.shared.ids.fetch_add(1, Ordering::Relaxed);
+        u64::from(self.config.instance) << 32 | (number + 1) & u64::from(u32::MAX)
+    }
+
+    /// Exposes a file, unless it is being changed.
+    fn expose(&self, key: Handle, store: &Arc<dyn Store>) -> Option<Arc<ExposedFile>> {
+        let exposure = &self.writers.exposure;
+        if let Some(known) = exposure.find(&key) {
+            return Some(known);
+        }
+        let memory = exposure.memory.get()?;
+        // Changes that bypass the server end the exposure, as far as the store reports them.
+        store.watch(&key.file, Watch::Changes).ok()?;
+        let new = Arc::new(ExposedFile {
+            id: self.next_exposure(),
+            key,
+            store: store.clone(),
+            memory: memory.clone(),
+            shared: exposure.shared.clone(),
+            file: Mutex::default(),
+            filling: RwLock::default(),
+        });
+        let _alone = self.writers.try_alone(&key)?;
+        // Under this lock, no change of the size begins. Later ones find the file exposed.
+        let table = self.lock();
+        let is_changing = table.files.get(&key).is_some_and(|file| file.changing > 0);
+        (!is_changing).then(|| exposure.add(&new))
+    }
+}
+
+impl Service {
+    /// Sets the memory in which files are exposed. Before that, none is.
+    pub fn start_exposure(&self, memory: Arc<dyn Memory>) {
+        let _ = self.state.writers.exposure.memory.set(memory);
+    }
+
+    /// Ends the exposure of all files, until clients ask again.
+    pub fn stop_exposure(&self) {
+        self.state.writers.exposure.withdraw_where(|_| true);
+    }
+
+    /// Returns the numbers of exposed files and of their blocks.
+    pub fn exposure_counts(&self) -> ExposureCounts {
+        self.state.writers.exposure.counts()
+    }
+
+    /// True if files of the export of this object may be exposed.
+    pub fn exposes(&self, handle: &Handle) -> bool {
+        self.exports.namespace().export(handle).is_ok_and(|export| is_exposable(export))
+    }
+
+    /// Exposes the file of an open to the client that has it, which may read it without requests as
+    /// long as the open allows reading. `is_remote` is true for a client of another host. Returns the
+    /// present exposure. `None` if the file is not exposed: the export does not say so, the store
+    /// waits for other machines or gives out layouts, a fence or a broken lock is on the file, or it
+    /// is being changed.
+    ///
+    /// # Errors
+    /// Those of the state-id. `OpenMode`.
+    pub fn expose(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        state: impl Into<StateRef>,
+        is_remote: bool,
+    ) -> Result<Option<Arc<ExposedFile>>> {
+        let open = self.state.open_state(caller, handle, state)?;
+        if !open.share().read {
+            return Err(ServiceError::OpenMode);
+        }
+        let namespace = self.exports.namespace();
+        let export = namespace.export(handle)?;
+        if !is_exposable(export) {
+            return Ok(None);
+        }
+        let key = export.key(handle);
+        let Some(file) = self.state.expose(key, export.store()) else { return Ok(None) };
+        let writers = &self.state.writers;
+        // A fence or a broken lock that comes later ends this exposure.
+        if self.fences.is_fenced(&key) || self.state.guards.maybe_broken(&key) {
+            writers.exposure.end(&file);
+            return Ok(None);
+        }
+        let grant = || Grant::new(file.clone(), is_remote, writers.clone());
+        let is_granted = open.grant_exposure(&file, grant);
+        if !is_granted && !file.file.lock().has_grants() {
+            writers.exposure.end(&file);
+        }
+        Ok(is_granted.then_some(file))
+    }
+
+    /// Notes that a request of an open has read bytes of its file. Returns the exposure of the file
+    /// and the frames to fill now, each by [`ExposedFile::fill`].
+    pub fn note_read(
+        &self,
+        open: &OpenState,
+        (offset, bytes): (u64, u64),
+        now_ns: u64,
+    ) -> Option<(Arc<ExposedFile>, Vec<Fill>)> {
+        let exposed = open.exposed()?;
+        let (shared, memory) = (&exposed.shared, &*exposed.memory);
+        shared.clock_ns.fetch_max(now_ns, Ordering::Relaxed);
+        let mut file = exposed.file.lock();
+        let now_ns = shared.now_ns();
+        let wanted = file.asked(blocks(offset, bytes), now_ns);
+        if wanted.is_empty() {
+            return None;
+        }
+        if file.is_used_up() {
+            drop(file);
+            self.state.writers.exposure.end(&exposed);
+            return None;
+        }
+        let begin = |block| file.begin_fill(block, now_ns, memory);
+        let fills: Vec<_> = wanted.into_iter().filter_map(begin).collect();
+        drop(file);
+        (!fills.is_empty()).then_some((exposed, fills))
+    }
+}

@@ -1,0 +1,254 @@
+//! Blocks that clients read without a request: every change takes them away first, and so does the
+//! end of the right to read.
+
+use crate::common::*;
+use dafs_mem::{Buffer, Site};
+use dafs_service::{
+    BLOCK_BYTES, BlockEntry, Client, ExportOptions, ExposedFile, FenceObject, FenceRight,
+    FenceUpdate, Fill, Handle, Memory, Opened, PagePlace, SegmentKind, ServiceError, Squash,
+};
+use dafs_store::{OpenFile, OpenMode, SetAttr, Stability, Wait};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const FULL: Option<usize> = Some(BLOCK_BYTES);
+
+/// Memory without content: entries alone.
+#[derive(Default)]
+struct Shown {
+    entries: Mutex<HashMap<(PagePlace, usize), BlockEntry>>,
+    segments: AtomicU16,
+    discarded: Mutex<Vec<u16>>,
+}
+
+impl Memory for Shown {
+    fn add(&self, kind: SegmentKind, _is_first: bool) -> Option<(u16, usize)> {
+        let places = if kind == SegmentKind::Frames { 256 } else { 16 };
+        Some((self.segments.fetch_add(1, Ordering::Relaxed), places))
+    }
+
+    fn store(&self, page: PagePlace, at: usize, entry: BlockEntry) {
+        self.entries.lock().unwrap().insert((page, at), entry);
+    }
+
+    fn discard(&self, segment: u16) {
+        self.discarded.lock().unwrap().push(segment);
+    }
+
+    fn looked(&self, _now_ns: u64) {}
+}
+
+struct Exposed {
+    world: World,
+    client: Arc<Client>,
+    opened: Opened,
+    file: Arc<dyn OpenFile>,
+    shown: Arc<Shown>,
+    exposed: Arc<ExposedFile>,
+    page: PagePlace,
+}
+
+fn optimistic() -> ExportOptions {
+    ExportOptions { squash: Squash::None, optimistic: true, ..ExportOptions::default() }
+}
+
+impl Exposed {
+    /// A file of two blocks and a part of a third, which are all shown.
+    fn new() -> Self {
+        let world = World::new();
+        world.serve_by(optimistic());
+        let shown = Arc::new(Shown::default());
+        world.service.start_exposure(shown.clone());
+        let client = world.dafs("a");
+        let opened = world.open(&client, "f", BOTH).unwrap();
+        let handle = *opened.state.handle();
+        let mode = OpenMode { read: true, write: true };
+        let state = opened.state.reference();
+        let caller = world.patient(&client);
+        let file = world.service.opens.io_file(caller, &handle, state, mode).unwrap();
+        write(&*file, 0, 2 * BLOCK_BYTES + 100);
+        let exposed = expose(&world, &client, &opened).unwrap().unwrap();
+        let page = exposed.page(0).unwrap();
+        let exposed = Self { world, client, opened, file, shown, exposed, page };
+        let ended: Vec<bool> = exposed.begin().into_iter().map(|fill| exposed.end(fill)).collect();
+        assert_eq!(ended, [true; 3]);
+        assert_eq!(exposed.entries(), [FULL, FULL, Some(100)]);
+        exposed
+    }
+
+    fn handle(&self) -> &Handle {
+        self.opened.state.handle()
+    }
+
+    /// Has blocks filled that requests read twice.
+    fn begin(&self) -> Vec<Fill> {
+        let note = || {
+            let now_ns = self.world.now_ns.get();
+            self.world.service.note_read(&self.opened.state, (0, 3 * BLOCK), now_ns)
+        };
+        let _ = note();
+        note().map(|(_, fills)| fills).unwrap_or_default()
+    }
+
+    fn end(&self, fill: Fill) -> bool {
+        let size = self.file.attr().unwrap().size;
+        let bytes = size.saturating_sub(fill.block * BLOCK).min(BLOCK) as usize;
+        self.exposed.fill(fill, || bytes)
+    }
+
+    /// The bytes of the blocks that are shown.
+    fn entries(&self) -> [Option<usize>; 3] {
+        let shown = self.shown.entries.lock().unwrap();
+        let entry = |at| shown.get(&(self.page, at)).and_then(|entry| entry.block);
+        [0, 1, 2].map(|at| entry(at).map(|(_, bytes)| bytes))
+    }
+
+    fn discarded(&self) -> usize {
+        self.shown.discarded.lock().unwrap().len()
+    }
+}
+
+fn expose(
+    world: &World,
+    client: &Arc<Client>,
+    opened: &Opened,
+) -> dafs_service::Result<Option<Arc<ExposedFile>>> {
+    let state = opened.state.reference();
+    world.service.expose(world.patient(client), opened.state.handle(), state, false)
+}
+
+fn write(file: &dyn OpenFile, offset: u64, bytes: usize) {
+    let buffer = Buffer::zeroed(bytes).unwrap();
+    buffer.view().copy_from(&vec![7; bytes], Site::Inspect);
+    let view = [buffer.view()];
+    assert_eq!(file.write_at(&view, offset, Stability::Unstable, Wait::Allowed), Ok(bytes));
+}
+
+#[test]
+fn a_change_takes_its_blocks_away_and_the_end_of_the_file_before_it() {
+    let exposed = Exposed::new();
+    write(&*exposed.file, BLOCK + 5, 1);
+    assert_eq!(exposed.entries(), [FULL, None, Some(100)]);
+    let exposed = Exposed::new();
+    write(&*exposed.file, BLOCK - 1, 2);
+    assert_eq!(exposed.entries(), [None, None, Some(100)]);
+    // A hole behind the end makes the last block longer.
+    let exposed = Exposed::new();
+    write(&*exposed.file, 100 * BLOCK, 1);
+    assert_eq!(exposed.entries(), [FULL, FULL, None]);
+    let exposed = Exposed::new();
+    let buffer = Buffer::zeroed(10).unwrap();
+    exposed.file.append(&[buffer.view()], Stability::Data).unwrap();
+    assert_eq!(exposed.entries(), [FULL, FULL, None]);
+}
+
+#[test]
+fn a_change_of_the_size_takes_blocks_away_by_every_way() {
+    let exposed = Exposed::new();
+    exposed.file.set_size(BLOCK + 1).unwrap();
+    assert_eq!(exposed.entries(), [FULL, None, None]);
+    let exposed = Exposed::new();
+    exposed.file.set_size(9 * BLOCK).unwrap();
+    assert_eq!(exposed.entries(), [FULL, FULL, None]);
+    let exposed = Exposed::new();
+    let (world, client) = (&exposed.world, &exposed.client);
+    let change = SetAttr { size: Some(1), ..SetAttr::default() };
+    let state = exposed.opened.state.reference();
+    world.service.setattr(world.patient(client), exposed.handle(), state, &change).unwrap();
+    assert_eq!(exposed.entries(), [None; 3]);
+}
+
+#[test]
+fn a_fill_whose_block_changes_meanwhile_is_not_shown() {
+    let exposed = Exposed::new();
+    write(&*exposed.file, 0, 2 * BLOCK_BYTES);
+    let fills = exposed.begin();
+    assert_eq!(fills.iter().map(|fill| fill.block).collect::<Vec<_>>(), [0, 1]);
+    write(&*exposed.file, 0, 1);
+    let shown: Vec<bool> = fills.into_iter().map(|fill| exposed.end(fill)).collect();
+    assert_eq!(shown, [false, true]);
+    assert_eq!(exposed.entries(), [None, FULL, Some(100)]);
+    let counts = exposed.world.service.exposure_counts();
+    assert_eq!((counts.published, counts.wasted), (4, 1));
+}
+
+#[test]
+fn the_close_of_the_last_open_takes_everything_back() {
+    let exposed = Exposed::new();
+    write(&*exposed.file, 0, 1);
+    let fills = exposed.begin();
+    exposed.world.close(&exposed.client, &exposed.opened);
+    assert_eq!((exposed.entries(), exposed.discarded()), ([None; 3], 2));
+    assert!(fills.into_iter().all(|fill| !exposed.end(fill)));
+    assert_eq!((exposed.begin(), exposed.exposed.page(1)), (vec![], None));
+    assert_eq!(exposed.entries(), [None; 3]);
+    assert_eq!(exposed.world.service.exposure_counts().files, 0);
+}
+
+#[test]
+fn a_client_that_has_closed_the_file_is_shown_nothing_new() {
+    let exposed = Exposed::new();
+    let (world, other) = (&exposed.world, exposed.world.dafs("b"));
+    let opened = world.open(&other, "f", READ).unwrap();
+    let known = expose(world, &other, &opened).unwrap().unwrap();
+    assert!(Arc::ptr_eq(&known, &exposed.exposed));
+    world.close(&other, &opened);
+    assert_eq!(exposed.entries(), [FULL, FULL, Some(100)], "the other could have kept these");
+    write(&*exposed.file, 0, 1);
+    assert_eq!(exposed.begin(), []);
+    assert_eq!((exposed.entries(), exposed.discarded()), ([None; 3], 2));
+    // The first client asks again, and gets other memory.
+    let again = expose(world, &exposed.client, &exposed.opened).unwrap().unwrap();
+    assert!(again.page(0).is_some_and(|page| page != exposed.page));
+}
+
+#[test]
+fn the_end_of_a_lease_and_of_the_right_to_read_take_the_memory_back() {
+    let exposed = Exposed::new();
+    exposed.world.pass_with(&[], 2 * LEASE_NS);
+    exposed.world.service.tick(exposed.world.now_ns.get());
+    assert_eq!((exposed.entries(), exposed.discarded()), ([None; 3], 2));
+    let exposed = Exposed::new();
+    let (world, client) = (&exposed.world, &exposed.client);
+    let state = exposed.opened.state.reference();
+    let caller = world.patient(client);
+    world.service.opens.downgrade(caller, exposed.handle(), state, WRITE, None).unwrap();
+    assert_eq!((exposed.entries(), exposed.discarded()), ([None; 3], 2));
+    let refused = expose(world, client, &exposed.opened);
+    assert_eq!(refused.err(), Some(ServiceError::OpenMode));
+}
+
+#[test]
+fn a_fence_takes_the_memory_back_before_it_holds() {
+    let exposed = Exposed::new();
+    let (world, handle) = (&exposed.world, *exposed.handle());
+    let fence = |object, update| {
+        world.service.set_fence(FenceRight::Administrator, &object, update, Box::new(|| {}))
+    };
+    fence(FenceObject::File(handle), FenceUpdate::Install(&[b"n1"])).unwrap();
+    assert_eq!((exposed.entries(), exposed.discarded()), ([None; 3], 2));
+    let none = || expose(world, &exposed.client, &exposed.opened).unwrap().is_none();
+    assert!(none(), "a file with a fence");
+    fence(FenceObject::File(handle), FenceUpdate::Lift).unwrap();
+    assert!(!none());
+    fence(FenceObject::FileSystem(handle.fs), FenceUpdate::Install(&[b"n1"])).unwrap();
+    assert_eq!(world.service.exposure_counts().files, 0);
+    assert!(none(), "a file system with a fence");
+}
+
+#[test]
+fn only_an_export_that_says_so_exposes_files() {
+    let exposed = Exposed::new();
+    let (world, client) = (&exposed.world, &exposed.client);
+    let opened = world.open(client, "other", BOTH).unwrap();
+    world.serve_by(ExportOptions { optimistic: false, ..optimistic() });
+    assert_eq!(exposed.entries(), [None; 3], "the rules have changed");
+    assert!(expose(world, client, &opened).unwrap().is_none());
+    world.serve_by(optimistic());
+    assert!(expose(world, client, &opened).unwrap().is_some());
+    let for_writing = world.open(client, "third", WRITE).unwrap();
+    let refused = expose(world, client, &for_writing);
+    assert_eq!(refused.err(), Some(ServiceError::OpenMode));
+}
