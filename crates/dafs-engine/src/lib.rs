@@ -10,6 +10,7 @@ mod auth;
 mod auth_failures;
 mod clock;
 mod engine;
+mod exposed;
 mod gss;
 mod inbox;
 mod limits;
@@ -26,6 +27,7 @@ pub use clock::Clock;
 pub use engine::{
     Engine, EngineCounts, JobDone, JobResult, Registry, SessionFacts, Shared, Ticker,
 };
+pub use exposed::ExposedMemory;
 pub use gss::{GssAuth, GssProof, GssStep, PartialContext};
 pub use inbox::Inbox;
 pub use limits::{FENCE_DRAIN_TIME, SessionLimits};

@@ -90,6 +90,7 @@ impl Server {
             write_verifier: Arc::new(WriteVerifier::new(rng.bits())),
             clock: Instant::default,
             proofs: Arc::new(pool.clone()),
+            exposed: None,
             data: None,
         };
         service.durable.tell_of_lost_data(shared.write_verifier.clone());

@@ -6,13 +6,13 @@ use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{self, ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, Instant, Wake, shm_socket_name};
 use dafs_engine::{
-    AuthConfig, Authenticator, Clock, EngineCounts, Reactor, Registry, SessionLimits, Shared,
-    ThreadPool,
+    AuthConfig, Authenticator, Clock, EngineCounts, ExposedMemory, Reactor, Registry,
+    SessionLimits, Shared, ThreadPool,
 };
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_service::{
-    Export, ExportOptions, FileFences, FileRecords, Namespace, Pool, Service, ServiceConfig,
-    Squash, StateFile, WriteVerifier,
+    Export, ExportOptions, ExposureCounts, FileFences, FileRecords, Metrics, Namespace, Pool,
+    Service, ServiceConfig, Squash, StateFile, WriteVerifier,
 };
 use dafs_store::ExportSecret;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -26,6 +26,9 @@ use tempfile::TempDir;
 /// The longest wait for blocking calls when a server stops.
 const STOP_TIME: Duration = Duration::from_secs(5);
 
+/// The memory in which files are shown, in bytes.
+const EXPOSED_BYTES: usize = 64 << 20;
+
 /// The options of a server.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -35,6 +38,8 @@ pub struct Setup {
     pub lease_time: Duration,
     /// The grace period after a restart, in which clients may reclaim; `None` means the lease time.
     pub grace_time: Option<Duration>,
+    /// Files are shown to clients of this host.
+    pub optimistic: bool,
 }
 
 /// A server that listens on a loopback port, for iWARP and shared memory.
@@ -57,7 +62,8 @@ impl Served {
     /// Starts a server with changed options.
     pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
         let lease_time = Duration::from_secs(30);
-        let mut setup = Setup { auth: AuthConfig::default(), lease_time, grace_time: None };
+        let (auth, grace_time) = (AuthConfig::default(), None);
+        let mut setup = Setup { auth, lease_time, grace_time, optimistic: false };
         change(&mut setup);
         let mut served = Self {
             running: None,
@@ -79,6 +85,16 @@ impl Served {
     /// Returns the directory that it serves.
     pub fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Returns the numbers of files that it shows to clients, and of their blocks.
+    pub fn exposure_counts(&self) -> ExposureCounts {
+        self.running.as_ref().unwrap().service.exposure_counts()
+    }
+
+    /// Returns the metrics of its operations.
+    pub fn metrics(&self) -> &Metrics {
+        self.running.as_ref().unwrap().service.metrics()
     }
 
     /// Returns the recent counts of its engine.
@@ -103,7 +119,9 @@ impl Served {
         let options = PosixOptions::new(self.secret);
         let store = PosixStore::open(self.path(), options).unwrap();
         // The tests may run as root, and are not about root squashing.
-        let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+        let optimistic = self.setup.optimistic;
+        let options =
+            ExportOptions { squash: Squash::None, optimistic, ..ExportOptions::default() };
         let namespace = Namespace::new(vec![Export::new("", Arc::new(store), options)]).unwrap();
         let config = ServiceConfig {
             grace_time: self.setup.grace_time.unwrap_or(self.setup.lease_time),
@@ -146,6 +164,11 @@ impl Running {
         let limits = SessionLimits::default();
         let connections = Connections::new(limits.connections());
         let [pool, proofs] = [ThreadPool::new(), ThreadPool::with_threads(1)].map(Arc::new);
+        let exposed = served.setup.optimistic.then(|| {
+            let memory = Arc::new(ExposedMemory::start(EXPOSED_BYTES).unwrap());
+            service.start_exposure(memory.clone());
+            memory
+        });
         let shared = Shared {
             service: service.clone(),
             authenticator: Arc::new(Authenticator::new(&served.setup.auth).unwrap()),
@@ -155,6 +178,7 @@ impl Running {
             write_verifier: Arc::new(WriteVerifier::new(random())),
             clock: Instant::now,
             proofs: proofs.clone(),
+            exposed,
             data: None,
         };
         service.durable.tell_of_lost_data(shared.write_verifier.clone());
@@ -173,6 +197,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         Reactor::stop(&mut self.reactors);
         self.clocks.clear();
+        self.service.stop_exposure();
         // Running calls keep the records open, and the next server would find them locked.
         self.pools.iter().all(|pool| pool.finish(STOP_TIME));
         self.service.clients.settle_records();

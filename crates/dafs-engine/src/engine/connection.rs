@@ -10,6 +10,7 @@ use super::chain::Chains;
 use super::hints::Hints;
 use super::proven::Proven;
 use super::shares::Weighed;
+use super::shown::Shown;
 use super::work::PendingId;
 use crate::gss::PartialContext;
 use crate::limits::SessionLimits;
@@ -85,6 +86,8 @@ pub(super) struct Connection {
     pub(super) back: Option<Box<Back>>,
     /// Hints that ride on its requests, by the lane of their stores.
     pub(super) hints: Vec<(u64, Arc<Hints>)>,
+    /// Exposed memory that its peer may map.
+    pub(super) shown: Shown,
     /// The work for batches, once there has been one.
     pub(super) batch: Option<Box<Queue>>,
     /// Authentication attempts so far. The flag is true while one is checked.
@@ -343,6 +346,7 @@ impl Connection {
             streams,
             chains: Chains::default(),
             ops: FxHashMap::default(),
+            shown: Shown::default(),
             session: None,
             ended: false,
             back: None,

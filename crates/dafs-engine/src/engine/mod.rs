@@ -35,6 +35,7 @@ pub(crate) mod request;
 mod resume;
 pub(crate) mod session_ops;
 mod shares;
+mod shown;
 pub(crate) mod staging;
 mod survey;
 mod ticker;
@@ -49,6 +50,7 @@ pub use ticker::Ticker;
 pub use work::{JobDone, JobResult};
 
 use crate::auth::Authenticator;
+use crate::exposed::ExposedMemory;
 use crate::inbox::Inbox;
 use crate::limits::SessionLimits;
 use accept::{accept, channel};
@@ -103,6 +105,8 @@ pub struct Shared {
     /// The pool for password checks. It is separate from the pool above, because any peer may
     /// request a check.
     pub proofs: Arc<dyn Pool>,
+    /// The memory in which it exposes files to clients of this host.
+    pub exposed: Option<Arc<ExposedMemory>>,
     /// For the front end of a data server: the data that it serves, and its metadata server.
     pub data: Option<DataRole>,
 }
@@ -611,6 +615,7 @@ impl Engine {
         link.credits -= usize::from(connection.credits.nreq);
         link.shares.is_stale = true;
         connection.receives.release(&mut *link.adapter);
+        connection.shown.release(endpoint, &mut *link.adapter);
         // All posted work has been reported, except for losses by a panic here or in the transport.
         link.staging.reclaim(&mut *link.adapter, &connection.owner);
         link.replies.reclaim(&connection.owner);
@@ -665,6 +670,7 @@ impl Engine {
                     connection.phase = Phase::Closing;
                     link.adapter.abort(connection.endpoint);
                 }
+                connection.shown.trim(connection.endpoint, &mut *link.adapter);
                 connection
                     .receives
                     .shrink(&mut *link.adapter, usize::from(connection.credits.nreq) + 1);

@@ -263,11 +263,13 @@ pub(crate) fn get_fs_attr(cx: &mut Context<'_>, call: &Call, args: &GetFsAttr) -
         (&handle, Touch::Data),
         move |service, caller| {
             let limits = service.fs_limits(caller, &handle)?;
-            Ok((limits, service.layouts.tells_of_layouts(&handle)))
+            let is_optimistic = service.exposes(&handle);
+            Ok((limits, service.layouts.tells_of_layouts(&handle), is_optimistic))
         },
         move |cx, call, told: dafs_service::Result<_>| {
-            let (limits, layouts) = told.map_err(convert::status)?;
-            fs_attr_reply(cx, call, &handle, wanted, (&limits, layouts))
+            let (limits, layouts, is_optimistic) = told.map_err(convert::status)?;
+            let is_optimistic = is_optimistic && cx.exposed_memory().is_some();
+            fs_attr_reply(cx, call, &handle, wanted, (&limits, layouts, is_optimistic))
         },
     )
 }
@@ -277,7 +279,7 @@ fn fs_attr_reply(
     call: &Call,
     handle: &Handle,
     wanted: FsAttrMask,
-    (limits, layouts): (&FsLimits, bool),
+    (limits, layouts, is_optimistic): (&FsLimits, bool, bool),
 ) -> Done {
     let transfer = cx.transfers().bytes_max() as u64;
     let stat = limits.stat;
@@ -314,6 +316,7 @@ fn fs_attr_reply(
         fh_expire_type: Some(0),
         x_layouts: Some(layouts),
         x_cancel: Some(true),
+        x_optimistic: Some(is_optimistic),
         ..FsAttributes::default()
     };
     let attributes = all.only(wanted);

@@ -190,6 +190,7 @@ pub(super) fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
         Request::WriteInline(args) => one(args.fh),
         Request::XLayoutCommit(args) => one(args.fh),
         Request::XGetXattr(args) => one(args.fh),
+        Request::XExposeGet(args) => one(args.fh),
         Request::XLayoutGet(args) => one(args.fh),
         Request::XSeek(args) => one(args.fh),
         Request::BcBatchCompletion(_)
@@ -217,8 +218,7 @@ pub(super) fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
         | Request::ServerAuth(_)
         | Request::SetFencingList(_)
         | Request::XBcLayoutRecall(_)
-        // A fenced client may return its state.
-        | Request::XLayoutReturn(_)
+        | Request::XLayoutReturn(_) // A fenced client may return its state.
         | Request::XNodeInfo(_) => SmallVec::new(),
     }
 }

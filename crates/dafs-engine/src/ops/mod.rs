@@ -10,6 +10,7 @@ pub(crate) mod attr;
 pub(crate) mod batch;
 mod cancel;
 mod delegation;
+mod expose;
 pub(crate) mod fence;
 mod layout;
 mod lock;
@@ -69,6 +70,7 @@ pub(crate) fn dispatch(cx: &mut Context<'_>, call: &Call, request: &Request<'_>)
         Request::XNodeInfo(args) => layout::node_info(cx, call, args),
         Request::XGetXattr(args) => attr::get_xattr(cx, call, args),
         Request::XCancel(args) => cancel::cancel(cx, call, args),
+        Request::XExposeGet(args) => expose::expose_get(cx, call, args),
         Request::DelegReturn(args) => delegation::return_delegation(cx, call, args),
         Request::DelegPurge => Err(Status::NotSupp), // None outlives its client's restart.
         Request::Commit(args) => open::commit(cx, call, args),
@@ -85,8 +87,7 @@ pub(crate) fn dispatch(cx: &mut Context<'_>, call: &Call, request: &Request<'_>)
         Request::DiscardResponses(args) => responses::discard_responses(cx, call, args),
         Request::SecInfo => credentials::sec_info(cx, call),
         Request::ServerAuth(args) => credentials::server_auth(cx, call, args),
-        // Sessions have begun, and callbacks are requests of the server.
-        Request::ClientAuth(_)
+        Request::ClientAuth(_) // Sessions have begun, and callbacks are requests of the server.
         | Request::ClientConnect(_)
         | Request::ClientConnectAuth(_)
         | Request::ConnectBind(_)

@@ -299,7 +299,11 @@ pub(crate) fn read_inline(cx: &mut Context<'_>, call: &Call, args: &ReadInline) 
     let handle = convert::handle(&args.fh);
     let ride = Ride::of(args.cache_hint, &handle, &file, args.offset);
     match read_now(&*file, &[view], args.offset, wanted) {
-        Ok(ReadNow::Done(end)) => send_inline(cx, call, slot, end, ride),
+        Ok(ReadNow::Done(end)) => {
+            let sent = send_inline(cx, call, slot, end, ride);
+            cx.note_read(&*file, open.as_deref(), (args.offset, end.count));
+            sent
+        }
         Ok(ReadNow::Blocked(done)) => {
             let (buffer, at) = cx.replies().place(slot, READ_INLINE_REPLY_DATA_AT + done);
             let (offset, left) = (args.offset + done as u64, wanted - done);
@@ -392,7 +396,9 @@ fn read_mapped(
             } else {
                 Checksum::ZERO
             };
-            reply_direct(cx, call, end, sum, ride)
+            let sent = reply_direct(cx, call, end, sum, ride);
+            cx.note_read(&*file, open.as_deref(), (offset, end.count));
+            sent
         }
         ReadNow::Blocked(done) => {
             let job_windows = windows.clone();

@@ -17,6 +17,7 @@ mod credits;
 mod data;
 mod delegations;
 mod durable;
+mod expose;
 mod faults;
 mod fences;
 mod files;

@@ -164,6 +164,14 @@ fn requests<'a>(
             seqid: 1,
             scope: dafs::LayoutScope::All,
         }),
+        Request::XExposeGet(dafs::XExposeGet {
+            fh,
+            state_id,
+            window: 0,
+            exposure: 0,
+            windows: 1,
+            known: 0,
+        }),
         Request::XSeek(dafs::XSeek { fh, state_id, offset: 1, what: dafs::SeekWhat::Data }),
         Request::XCancel(dafs::XCancel { items: Seq::new(CANCELS) }),
     ]

@@ -5,6 +5,7 @@ use super::gluster::GlusterFile;
 use super::importance::{self, ImportanceFile};
 use super::kerberos::{self, IdentityFile, KerberosFile};
 use super::nfs::NfsFile;
+use super::rules;
 use super::tls::{self, TlsFile};
 use super::{
     CLEAR_PASSWORDS_SENTENCE, Config, DANGER_SENTENCE, DataRdma, ExportConfig, ExportSource,
@@ -31,6 +32,7 @@ pub(super) struct ConfigFile {
     metrics_listen: Option<String>,
     metrics_transport_security: Option<String>,
     slow_operation_ms: Option<u64>,
+    optimistic_memory_bytes: Option<u64>,
     lease_time_seconds: Option<u64>,
     #[serde(default, with = "WakeFile")]
     wake: Wake,
@@ -106,6 +108,8 @@ struct ExportFile {
     durable_replies: Option<String>,
     shared_keys: Option<String>,
     #[serde(default)]
+    optimistic: bool,
+    #[serde(default)]
     subtree_check: bool,
     stripe_bytes: Option<u32>,
     copies: Option<usize>,
@@ -170,6 +174,9 @@ impl ConfigFile {
                 return Err(wrong("slow_operation_ms", "use 1 to 3600000, or leave it out"));
             }
             config.slow_operation = Some(Duration::from_millis(ms));
+        }
+        if let Some(bytes) = self.optimistic_memory_bytes {
+            config.optimistic_memory_bytes = rules::optimistic_bytes(bytes)?;
         }
         if let Some(seconds) = self.lease_time_seconds {
             if !(1..=3600).contains(&seconds) {
@@ -451,7 +458,11 @@ impl ExportFile {
             self.anonymous_uid.unwrap_or(nobody.uid),
             self.anonymous_gid.unwrap_or(nobody.gid),
         );
-        let admits = self.admits(&wrong)?;
+        let least = self.transport_security.as_deref();
+        let admits = Admits {
+            unprivileged_ports: self.unprivileged_ports,
+            ..rules::admits(self.networks.as_deref(), self.sec.as_deref(), least, &wrong)?
+        };
         let durable_replies = self.durable_replies.as_deref().unwrap_or("off").parse();
         let durable_replies =
             durable_replies.map_err(|remedy: String| wrong("durable_replies", remedy))?;
@@ -475,9 +486,16 @@ impl ExportFile {
         }
         let shared_keys = self.shared_keys.as_deref().unwrap_or("advisory").parse();
         let shared_keys = shared_keys.map_err(|remedy: String| wrong("shared_keys", remedy))?;
-        let read_only = self.read_only;
-        let options =
-            ExportOptions { read_only, squash, anonymous, admits, durable_replies, shared_keys };
+        rules::check_optimistic(self.optimistic, &source, &wrong)?;
+        let options = ExportOptions {
+            read_only: self.read_only,
+            squash,
+            anonymous,
+            admits,
+            durable_replies,
+            shared_keys,
+            optimistic: self.optimistic,
+        };
         let subtree_check = self.subtree_check;
         if subtree_check && !matches!(source, ExportSource::Directory(_)) {
             let remedy = "only an export with `path` alone has it; leave it out";
@@ -576,24 +594,5 @@ impl ExportFile {
             return Err(wrong("copies", remedy));
         }
         Ok(ExportSource::Striped { path, unit_bytes, copies, nodes, cluster_secret })
-    }
-
-    fn admits(&self, wrong: &dyn Fn(&str, String) -> Wrong) -> Result<Admits, Wrong> {
-        let mut admits =
-            Admits { unprivileged_ports: self.unprivileged_ports, ..Admits::default() };
-        if let Some(networks) = &self.networks {
-            let parse = |text: &String| text.parse().map_err(|e: String| wrong("networks", e));
-            admits.networks = networks.iter().map(parse).collect::<Result<_, _>>()?;
-        }
-        if let Some(sec) = &self.sec {
-            let parse = |text: &String| text.parse().map_err(|e: String| wrong("sec", e));
-            admits.flavours = sec.iter().map(parse).collect::<Result<_, _>>()?;
-        }
-        if let Some(least) = &self.transport_security {
-            let least = least.parse();
-            admits.transport_security = least
-                .map_err(|e: NoTransportSecurity| wrong("transport_security", e.to_string()))?;
-        }
-        Ok(admits)
     }
 }

@@ -8,6 +8,7 @@ mod gluster;
 mod importance;
 mod kerberos;
 mod nfs;
+mod rules;
 mod tls;
 
 pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
@@ -35,6 +36,10 @@ pub const NFS_PORT: u16 = 2049;
 
 /// The port of NFS over RDMA (RFC 8267 section 6).
 pub const NFS_RDMA_PORT: u16 = 20_049;
+
+/// The memory for optimistic reads in bytes: by default, and at least.
+pub(crate) const OPTIMISTIC_BYTES_DEFAULT: usize = 256 << 20;
+pub(crate) const OPTIMISTIC_BYTES_MIN: usize = 1 << 20;
 
 /// The sentence that an administrator must write to admit other hosts without authentication.
 pub const DANGER_SENTENCE: &str = "anyone who reaches this port can read and write these files";
@@ -342,6 +347,9 @@ pub struct Config {
     pub metrics_transport_security: TransportSecurity,
     /// NFS requests that take longer are logged, with the time of each stage.
     pub slow_operation: Option<Duration>,
+    /// Memory in which exports show files to clients of this host, in bytes. It is used as files are
+    /// read, and only if an export is optimistic when the server starts.
+    pub optimistic_memory_bytes: usize,
     /// The exports.
     pub exports: Vec<ExportConfig>,
     /// The time for which a silent client keeps its opens.
@@ -384,6 +392,7 @@ impl Config {
             metrics_listen: None,
             metrics_transport_security: TransportSecurity::None,
             slow_operation: None,
+            optimistic_memory_bytes: OPTIMISTIC_BYTES_DEFAULT,
             exports: vec![ExportConfig {
                 name: String::new(),
                 source: ExportSource::Directory(path),
@@ -641,6 +650,8 @@ mod tests {
         check(&format!("{EXPORT}durable_replies = \"crash\"\n{node}"), "spread over nodes");
         check(&format!("{EXPORT}durable_replies = \"on\""), "off, crash or power");
         check(&format!("{EXPORT}shared_keys = \"on\""), "use advisory or strict");
+        check(&format!("{EXPORT}optimistic = true\n{node}"), "one directory or in memory");
+        check(&format!("optimistic_memory_bytes = 5\n{EXPORT}"), "1048576 or more");
         let memory = "[[export]]\nname = \"m\"\nmemory_bytes = 4096\n";
         check(&format!("{memory}durable_replies = \"crash\""), "do not outlive");
         check(

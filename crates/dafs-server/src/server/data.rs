@@ -203,8 +203,7 @@ impl DataServer {
         let now_ns = Instant::now().0;
         let service = Service::with_records(service, namespace, Box::new(NoRecords), now_ns)?;
         let service = Arc::new(service);
-        let verifier = write_verifier.clone();
-        let role = DataRole { files: files.clone(), states };
+        let (verifier, role) = (write_verifier.clone(), DataRole { files: files.clone(), states });
         let nfs = NfsShared::new_data_server(
             service.clone(),
             pool.clone(),
@@ -242,6 +241,7 @@ impl DataServer {
                 write_verifier: verifier,
                 clock: Instant::now,
                 proofs: pool,
+                exposed: None,
                 data: Some(role),
             };
             let name = format!("dafs-ddafs-{number}");

@@ -1,7 +1,8 @@
 //! The gauges of both front ends: names and texts for Prometheus.
 
-use dafs_engine::EngineCounts;
+use dafs_engine::{EngineCounts, ExposedMemory};
 use dafs_nfs::NfsCounts;
+use dafs_service::ExposureCounts;
 
 /// Name, help and value.
 type Gauge = (&'static str, &'static str, u64);
@@ -20,6 +21,18 @@ pub(super) fn of_engines(counts: &EngineCounts) -> Vec<Gauge> {
         gauge("dafs_credits_owed", "Credits to be given back", counts.credits_owed),
         gauge("dafs_important_sessions", "Those above weight 100", counts.important_sessions),
         gauge("dafs_important_credits", "Credits of these", counts.important_credits),
+    ]
+}
+
+/// Returns the gauges of files that clients read without requests.
+pub(super) fn of_exposed(counts: &ExposureCounts, memory: &ExposedMemory) -> Vec<Gauge> {
+    vec![
+        ("dafs_exposed_bytes", "Memory of optimistic reads", memory.used_bytes() as u64),
+        ("dafs_exposed_files", "Files in it", counts.files),
+        ("dafs_exposed_grants", "Opens that were shown their file", counts.grants),
+        ("dafs_exposed_published", "Blocks put there", counts.published),
+        ("dafs_exposed_wasted", "Blocks that changed while they were read", counts.wasted),
+        ("dafs_exposed_withdrawn", "Files that were taken away", counts.withdrawn),
     ]
 }
 

@@ -45,7 +45,8 @@ use adapters::adapters;
 use administration::{Administration, open_exports};
 use dafs_dat::connections::Connections;
 use dafs_engine::{
-    AuthConfig, Authenticator, Clock, EngineCounts, Gauge, Reactor, Registry, Shared, ThreadPool,
+    AuthConfig, Authenticator, Clock, EngineCounts, ExposedMemory, Gauge, Reactor, Registry,
+    Shared, ThreadPool,
 };
 use dafs_journal::Workers;
 use dafs_service::{
@@ -91,6 +92,8 @@ pub struct Server {
     journal: Option<Workers>,
     /// Locks the state directory for this server.
     inventory: Option<Inventory>,
+    /// The memory in which it shows files to clients of this host, if an export does so.
+    exposed: Option<Arc<ExposedMemory>>,
 }
 
 impl Server {
@@ -177,6 +180,7 @@ impl Server {
         let auth = AuthConfig { certificates: users.clone(), ..auth };
         let pool = Arc::new(ThreadPool::new());
         let proofs = Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX));
+        let exposed = exposed_memory(config, &service)?;
         let shared = Arc::new(Shared {
             service: service.clone(),
             authenticator: Arc::new(Authenticator::new(&auth)?),
@@ -186,6 +190,7 @@ impl Server {
             write_verifier: Arc::new(WriteVerifier::new(random.write_verifier)),
             clock: dafs_dat::Instant::now,
             proofs: proofs.clone(),
+            exposed: exposed.clone(),
             data: None,
         });
         service.durable.tell_of_lost_data(shared.write_verifier.clone());
@@ -207,6 +212,7 @@ impl Server {
             pools,
             journal: None,
             inventory: None,
+            exposed,
         };
         server.clocks.push(Clock::start(server.service.clone())?);
         server.clocks.push(Clock::start_fencing(server.service.clone())?);
@@ -352,6 +358,7 @@ impl Server {
         let data: Vec<_> = self.data.iter().map(DataServer::counters).collect();
         let by_node = data.clone();
         let nodes = Box::new(move || data::by_node(&by_node));
+        let exposed = self.exposed.clone();
         let gauges = move || {
             let engine: EngineCounts = reactors.iter().map(Gauge::counts).sum();
             let (held, all) = (service.counts(), connections.counts());
@@ -368,6 +375,9 @@ impl Server {
                 ("dafs_revoked", "Revoked state, not freed yet", held.revoked as u64),
             ];
             gauges.extend(gauges::of_engines(&engine));
+            if let Some(memory) = &exposed {
+                gauges.extend(gauges::of_exposed(&service.exposure_counts(), memory));
+            }
             if let Some(journal) = service.durable.journal_statistics() {
                 let log = journal.log;
                 gauges.extend([
@@ -429,6 +439,8 @@ impl Server {
         drop(self.tls.take());
         Reactor::stop(&mut self.reactors);
         self.clocks.clear();
+        // Clients that have mapped memory find nothing there.
+        self.service.stop_exposure();
         // Their work keeps the records open, and the next server would find them locked.
         if !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
@@ -452,6 +464,19 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop_threads();
     }
+}
+
+/// Makes the memory for optimistic reads, if an export wants it.
+fn exposed_memory(
+    config: &Config,
+    service: &Service,
+) -> Result<Option<Arc<ExposedMemory>>, StartError> {
+    if !service.namespace().exports().any(|export| export.options().optimistic) {
+        return Ok(None);
+    }
+    let memory = Arc::new(ExposedMemory::start(config.optimistic_memory_bytes)?);
+    service.start_exposure(memory.clone());
+    Ok(Some(memory))
 }
 
 fn new_service(

@@ -120,4 +120,6 @@ attribute_block! {
     48 X_LAYOUTS x_layouts: bool, 1, 1;
     /// True if sessions can cancel work by X_CANCEL (an extension).
     49 X_CANCEL x_cancel: bool, 1, 1;
+    /// True if clients may read blocks from memory of the server (an extension).
+    50 X_OPTIMISTIC x_optimistic: bool, 1, 1;
 }

@@ -39,5 +39,9 @@ pub const LAYOUT_COMPONENTS_MAX: usize = 4096;
 pub const LAYOUT_SERVERS_MAX: usize = 256;
 /// The most errors in the return of a layout.
 pub const LAYOUT_ERRORS_MAX: usize = 64;
+/// The most windows in one X_EXPOSE_GET.
+pub const EXPOSED_WINDOWS_MAX: usize = 64;
+/// The most segments in its reply that a decoder accepts.
+pub const EXPOSED_SEGMENTS_MAX: usize = 4096;
 /// No limit beyond the length of the message.
 pub(crate) const UNLIMITED: usize = usize::MAX;

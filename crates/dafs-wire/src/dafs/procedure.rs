@@ -107,6 +107,7 @@ procedures! {
     XSeek = 166, "X_SEEK", BulkFetch;
     XGetXattr = 167, "X_GETXATTR", BulkFetch;
     XCancel = 168, "X_CANCEL", Special;
+    XExposeGet = 169, "X_EXPOSE_GET", Special;
 }
 
 impl<'a> Field<'a> for Procedure {

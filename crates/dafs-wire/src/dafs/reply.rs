@@ -10,6 +10,7 @@ use super::batch_args::*;
 use super::codec::{Field, Scope, Section, WordBool, Writer};
 use super::entries::DirEntriesLength;
 use super::error::{DecodeError, EncodeError};
+use super::expose_args::*;
 use super::header::ResponseHeader;
 use super::ids::{FileHandle, Verifier};
 use super::io_args::*;
@@ -192,6 +193,7 @@ replies! {
     XSeek(XSeekReply), fixed, x_seek;
     XGetXattr(DirectReply), fixed, x_get_xattr;
     XCancel(XCancelReply<'a>), fixed, x_cancel;
+    XExposeGet(XExposeGetReply<'a>), fixed, x_expose_get;
 }
 
 /// The body of an error reply (DAFS O13).

@@ -8,6 +8,7 @@ use super::attr_args::*;
 use super::batch_args::*;
 use super::codec::{Field, Scope, Section, Writer};
 use super::error::{DecodeError, EncodeError};
+use super::expose_args::*;
 use super::header::RequestHeader;
 use super::io_args::*;
 use super::layout_args::*;
@@ -182,6 +183,7 @@ requests! {
     XSeek(XSeek), fixed;
     XGetXattr(XGetXattr<'a>), fixed;
     XCancel(XCancel<'a>), fixed;
+    XExposeGet(XExposeGet), fixed;
 }
 
 /// Decodes a whole request.

@@ -124,6 +124,10 @@ pub(crate) struct Serve {
     /// another key, strict also for DAFS and NFS clients without a key
     #[arg(long, value_name = "RULE", value_parser = parse_shared_keys)]
     shared_keys: Option<SharedKeys>,
+    /// Show files in memory to clients of this host that connect with optimistic=yes, so that they read
+    /// them without requests
+    #[arg(long)]
+    optimistic: bool,
     /// Where to keep the key of file handles, so that handles survive a restart
     #[arg(long, value_name = "DIR")]
     state_directory: Option<PathBuf>,
@@ -296,6 +300,8 @@ impl Serve {
             if let Some(rule) = self.shared_keys {
                 export.options.shared_keys = rule;
             }
+            // Files of other exports are never shown.
+            export.options.optimistic |= self.optimistic;
             // Files in memory do not outlive the server; striped exports keep no replies.
             let kept = matches!(export.source, ExportSource::Directory(_));
             if let Some(durability) = self.durable_replies.filter(|_| kept) {

@@ -249,6 +249,7 @@ impl World {
             write_verifier: verifier.clone(),
             clock: Instant::default,
             proofs: Arc::new(pool.clone()),
+            exposed: None,
             data: None,
         };
         let loses = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! Layouts, an extension: messages as in the tables of `docs/protocol.md`.
+//! Layouts and optimistic reads, two extensions: messages as in the tables of `docs/protocol.md`.
 
 use super::layout::*;
 use dafs_wire::dafs::*;
@@ -98,5 +98,35 @@ fn devices_are_told_with_a_ticket() {
             ticket: b"ticket",
         };
         check_reply(&layout, Reply::XNodeInfo(reply));
+    }
+}
+
+#[test]
+fn the_place_of_exposed_blocks_has_its_golden_bytes() {
+    for order in ORDERS {
+        let mut layout = Layout::request(order, 169, 40 + 96);
+        layout.handle(40, FILE).raw(104, b"state-id").u64(112, 1 << 33).u64(120, 9);
+        layout.u32(128, 64).u32(132, 3);
+        let (fh, state_id) = (FILE, StateId(*b"state-id"));
+        let (window, windows, exposure, known) = (1 << 33, 64, 9, 3);
+        let get = XExposeGet { fh, state_id, window, windows, exposure, known };
+        check_request(&layout, Request::XExposeGet(get));
+
+        let mut layout = Layout::reply(order, 0, 40 + 16 + 8 + 16 + 8 + 24);
+        layout.u64(40, 9).u32(48, 16).u32(52, 40);
+        layout.u32(56, 1).u64(64, 1 << 33).u32(72, 2).u32(76, 15);
+        layout.u32(80, 1).u64(88, 0x7fff_0000_1000).u32(96, 65535).u32(100, 0xdead_beef);
+        layout.u32(104, 1 << 20).u32(108, 2);
+        let windows = [ExposedWindow { window: 1 << 33, segment: 2, page: 15 }];
+        let segments = [ExposedSegment {
+            address: 0x7fff_0000_1000,
+            number: 65535,
+            key: 0xdead_beef,
+            bytes: 1 << 20,
+            kind: ExposedKind::Index,
+        }];
+        let (windows, segments) = (Seq::new(&windows), Seq::new(&segments));
+        let reply = XExposeGetReply { exposure: 9, windows, segments };
+        check_reply(&layout, Reply::XExposeGet(reply));
     }
 }

@@ -183,6 +183,10 @@ make_struct! {
     CancelResult { outcome }
     XCancel<'static> { items }
     XCancelReply<'static> { outcomes }
+    ExposedWindow { window, segment, page }
+    ExposedSegment { address, number, key, bytes, kind }
+    XExposeGet { fh, state_id, window, exposure, windows, known }
+    XExposeGetReply<'static> { exposure, windows, segments }
     Link<'static> { source, target_dir, name }
     Lock { fh, lock_type, options, state_id, offset, length }
     LockHolder<'static> { client_id, owner, offset, length, lock_type }
@@ -316,7 +320,7 @@ bodies! {
         BcBatchCompletion = body, AppendInline = body, AppendDirect = body, GetFencingList = body,
         SetFencingList = body, HurryUp = body, XLayoutGet = body, XLayoutCommit = body,
         XLayoutReturn = body, XNodeInfo = body, XBcLayoutRecall = body, XSeek = body,
-        XGetXattr = body, XCancel = body;
+        XGetXattr = body, XCancel = body, XExposeGet = body;
     replies
         ClientAuth = body, ClientConnect = body, ClientConnectAuth = body, ConnectBind = body,
         Disconnect, RegisterCred = body, ReleaseCred, SecInfo = body, ServerAuth = body,
@@ -330,7 +334,8 @@ bodies! {
         WriteInline = body, WriteDirect = body, BcGetAttr = body, BcNull, BcRecall,
         BcBatchCompletion, AppendInline = body, AppendDirect = body, GetFencingList = body,
         SetFencingList, HurryUp, XLayoutGet = body, XLayoutCommit = body, XLayoutReturn,
-        XNodeInfo = body, XBcLayoutRecall, XSeek = body, XGetXattr = body, XCancel = body
+        XNodeInfo = body, XBcLayoutRecall, XSeek = body, XGetXattr = body, XCancel = body,
+        XExposeGet = body
 }
 
 /// A failure of the procedure, with its body (DAFS O13).

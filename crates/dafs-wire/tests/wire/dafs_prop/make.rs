@@ -95,7 +95,7 @@ macro_rules! make_seq {
 make_seq!(u32 &'static [u8] DirectBuffer FileChunk Ace<'static> FsLocation<'static>);
 make_seq!(ReadWriteRequest<'static> CompletionNotification SecInfoEntry<'static>);
 make_seq!(DirEntry<'static> LayoutComponent LayoutError LayoutServer<'static>);
-make_seq!(CancelItem CancelResult);
+make_seq!(CancelItem CancelResult ExposedWindow ExposedSegment);
 
 impl Make for Path<'static> {
     fn make(source: &mut Source<'_>) -> Self {
@@ -133,7 +133,7 @@ make_choices!(ObjectType Stability ShareAccess ShareDeny AceType RemoveMode Acce
 make_choices!(LockType FenceObject FenceAccess FenceUpdate ReadWrite DeleteDisposition);
 make_choices!(DelegationType AuthType GssProcedure GssService Procedure Status);
 make_choices!(LayoutMode LayoutKind LayoutPacking LayoutScope SeekWhat XattrHow);
-make_choices!(CancelKind CancelOutcome);
+make_choices!(CancelKind CancelOutcome ExposedKind);
 
 macro_rules! make_masks {
     ($($type:ident)*) => { $( impl Make for $type {
@@ -233,5 +233,5 @@ make_block!(FsAttributes {
     homogeneous no_trunc unique_handle lease_time rd_attr_error acl_support max_link max_name
     supported_fattr supported_fsattr files_available files_free files_total max_file_size max_read
     max_write quota_hard quota_soft quota_used space_available space_free space_total fshandle
-    failover_locations max_append pref_io_size fh_expire_type x_layouts x_cancel
+    failover_locations max_append pref_io_size fh_expire_type x_layouts x_cancel x_optimistic
 });
