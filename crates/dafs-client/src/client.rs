@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
 use crate::layouts::Layouts;
 use crate::lend::Registrations;
+use crate::optimistic::OptimisticStats;
 use crate::options::{ConnectOptions, Transport};
 use crate::successor::ClientIdentity;
 use crate::url::DafsUrl;
@@ -36,6 +37,9 @@ impl Client {
         let options = crate::connect::options_of(url, options);
         let shared = crate::connect::open(url, &options)?;
         let layouts = options.data_servers.then(|| Arc::new(Layouts::new(options.clone())));
+        if options.optimistic {
+            shared.optimistic().start();
+        }
         let client = Self { shared, cache, layouts, lent: Arc::default() };
         // Files that are open before are asked for no layout.
         let caches = client.cache.as_ref().is_some_and(|cache| cache.wants_at_open());
@@ -101,6 +105,11 @@ impl Client {
     /// Credits, operations and bytes so far; nothing in a fork of the process that connected.
     pub fn stats(&self) -> SessionStats {
         self.shared.stats()
+    }
+
+    /// The reads so far that could have been optimistic, by their outcome.
+    pub fn optimistic_stats(&self) -> OptimisticStats {
+        self.shared.optimistic().stats()
     }
 
     /// True when there is a connection to the server now, as far as is known; false while a lost

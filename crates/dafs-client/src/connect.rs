@@ -50,6 +50,7 @@ pub(crate) fn options_of(url: &DafsUrl, options: &ConnectOptions) -> ConnectOpti
         checksums: url.checksums().unwrap_or(options.checksums),
         connect_timeout: url.connect_timeout().unwrap_or(options.connect_timeout),
         data_servers: url.data_servers().unwrap_or(options.data_servers),
+        optimistic: url.optimistic().unwrap_or(options.optimistic),
         ..options.clone()
     }
 }

@@ -15,6 +15,7 @@ use crate::limits::SYMLINKS_FOLLOWED_MAX;
 use crate::open::{Create, OpenOptions};
 use crate::opened::Opened;
 use crate::operations::GroupedKind;
+use crate::optimistic::Optimistic;
 use crate::outcome::CommitWatch;
 use crate::path::{Follow, Place};
 use crate::span::Span;
@@ -214,6 +215,7 @@ impl Client {
             writes: Arc::default(),
             layout: LayoutUse::default(),
             hint: RidingHint::new(options.hint),
+            optimistic: Optimistic::default(),
         };
         let file = File {
             opened: Arc::new(opened),
@@ -312,7 +314,10 @@ impl File {
     pub fn read_checked(&self, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
         match &self.cached {
             Some(cached) => cached.read(self, target, offset),
-            None => crate::transfer::read_slice(self, target, offset),
+            None => match self.opened.read_optimistically(target, offset) {
+                Some(bytes) => Ok(bytes),
+                None => crate::transfer::read_slice(self, target, offset),
+            },
         }
     }
 
@@ -350,7 +355,14 @@ impl File {
     /// The server's answer.
     pub fn read_into(&self, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<usize> {
         drop(self.before(|| Effect::Read(self.opened.handle)));
-        crate::transfer::read_buffer(self, &Span { buffer, range, offset })
+        let span = Span { buffer, range, offset };
+        if self.client().shared().optimistic().is_on() {
+            let piece = span.piece(self.client().shared(), usize::MAX)?;
+            if let Some(bytes) = self.opened.read_optimistically(piece.checked(), offset) {
+                return Ok(bytes);
+            }
+        }
+        crate::transfer::read_buffer(self, &span)
     }
 
     /// Writes all of `range` of `buffer` at `offset`; returns its length.

@@ -87,6 +87,7 @@ mod names;
 mod open;
 mod opened;
 mod operations;
+mod optimistic;
 mod options;
 mod outcome;
 mod path;
@@ -139,6 +140,7 @@ pub use crate::lock::{LockError, LockHolder, LockRange};
 pub use crate::open::{
     AccessPattern, Create, HintWord, Likelihood, OpenOptions, ShareAccess, ShareDeny,
 };
+pub use crate::optimistic::OptimisticStats;
 pub use crate::options::{
     Authentication, ByteOrder, ConnectOptions, Credential, GssSource, TlsOptions, Transport,
     TransportChoice, TransportKind, TransportSecurity, WaitPolicy,

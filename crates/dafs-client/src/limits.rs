@@ -294,5 +294,16 @@ pub(crate) const LAYOUT_CHANNEL_PAUSE_MIN: Duration = Duration::from_millis(2);
 /// server, too.
 pub(crate) const OUTGROWN_TRIES: u32 = 2;
 
+/// The longest read that may be optimistic, in bytes. Longer ones gain little.
+pub(crate) const OPTIMISTIC_BYTES_MAX: usize = 64 << 10;
+
+/// Reads of an open file that miss before the client asks where its blocks are.
+pub(crate) const OPTIMISTIC_MISSES_BEFORE: u32 = 1;
+
+/// The pause between two of these questions about one open file: after an answer with something new,
+/// and at most, as it doubles with each answer without.
+pub(crate) const OPTIMISTIC_ASK_PAUSE_MIN: Duration = Duration::from_millis(50);
+pub(crate) const OPTIMISTIC_ASK_PAUSE_MAX: Duration = Duration::from_secs(2);
+
 /// Most levels of scripts interpreted by scripts, as Linux counts them.
 pub(crate) const INTERPRETERS_MAX: usize = 5;

@@ -8,6 +8,7 @@ use crate::core::{ReadCall, WriteCall};
 use crate::error::Result;
 use crate::hint::RidingHint;
 use crate::layouts::LayoutUse;
+use crate::optimistic::Optimistic;
 use crate::span::Span;
 use crate::uncommitted::Uncommitted;
 use dafs_wire::dafs::{ShareAccess, StateId};
@@ -25,6 +26,8 @@ pub(crate) struct Opened {
     pub(crate) layout: LayoutUse,
     /// The hint that rides on its transfers.
     pub(crate) hint: RidingHint,
+    /// Its blocks in memory of the server.
+    pub(crate) optimistic: Optimistic,
 }
 
 impl Opened {

@@ -315,6 +315,10 @@ pub struct ConnectOptions {
     /// overrides this. Off by default: the submission of an operation may then wait for the server
     /// and for data servers.
     pub data_servers: bool,
+    /// Reads files without requests from memory that a server on this host shows, where an export does
+    /// so: reads of at most 64 KiB that the caller waits for, without a cache of content. Each hit
+    /// costs one copy, and moves no access time. A URL with `optimistic=` overrides this.
+    pub optimistic: bool,
     /// The identity for fencing (DAFS 11). A URL with `fence-id=NAME` overrides this.
     pub fence_id: Option<String>,
 }
@@ -340,6 +344,7 @@ impl Default for ConnectOptions {
             identity: None,
             cache: None,
             data_servers: false,
+            optimistic: false,
             fence_id: None,
         }
     }

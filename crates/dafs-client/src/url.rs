@@ -71,8 +71,8 @@ pub enum UrlError {
     #[error(
         "\"{0}\" is no option of a URL; there are fence-id=NAME, recovery=SECONDS, \
          deadline=SECONDS, connect-timeout=SECONDS, transport=auto|iwarp|shm, \
-         wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no, sec=gss and danger-clear-passwords=yes|no, for \
-         dafss:// also xprtsec=tls|mtls, ca=FILE, cert=FILE and key=FILE, with & between them. Write %3F if the '?' \
+         wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no, optimistic=yes|no, sec=gss and \
+         danger-clear-passwords=yes|no, for dafss:// also xprtsec=tls|mtls, ca=FILE, cert=FILE and key=FILE, with & between them. Write %3F if the '?' \
          is part of a name"
     )]
     Option(String),
@@ -229,6 +229,11 @@ impl DafsUrl {
     /// True when files are read and written at data servers, where there are some (pNFS).
     pub fn data_servers(&self) -> Option<bool> {
         self.options.pnfs
+    }
+
+    /// True when files are read from memory that a server on this host shows, where it does.
+    pub fn optimistic(&self) -> Option<bool> {
+        self.options.optimistic
     }
 
     /// The tickets to use, when the client is to prove its principal by GSS.
@@ -448,13 +453,14 @@ mod tests {
         let url = DafsUrl::parse("dafs://h/a?deadline=5&recovery=7").unwrap();
         assert_eq!(url.deadline(), Some(Duration::from_secs(5)));
         assert_eq!(url.to_string(), "dafs://h/a?recovery=7&deadline=5");
-        let text = "dafs://h/a?connect-timeout=3&transport=shm&wait=poll&checksums=yes&pnfs=no";
+        let text = "dafs://h/a?connect-timeout=3&transport=shm&wait=poll&checksums=yes&pnfs=no\
+                    &optimistic=yes";
         let url = DafsUrl::parse(text).unwrap();
         assert_eq!(url.to_string(), text);
         assert_eq!(url.connect_timeout(), Some(Duration::from_secs(3)));
         assert_eq!(url.transport(), Some(TransportChoice::Shm));
         assert_eq!((url.wait(), url.checksums()), (Some(WaitPolicy::Poll), Some(true)));
-        assert_eq!(url.data_servers(), Some(false));
+        assert_eq!((url.data_servers(), url.optimistic()), (Some(false), Some(true)));
         let other = DafsUrl::parse("dafs://h/a").unwrap();
         assert!(!url.has_options_of(&other) && url.has_options_of(&url.join(b"b").unwrap()));
     }

@@ -9,7 +9,7 @@ use dafs_wire::dafs::{
     AppendDirect, AppendInline, BatchSubmit, ClientId, Close, DelegReturn, DirectBuffer,
     GetAttrDirect, Lock, LockU, Open, OpenClaim, OpenDowngrade, ReadDirDirect, ReadDirect,
     ReadInline, ReadLinkDirect, ReadWriteRequest, Request, Seq, SetAttrDirect, SetAttrInline,
-    Status, WriteDirect, WriteInline, XGetXattr, XLayoutGet, XSeek,
+    Status, WriteDirect, WriteInline, XExposeGet, XGetXattr, XLayoutGet, XSeek,
 };
 
 /// The names that objects have on the current connection.
@@ -142,6 +142,9 @@ impl Names<'_> {
             }
             Request::XLayoutGet(args) => {
                 Request::XLayoutGet(XLayoutGet { state_id: state(args.state_id)?, ..args })
+            }
+            Request::XExposeGet(args) => {
+                Request::XExposeGet(XExposeGet { state_id: state(args.state_id)?, ..args })
             }
             Request::XSeek(args) => {
                 Request::XSeek(XSeek { state_id: state(args.state_id)?, ..args })

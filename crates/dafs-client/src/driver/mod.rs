@@ -38,6 +38,7 @@ use crate::limit::Limit;
 use crate::limits::UNPROBED_DEADLINE_FACTOR;
 use crate::mover::Mover;
 use crate::operations::{Continuation, Operations};
+use crate::optimistic::OptimisticUse;
 use crate::options::{Transport, WaitPolicy};
 use crate::outcome::{ended, failure_of, moved};
 use crate::pending::Moved;
@@ -148,6 +149,7 @@ pub(crate) struct Shared {
     pub(crate) staging: ForkMutex<Vec<IoBuffer>>,
     /// For borrowed buffers that outlive the session in which they were registered.
     end: Arc<End>,
+    optimistic: OptimisticUse,
 }
 
 type Guard<'a> = MutexGuard<'a, Driver>;
@@ -186,6 +188,7 @@ impl Shared {
             patience: deadline.map(|time| time.saturating_mul(UNPROBED_DEADLINE_FACTOR)),
             staging: ForkMutex::new(Vec::new()),
             end: Arc::default(),
+            optimistic: OptimisticUse::default(),
         });
         shared.helper.start(&shared)?;
         Ok(shared)
@@ -197,6 +200,10 @@ impl Shared {
 
     pub(crate) fn end(&self) -> &Arc<End> {
         &self.end
+    }
+
+    pub(crate) fn optimistic(&self) -> &OptimisticUse {
+        &self.optimistic
     }
 
     pub(crate) fn server(&self) -> &str {

@@ -20,7 +20,7 @@ use crate::outcome::{appended_word, moved};
 use crate::uncommitted::Uncommitted;
 use dafs_dat::descriptors::Watch;
 use dafs_dat::tls::TlsPeer;
-use dafs_dat::{Adapter, Instant, RegisterError};
+use dafs_dat::{Access, Adapter, Instant, RegisterError, RemoteBuffer, RemoteWindow};
 use dafs_mem::Buffer;
 use dafs_wire::dafs::{Attributes, DelegReturn, Outcome, Procedure, Reply, Request, StateId};
 use rustc_hash::FxHashSet;
@@ -62,6 +62,12 @@ impl Driver {
             deadline,
             server,
         }
+    }
+
+    /// Maps memory that the server shows to this connection, for reading.
+    pub(crate) fn map_exposed(&mut self, remote: RemoteBuffer) -> Option<RemoteWindow> {
+        let endpoint = self.core.endpoint()?;
+        self.adapter.map_remote(endpoint, remote, Access::REMOTE_READ)
     }
 
     pub(crate) fn core(&self) -> &SessionCore {

@@ -20,6 +20,7 @@ const TRANSPORT: &str = "transport";
 const WAIT: &str = "wait";
 const CHECKSUMS: &str = "checksums";
 const PNFS: &str = "pnfs";
+const OPTIMISTIC: &str = "optimistic";
 const SEC: &str = "sec";
 const CCACHE: &str = "ccache";
 const KEYTAB: &str = "keytab";
@@ -57,6 +58,7 @@ pub(super) struct Options {
     pub(super) wait: Option<WaitPolicy>,
     pub(super) checksums: Option<bool>,
     pub(super) pnfs: Option<bool>,
+    pub(super) optimistic: Option<bool>,
     /// True for GSS.
     pub(super) sec: Option<bool>,
     pub(super) ccache: Option<String>,
@@ -103,6 +105,7 @@ impl Options {
                 WAIT => give(&mut options.wait, named(&WAITS, value)),
                 CHECKSUMS => give(&mut options.checksums, named(&ANSWERS, value)),
                 PNFS => give(&mut options.pnfs, named(&ANSWERS, value)),
+                OPTIMISTIC => give(&mut options.optimistic, named(&ANSWERS, value)),
                 _ => None,
             };
             if !first.ok_or_else(unknown)? {
@@ -202,6 +205,7 @@ impl Display for Options {
             (WAIT, name_of(&WAITS, self.wait)),
             (CHECKSUMS, name_of(&ANSWERS, self.checksums)),
             (PNFS, name_of(&ANSWERS, self.pnfs)),
+            (OPTIMISTIC, name_of(&ANSWERS, self.optimistic)),
             (SEC, name_of(&SECS, self.sec)),
             (CCACHE, text(&self.ccache)),
             (KEYTAB, text(&self.keytab)),

@@ -19,6 +19,7 @@ mod guide;
 mod hints;
 mod lent;
 mod lost;
+mod optimistic;
 mod overdue;
 mod read_ahead;
 mod reclaim;

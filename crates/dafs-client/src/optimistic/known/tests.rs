@@ -1,0 +1,167 @@
+use super::*;
+use dafs_mem::Buffer;
+use std::sync::Arc;
+
+/// Memory of a server: one segment of each kind.
+struct Server {
+    life: Arc<Buffer>,
+    index: Arc<Buffer>,
+    frames: Arc<Buffer>,
+}
+
+const NOW: Instant = Instant(5_000_000_000);
+const INDEX: u32 = 3;
+const FRAMES: u16 = 4;
+
+fn window(buffer: &Arc<Buffer>) -> RemoteWindow {
+    // SAFETY: the buffer lives as long as the window, which is only read.
+    unsafe { RemoteWindow::read_only(buffer.as_ptr(), buffer.len(), buffer.clone()) }
+}
+
+impl Server {
+    fn new() -> Self {
+        let buffer = |bytes| Arc::new(Buffer::zeroed(bytes).unwrap());
+        let server = Self { life: buffer(4096), index: buffer(8192), frames: buffer(16_384) };
+        server.live(77, NOW);
+        server
+    }
+
+    fn live(&self, word: u32, looked: Instant) {
+        self.life.view().word32(0).unwrap().store(word, Ordering::Release);
+        self.life.view().word64(8).unwrap().store(looked.0.to_le(), Ordering::Release);
+    }
+
+    /// A client that knows window 1 of a file, on the second page.
+    fn known(&self) -> Known {
+        let mut known = Known::new(9);
+        assert!(known.add(0, ExposedKind::Life, window(&self.life)));
+        assert!(known.add(INDEX, ExposedKind::Index, window(&self.index)));
+        assert!(known.add(FRAMES.into(), ExposedKind::Frames, window(&self.frames)));
+        assert!(known.add_page(1, INDEX, 1));
+        known
+    }
+
+    fn word(&self, at: u64) -> &AtomicU64 {
+        self.index.view().word64(4096 + at as usize * 8).unwrap()
+    }
+
+    /// Publishes a block of the window in a frame that is full of this byte.
+    fn publish(&self, at: u64, changes: u32, frame: u8, bytes: usize, byte: u8) {
+        if let Some(place) = self.frames.slice(usize::from(frame) * 4096, 4096) {
+            place.fill(byte);
+            // In full at both ends, for blocks that are published often.
+            if changes > u32::from(u8::MAX) {
+                place.copy_from(&changes.to_ne_bytes(), Site::Inspect);
+                place.slice(4092, 4).unwrap().copy_from(&changes.to_ne_bytes(), Site::Inspect);
+            }
+        }
+        let block = EntryBlock { segment: FRAMES, frame, bytes };
+        self.word(at).store(EntryWord::new(changes, Some(block)).0.to_le(), Ordering::Release);
+    }
+}
+
+const START: u64 = WINDOW_BLOCKS * BLOCK_BYTES;
+
+fn read(known: &Known, offset: u64, len: usize) -> (Outcome, Vec<u8>) {
+    let mut target = vec![0; len];
+    let outcome = known.read(CheckedSlice::from_mut(&mut target), offset, NOW);
+    (outcome, target)
+}
+
+#[test]
+fn blocks_are_read_from_their_frames() {
+    let server = Server::new();
+    let known = server.known();
+    server.publish(0, 1, 2, 4096, b'a');
+    server.publish(1, 7, 0, 100, b'b');
+    let (outcome, bytes) = read(&known, START + 4090, 200);
+    assert_eq!(outcome, Outcome::Hit(106));
+    assert_eq!((&bytes[..6], &bytes[6..106]), (&[b'a'; 6][..], &[b'b'; 100][..]));
+    assert_eq!(read(&known, START, 4096), (Outcome::Hit(4096), vec![b'a'; 4096]));
+    assert_eq!(read(&known, START + 4096 + 100, 5).0, Outcome::Hit(0), "the end of the file");
+    assert_eq!(read(&known, START + 4096, 8192).0, Outcome::Hit(100));
+}
+
+#[test]
+fn what_the_client_does_not_know_is_no_hit() {
+    let server = Server::new();
+    let known = server.known();
+    assert_eq!(read(&known, START, 1).0, Outcome::Absent);
+    assert_eq!(read(&known, 0, 1).0, Outcome::Unknown, "another window");
+    assert_eq!(read(&known, u64::MAX, 2).0, Outcome::Unknown);
+    server.publish(0, 1, 2, 4096, b'a');
+    assert_eq!(read(&known, START, 4097).0, Outcome::Absent, "the second block");
+    let block = EntryBlock { segment: FRAMES + 1, frame: 0, bytes: 4096 };
+    server.word(0).store(EntryWord::new(2, Some(block)).0.to_le(), Ordering::Release);
+    assert_eq!(read(&known, START, 1).0, Outcome::Unknown, "another segment");
+}
+
+#[test]
+fn a_hostile_server_names_no_memory_outside_of_its_segments() {
+    let server = Server::new();
+    let mut known = server.known();
+    server.publish(0, 1, 4, 4096, b'a');
+    assert_eq!(read(&known, START, 1).0, Outcome::Unknown, "a frame behind the segment");
+    assert!(!known.add_page(5, INDEX, 2) && !known.add_page(5, INDEX, u32::MAX));
+    assert!(!known.add_page(5, FRAMES.into(), 0), "frames are no pages");
+    assert!(!known.add(1 << 16, ExposedKind::Index, window(&server.index)));
+    // A page of noise leads nowhere else either.
+    for at in 0..WINDOW_BLOCKS {
+        let noise = at.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17);
+        server.word(at).store(noise.to_le(), Ordering::Release);
+        let (outcome, _) = read(&known, START + at * BLOCK_BYTES, 4096);
+        let place = EntryWord(noise).block();
+        let is_inside = place.is_some_and(|place| place.segment == FRAMES && place.frame < 4);
+        assert_eq!(matches!(outcome, Outcome::Hit(_)), is_inside, "{noise:x}");
+    }
+}
+
+#[test]
+fn a_dead_server_is_not_read() {
+    let server = Server::new();
+    let known = server.known();
+    server.publish(0, 1, 2, 4096, b'a');
+    assert!(matches!(read(&known, START, 1).0, Outcome::Hit(1)));
+    for word in [0, 77 | 0x4000_0000] {
+        server.live(word, NOW);
+        assert_eq!(read(&known, START, 1).0, Outcome::Dead, "{word:x}");
+    }
+    server.live(77, Instant(NOW.0 - 1_000_000_001));
+    assert_eq!(read(&known, START, 1).0, Outcome::Dead, "it is held up");
+    server.live(77, Instant(NOW.0 - 1_000_000_000));
+    assert_eq!(read(&known, START, 1).0, Outcome::Hit(1));
+    let mut blind = Known::new(9);
+    assert!(!blind.is_alive(NOW) && blind.add(0, ExposedKind::Life, window(&server.life)));
+    assert!(blind.is_alive(NOW));
+}
+
+/// A thread publishes one block again and again in the same frames. A hit is never torn, nor older
+/// than a block that was published before it began.
+#[test]
+fn a_hit_is_whole_and_not_older_than_what_was_there() {
+    const FIRST: u32 = 1000;
+    const ROUNDS: u32 = 20_000;
+    let server = Arc::new(Server::new());
+    let known = server.known();
+    server.publish(0, 2 * FIRST, 0, 4096, 0);
+    let writer = server.clone();
+    let thread = std::thread::spawn(move || {
+        for round in FIRST + 1..FIRST + ROUNDS {
+            writer.word(0).store(EntryWord::new(2 * round - 1, None).0.to_le(), Ordering::Release);
+            fence(Ordering::SeqCst);
+            writer.publish(0, 2 * round, (round % 2) as u8, 4096, round as u8);
+        }
+    });
+    while !thread.is_finished() {
+        let before = (u64::from_le(server.word(0).load(Ordering::Acquire)) >> 36) as u32;
+        let (outcome, bytes) = read(&known, START, 4096);
+        if outcome == Outcome::Hit(4096) {
+            let [first, last] =
+                [0, 4092].map(|at| u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap()));
+            assert!(first == last && first >= before, "{first} and {last} after {before}");
+            assert!(bytes[4..4092].iter().all(|byte| *byte == bytes[4]), "torn at {first}");
+        }
+    }
+    thread.join().unwrap();
+    assert_eq!(read(&known, START, 1).0, Outcome::Hit(1));
+}

@@ -1,0 +1,260 @@
+//! Optimistic reads: short reads of an open file from memory that a server on this host shows,
+//! without a request (docs/protocol.md). The thread that reads copies the bytes itself.
+//!
+//! Every doubt ends in the ordinary read. After misses the client asks the server where blocks are,
+//! at growing intervals while that brings nothing new.
+//!
+//! Invariants
+//! * A hit takes no lock that a thread holds while it waits, and makes no system call but that of the
+//!   clock, which needs no kernel.
+//! * A fork never looks: its parent's session keeps what is shown right.
+
+mod known;
+
+use crate::driver::{Shared, coarse_now};
+use crate::error::{Error, Result};
+use crate::limits::{
+    OPTIMISTIC_ASK_PAUSE_MAX, OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_BYTES_MAX,
+    OPTIMISTIC_MISSES_BEFORE,
+};
+use crate::opened::Opened;
+use dafs_dat::{Instant, RemoteBuffer, RemoteWindow};
+use dafs_mem::{CheckedSlice, Mutex, RwLock};
+use dafs_wire::dafs::{
+    ExposedSegment, ExposedWindow, Request, ShareAccess, Status, XExposeGet, XExposeGetReply,
+};
+use known::{BLOCK_BYTES, Known, Outcome, WINDOW_BLOCKS};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Bytes of a window.
+const WINDOW_BYTES: u64 = WINDOW_BLOCKS * BLOCK_BYTES;
+
+/// The reads of a client that could have been hits, by their outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OptimisticStats {
+    /// Reads from the server's memory, without a request.
+    pub hits: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Reads of blocks that the server did not show.
+    pub absent: u64,
+    /// Reads of blocks that changed meanwhile.
+    pub stale: u64,
+    /// Reads of blocks whose place the client did not know.
+    pub unknown: u64,
+    /// Reads while the server was dead or held up.
+    pub dead: u64,
+}
+
+/// The use of optimistic reads by one client.
+#[derive(Debug, Default)]
+pub(crate) struct OptimisticUse {
+    is_on: AtomicBool,
+    hits: AtomicU64,
+    bytes: AtomicU64,
+    absent: AtomicU64,
+    stale: AtomicU64,
+    unknown: AtomicU64,
+    dead: AtomicU64,
+}
+
+impl OptimisticUse {
+    /// Begins to read that way.
+    pub(crate) fn start(&self) {
+        self.is_on.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, outcome: Outcome) {
+        let counter = match outcome {
+            Outcome::Hit(bytes) => {
+                self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                &self.hits
+            }
+            Outcome::Absent => &self.absent,
+            Outcome::Stale => &self.stale,
+            Outcome::Unknown => &self.unknown,
+            Outcome::Dead => &self.dead,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stats(&self) -> OptimisticStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        OptimisticStats {
+            hits: of(&self.hits),
+            bytes: of(&self.bytes),
+            absent: of(&self.absent),
+            stale: of(&self.stale),
+            unknown: of(&self.unknown),
+            dead: of(&self.dead),
+        }
+    }
+}
+
+/// The places of an open file's blocks in the server's memory.
+#[derive(Debug, Default)]
+pub(crate) struct Optimistic {
+    known: RwLock<Option<Known>>,
+    misses: AtomicU32,
+    asking: Mutex<Asking>,
+}
+
+/// The last question, and the pause after it.
+#[derive(Debug, Default)]
+struct Asking {
+    last: Instant,
+    pause: Duration,
+}
+
+impl Asking {
+    /// True if it is time for another question. A file that is shown, and has a block at an unknown
+    /// place, has something new.
+    fn is_due(&self, now: Instant, outcome: Outcome, is_shown: bool) -> bool {
+        let is_news = is_shown && outcome == Outcome::Unknown;
+        let pause = if is_news { self.pause.min(OPTIMISTIC_ASK_PAUSE_MIN) } else { self.pause };
+        now >= self.last + pause
+    }
+}
+
+/// The server's answer.
+struct Answer {
+    exposure: u64,
+    windows: Vec<ExposedWindow>,
+    segments: Vec<ExposedSegment>,
+}
+
+impl Answer {
+    fn of(reply: &XExposeGetReply<'_>) -> Self {
+        let (windows, segments) = (reply.windows.iter().collect(), reply.segments.iter().collect());
+        Self { exposure: reply.exposure, windows, segments }
+    }
+}
+
+impl Opened {
+    /// Reads from the server's memory, if all that is wanted is there. Returns the bytes read: fewer
+    /// than the target has at the end of the file. On `None` any part of the target may have
+    /// changed.
+    pub(crate) fn read_optimistically(
+        &self,
+        target: CheckedSlice<'_>,
+        offset: u64,
+    ) -> Option<usize> {
+        let shared = self.client.shared();
+        let usage = shared.optimistic();
+        if !usage.is_on()
+            || !(1..=OPTIMISTIC_BYTES_MAX).contains(&target.len())
+            || self.access == ShareAccess::Write
+            || shared.check_process().is_err()
+        {
+            return None;
+        }
+        let now = coarse_now();
+        let known = self.optimistic.known.read();
+        let outcome =
+            known.as_ref().map_or(Outcome::Unknown, |known| known.read(target, offset, now));
+        drop(known);
+        usage.count(outcome);
+        match outcome {
+            Outcome::Hit(bytes) => Some(bytes),
+            // The entry has changed, so the next read may find another one.
+            Outcome::Stale => None,
+            Outcome::Absent | Outcome::Unknown | Outcome::Dead => {
+                self.ask_where(offset, target.len() as u64, (now, outcome));
+                None
+            }
+        }
+    }
+
+    /// Asks the server where blocks are, if that is due.
+    fn ask_where(&self, offset: u64, len: u64, (now, outcome): (Instant, Outcome)) {
+        let optimistic = &self.optimistic;
+        if optimistic.misses.fetch_add(1, Ordering::Relaxed) < OPTIMISTIC_MISSES_BEFORE {
+            return;
+        }
+        let Some(mut asking) = optimistic.asking.try_lock() else { return };
+        let known = optimistic.known.read();
+        if !asking.is_due(now, outcome, known.is_some()) {
+            return;
+        }
+        let (exposure, count) = match &*known {
+            Some(known) if known.is_alive(now) => (known.exposure, known.count),
+            _ => (0, 0),
+        };
+        drop(known);
+        let window = offset / WINDOW_BYTES;
+        let last = offset.saturating_add(len - 1) / WINDOW_BYTES;
+        let request = Request::XExposeGet(XExposeGet {
+            fh: self.handle,
+            state_id: self.state_id,
+            window,
+            exposure,
+            // INVARIANT: a read that comes here is shorter than a window.
+            windows: (last - window + 1) as u32,
+            known: count,
+        });
+        let shared = self.client.shared();
+        let answer = shared.ask_once(&request, |reply| Some(Answer::of(reply.x_expose_get()?)));
+        let is_new = self.take_answer(answer, exposure, window..=last);
+        asking.pause = match is_new {
+            true => OPTIMISTIC_ASK_PAUSE_MIN,
+            false => (asking.pause * 2).clamp(OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_ASK_PAUSE_MAX),
+        };
+        asking.last = now;
+    }
+
+    /// Takes the answer to a question about these windows, and about an exposure that the client knew.
+    /// Returns true if it has something new.
+    fn take_answer(
+        &self,
+        answer: Result<Answer>,
+        asked: u64,
+        windows: RangeInclusive<u64>,
+    ) -> bool {
+        let shared = self.client.shared();
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(Error::Status { status: Status::NotSupp, .. }) => {
+                shared.optimistic().is_on.store(false, Ordering::Relaxed);
+                return false;
+            }
+            Err(_) => return false,
+        };
+        let optimistic = &self.optimistic;
+        if answer.exposure == 0 {
+            *optimistic.known.write() = None;
+            return false;
+        }
+        let former = optimistic.known.read().clone();
+        let mut known = former
+            .filter(|known| known.exposure == answer.exposure && asked == answer.exposure)
+            .unwrap_or_else(|| Known::new(answer.exposure));
+        let mut is_new = false;
+        for ExposedSegment { address, number, key, bytes, kind } in answer.segments {
+            let remote = RemoteBuffer { key, address, len: bytes };
+            // The rest follows when the client asks again.
+            let Some(segment) = shared.map_exposed(remote) else { break };
+            if !known.add(number, kind, segment) {
+                break;
+            }
+            is_new = true;
+        }
+        for ExposedWindow { window, segment, page } in answer.windows {
+            is_new |= windows.contains(&window) && known.add_page(window, segment, page);
+        }
+        *optimistic.known.write() = Some(known);
+        is_new
+    }
+}
+
+impl Shared {
+    /// Maps memory that the server shows to this connection.
+    fn map_exposed(&self, remote: RemoteBuffer) -> Option<RemoteWindow> {
+        self.lock().ok()?.map_exposed(remote)
+    }
+}
