@@ -96,11 +96,13 @@ impl State {
 
     /// Does the work that ended state leaves, without the table's lock.
     pub(crate) fn finish(&self, ended: Ended) {
-        if !ended.held.is_empty() {
+        let Ended { held, files, notices, unwatch, withdrawn, grants } = ended;
+        // Readers without requests lose the memory before others profit from the end of their state.
+        withdrawn.iter().for_each(|key| self.writers.exposure.withdraw(key));
+        drop(grants);
+        if !held.is_empty() {
             self.returned.notify_all();
         }
-        let Ended { held, files, notices, unwatch, grants } = ended;
-        drop(grants);
         notices.into_iter().for_each(Notice::deliver);
         for (store, id) in unwatch {
             store.unwatch(&id);

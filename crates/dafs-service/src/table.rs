@@ -175,6 +175,8 @@ pub(crate) struct Ended {
     pub(crate) notices: Vec<Notice>,
     /// Files that were watched for a delegation.
     pub(crate) unwatch: Vec<(Arc<dyn Store>, FileId)>,
+    /// Files whose exposure ends before the caller goes on.
+    pub(crate) withdrawn: Vec<Handle>,
     /// To take memory back from readers may take long.
     pub(crate) grants: Vec<Grant>,
 }

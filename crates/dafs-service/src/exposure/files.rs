@@ -3,7 +3,10 @@
 //! Invariants
 //! * Each exposure of a file has segments of its own. A call that holds an exposure which has ended
 //!   finds nothing in it.
-//! * The lock of the list of files is never taken under the lock of a file.
+//! * The list has a file until no entry of it stands. So no writer misses an entry.
+//! * The lock of the list of files is never taken under the lock of a file. A thread that needs both
+//!   takes `filling` before the lock of a file.
+//! * No exposure ends under the lock of the table: its memory and its store take time.
 
 use super::Memory;
 use super::file::{ChangeId, File, Fill, blocks};
@@ -137,9 +140,13 @@ impl Exposure {
         Some(Changing { file, id })
     }
 
-    /// Ends the exposure of a file, if it is exposed.
+    /// Ends the exposure of a file, if it is exposed. On return its memory is taken back, also if
+    /// another thread was doing that. Not for a thread with the lock of the table: it discards memory.
     pub(crate) fn withdraw(&self, key: &Handle) {
-        if let Some(file) = self.find(key) {
+        // The caller has just forbidden new exposures of the file. Only the lock of the list orders
+        // that against one that was on its way; a load of the slot would not.
+        let known = self.files.read().get(key).cloned();
+        if let Some(file) = known {
             self.end(&file);
         }
     }
@@ -156,20 +163,22 @@ impl Exposure {
         meant.iter().for_each(|file| self.end(file));
     }
 
+    /// Ends an exposure. Two threads that do so wait for each other, so both return behind it.
     fn end(&self, file: &Arc<ExposedFile>) {
+        // Fills that are under way end before, and no other one begins.
+        let alone = file.filling.write();
+        let mut inner = file.file.lock();
+        let segments = inner.withdraw(file.shared.now_ns(), &*file.memory);
+        drop(inner);
+        segments.into_iter().for_each(|segment| file.memory.discard(segment));
+        drop(alone);
+        // Until here writers find the file. One that did not could write beside entries that stand.
         let mut files = self.files.write();
         if files.get(&file.key).is_some_and(|known| Arc::ptr_eq(known, file)) {
             files.remove(&file.key);
             self.slot(&file.key).fetch_sub(1, Ordering::Relaxed);
             self.shared.counters.withdrawn.fetch_add(1, Ordering::Relaxed);
         }
-        drop(files);
-        let mut inner = file.file.lock();
-        let segments = inner.withdraw(file.shared.now_ns(), &*file.memory);
-        drop(inner);
-        // Fills that are under way end before, and no other one begins.
-        let _alone = file.filling.write();
-        segments.into_iter().for_each(|segment| file.memory.discard(segment));
     }
 
     fn counts(&self) -> ExposureCounts {
@@ -260,8 +269,11 @@ pub(crate) struct Grant {
 impl Grant {
     fn new(file: Arc<ExposedFile>, is_remote: bool, writers: Arc<Writers>) -> Option<Self> {
         let is_new = file.file.lock().begin_grant(is_remote);
-        file.shared.counters.grants.fetch_add(u64::from(is_new), Ordering::Relaxed);
-        is_new.then_some(Self { file, writers })
+        if !is_new {
+            return None;
+        }
+        file.shared.counters.grants.fetch_add(1, Ordering::Relaxed);
+        Some(Self { file, writers })
     }
 
     pub(crate) fn file(&self) -> &Arc<ExposedFile> {
@@ -382,8 +394,9 @@ impl Service {
         let key = export.key(handle);
         let Some(file) = self.state.expose(key, export.store()) else { return Ok(None) };
         let writers = &self.state.writers;
-        // A fence or a broken lock that comes later ends this exposure.
-        if self.fences.is_fenced(&key) || self.state.guards.maybe_broken(&key) {
+        // A fence, a broken lock and rules that come later end this exposure.
+        let is_barred = self.fences.is_fenced(&key) || self.state.guards.maybe_broken(&key);
+        if is_barred || !self.exposes(handle) {
             writers.exposure.end(&file);
             return Ok(None);
         }

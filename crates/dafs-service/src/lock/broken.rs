@@ -63,7 +63,7 @@ impl StateTable {
             .collect();
         broken.iter().for_each(|_| self.guards.add_broken(key));
         if !changes.is_empty() {
-            self.writers.exposure.withdraw(key);
+            ended.withdrawn.push(*key);
             self.lock_log.put(changes, true);
             self.revoke_layouts(key, ended);
         }

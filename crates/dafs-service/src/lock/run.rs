@@ -591,7 +591,7 @@ impl StateTable {
         granted.former(name).for_each(|name| self.lock_log.add_kept(name, Host::Unknown));
         granted.repaired.iter().for_each(|_| self.guards.add_broken(&key));
         if !granted.repaired.is_empty() {
-            self.writers.exposure.withdraw(&key);
+            ended.withdrawn.push(key);
         }
         let Some(file) = self.files.get_mut(&key) else { return };
         let changed = file.locks.revert(granted, lock.id);

@@ -2,15 +2,19 @@
 //! end of the right to read.
 
 use crate::common::*;
+use crate::kept_locks::{PERSIST, try_lock};
 use dafs_mem::{Buffer, Site};
 use dafs_service::{
     BLOCK_BYTES, BlockEntry, Client, ExportOptions, ExposedFile, FenceObject, FenceRight,
-    FenceUpdate, Fill, Handle, Memory, Opened, PagePlace, SegmentKind, ServiceError, Squash,
+    FenceUpdate, Fill, Handle, LockKind, Memory, Opened, PagePlace, SegmentKind, ServiceError,
+    Squash,
 };
 use dafs_store::{OpenFile, OpenMode, SetAttr, Stability, Wait};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const FULL: Option<usize> = Some(BLOCK_BYTES);
@@ -21,6 +25,15 @@ struct Shown {
     entries: Mutex<HashMap<(PagePlace, usize), BlockEntry>>,
     segments: AtomicU16,
     discarded: Mutex<Vec<u16>>,
+    /// Runs once, before the next entry is stored.
+    before_store: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Shown {
+    fn is_shown(&self, page: PagePlace, at: usize) -> bool {
+        let entries = self.entries.lock().unwrap();
+        entries.get(&(page, at)).is_some_and(|entry| entry.block.is_some())
+    }
 }
 
 impl Memory for Shown {
@@ -30,6 +43,10 @@ impl Memory for Shown {
     }
 
     fn store(&self, page: PagePlace, at: usize, entry: BlockEntry) {
+        let before_store = self.before_store.lock().unwrap().take();
+        if let Some(before_store) = before_store {
+            before_store();
+        }
         self.entries.lock().unwrap().insert((page, at), entry);
     }
 
@@ -188,6 +205,30 @@ fn the_close_of_the_last_open_takes_everything_back() {
 }
 
 #[test]
+fn a_write_beside_the_end_of_an_exposure_waits_until_its_block_is_taken_away() {
+    let exposed = Exposed::new();
+    let (file, shown, page) = (exposed.file.clone(), exposed.shown.clone(), exposed.page);
+    let started: Arc<Mutex<Option<JoinHandle<bool>>>> = Arc::default();
+    let writer = started.clone();
+    *exposed.shown.before_store.lock().unwrap() = Some(Box::new(move || {
+        let thread = std::thread::spawn(move || {
+            write(&*file, 0, 1);
+            shown.is_shown(page, 0)
+        });
+        // A writer that does not wait has this much time to be found out.
+        for _ in 0..50 {
+            if !thread.is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        *writer.lock().unwrap() = Some(thread);
+    }));
+    exposed.world.close(&exposed.client, &exposed.opened);
+    let thread = started.lock().unwrap().take().expect("an entry was taken away");
+    assert!(!thread.join().unwrap(), "the block is shown after the write");
+}
+
+#[test]
 fn a_client_that_has_closed_the_file_is_shown_nothing_new() {
     let exposed = Exposed::new();
     let (world, other) = (&exposed.world, exposed.world.dafs("b"));
@@ -236,6 +277,19 @@ fn a_fence_takes_the_memory_back_before_it_holds() {
     fence(FenceObject::FileSystem(handle.fs), FenceUpdate::Install(&[b"n1"])).unwrap();
     assert_eq!(world.service.exposure_counts().files, 0);
     assert!(none(), "a file system with a fence");
+}
+
+#[test]
+fn a_broken_lock_takes_the_memory_back() {
+    let exposed = Exposed::new();
+    let world = &exposed.world;
+    let holder = world.instance("holder", 1);
+    let opened = world.open_patiently(&holder, "f", BOTH).unwrap();
+    try_lock(world, &holder, &opened, (10, 10), LockKind::Write, PERSIST).unwrap();
+    assert_eq!(exposed.entries(), [FULL, FULL, Some(100)]);
+    world.instance("holder", 2);
+    assert_eq!((exposed.entries(), exposed.discarded()), ([None; 3], 2));
+    assert!(expose(world, &exposed.client, &exposed.opened).unwrap().is_none());
 }
 
 #[test]
