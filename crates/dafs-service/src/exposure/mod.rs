@@ -22,6 +22,8 @@
 //! * A file that is not exposed costs a writer one relaxed load.
 
 mod entry;
+#[cfg(test)]
+mod exhaustive;
 mod file;
 mod files;
 mod frames;

@@ -85,8 +85,6 @@ enum Mistake {
     EarlyReuse,
     /// A reader checks the entry before it reads the frame.
     EarlyCheck,
-    /// A reader takes an entry for the same by its frame alone.
-    NoGeneration,
     /// A growing file leaves its last block as the last.
     ShortStays,
     /// The end of a grant is forgotten.
@@ -380,14 +378,16 @@ impl Run {
         let world = self.memory.0.lock();
         let read = &mut self.reads[index];
         let (place, bytes) = read.entry.block.expect("it was read for that");
+        if self.is_remote && !world.segments.contains_key(&place.segment) {
+            // The adapter refuses the key of memory that was taken back. The connection ends.
+            self.reads.swap_remove(index);
+            return Ok(());
+        }
         match read.left.pop().expect("a read without steps has ended") {
             CHECK => {
                 // A discarded page has no entry.
                 let now = world.pages.get(&(read.page, read.at)).copied().unwrap_or_default();
-                read.is_checked = match self.mistake {
-                    Mistake::NoGeneration => now.block == read.entry.block,
-                    _ => now == read.entry,
-                };
+                read.is_checked = now == read.entry;
             }
             half => read.halves[half] = world.frames.get(&place).map_or(0, |halves| halves[half]),
         }
@@ -421,6 +421,12 @@ impl Run {
     }
 }
 
+/// Seeds without an error.
+const SEEDS: u64 = 2000;
+
+/// Seeds of which one at least finds a mistake. Most mistakes are found by one of the first.
+const SEEDS_MAX: u64 = 20_000;
+
 /// Runs with this many seeds. Returns the first error, and the number of hits.
 fn run(mistake: Mistake, seeds: u64) -> (Option<String>, u32) {
     let mut hits = 0;
@@ -438,9 +444,9 @@ fn run(mistake: Mistake, seeds: u64) -> (Option<String>, u32) {
 
 #[test]
 fn every_hit_is_the_block_as_it_was_at_one_moment() {
-    let (error, hits) = run(Mistake::None, 2000);
+    let (error, hits) = run(Mistake::None, SEEDS);
     assert_eq!(error, None);
-    assert!(hits > 1000, "{hits} hits");
+    assert!(hits > SEEDS as u32 / 10, "{hits} hits");
 }
 
 #[test]
@@ -450,13 +456,11 @@ fn deliberate_mistakes_are_found() {
         Mistake::StaleFill,
         Mistake::EarlyReuse,
         Mistake::EarlyCheck,
-        Mistake::NoGeneration,
         Mistake::ShortStays,
         Mistake::GrantStays,
         Mistake::PagesAsFrames,
     ] {
-        // An assertion finds some of them.
-        let found = std::panic::catch_unwind(|| run(mistake, 2000).0.is_some());
-        assert!(found.unwrap_or(true), "{mistake:?}");
+        let (error, _) = run(mistake, SEEDS_MAX);
+        assert!(error.is_some(), "{mistake:?}");
     }
 }
