@@ -117,7 +117,8 @@ impl<'a> VolatileSlice<'a> {
     }
 
     /// The aligned word at `offset`, if it lies inside. For memory in which two processes exchange
-    /// words. Between correct processes no other access to its bytes runs at the same time.
+    /// words. Between correct processes no other access to its bytes runs at the same time. Where the
+    /// memory is mapped for reading alone, only relaxed loads are allowed; fences order them.
     pub fn word64(&self, offset: usize) -> Option<&'a AtomicU64> {
         let word = self.slice(offset, size_of::<u64>())?;
         if !word.ptr.addr().is_multiple_of(align_of::<AtomicU64>()) {

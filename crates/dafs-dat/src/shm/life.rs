@@ -108,22 +108,37 @@ fn own_word(word: &AtomicU32, live: impl FnOnce()) {
     entry.next = &raw const head.list;
     // SAFETY: the call has no argument and no effect.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    if !set_robust_list(&raw mut head) {
+    // SAFETY: `owned` replaces the list before `head` and `entry` go, also when `live` panics.
+    if !unsafe { set_robust_list(&raw mut head) } {
         return;
     }
+    let owned = Owned(word);
     word.store(thread, Ordering::Release);
     live();
-    word.store(0, Ordering::Release);
-    // The kernel must not look at the list when this frame is gone.
-    let is_unset = set_robust_list(ptr::null_mut());
-    debug_assert!(is_unset);
+    drop(owned);
     // The kernel reads both through the head.
     std::hint::black_box((&entry, &head));
 }
 
-fn set_robust_list(head: *mut Head) -> bool {
-    // SAFETY: the kernel keeps the address, and reads the list when this thread dies: the caller
-    // replaces it before the list goes. It writes only to words that hold the number of this thread.
+/// The word, while the kernel knows that this thread owns it.
+struct Owned<'a>(&'a AtomicU32);
+
+impl Drop for Owned<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+        // SAFETY: no list needs to stay.
+        let is_unset = unsafe { set_robust_list(ptr::null_mut()) };
+        debug_assert!(is_unset);
+    }
+}
+
+/// Sets the list of robust futexes of this thread, or none. Returns true if it is set.
+///
+/// # Safety
+/// The head and its entries stay as they are until another list, or none, replaces this one.
+unsafe fn set_robust_list(head: *mut Head) -> bool {
+    // SAFETY: the kernel keeps the address, and reads the list when this thread dies, as long as the
+    // caller promises that it is there. It writes only to words that hold the number of this thread.
     let result: c_int = unsafe {
         libc::syscall(libc::SYS_set_robust_list, head.cast::<c_void>(), size_of::<Head>()) as c_int
     };
@@ -158,6 +173,8 @@ mod tests {
                 // SAFETY: ends this process, as a crash does.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             });
+            // SAFETY: ends this process, which must not go on as a second test process.
+            unsafe { libc::_exit(1) };
         }
         // SAFETY: waits for that child; no status is wanted.
         unsafe { libc::waitpid(child, ptr::null_mut(), 0) };

@@ -3,7 +3,8 @@
 //! Invariants
 //! * A key is in its slot before the peer learns of the slot, and is removed from it before
 //!   `deregister` returns.
-//! * Sharing a region is only an optimisation: the ring reaches all memory that cannot be shared.
+//! * Sharing a region is only an optimisation: the ring reaches all memory that cannot be shared. It
+//!   does not reach granted regions, which are in no domain of a connection.
 
 use super::arena::Arena;
 use super::conn::{Conn, Stage};

@@ -206,7 +206,36 @@ fn a_window_needs_the_right_that_was_granted() {
 }
 
 #[test]
-fn a_granted_buffer_is_read_by_one_peer_alone() {
+fn a_grant_is_refused_on_another_connection() {
+    let (mut client, mut server, address) = pair::adapters(ShmConfig::default());
+    let mut connect = || {
+        let domain = client.protection_domain();
+        let at_client = client.connect(domain, &address, b"hello").unwrap();
+        let request = pair::wait_request(&mut server);
+        let own = server.protection_domain();
+        let at_server = server.accept(request, own, b"welcome").unwrap();
+        pair::wait(&mut client, |events| matches!(events, [Event::Established { .. }]));
+        pair::wait(&mut server, |events| matches!(events, [Event::Established { .. }]));
+        (domain, at_client, at_server)
+    };
+    let (_, first, at_server) = connect();
+    let (domain, second, _) = connect();
+    let buffer = Arc::new(shm::exposed_buffer(4096).unwrap());
+    let remote = server.grant(at_server, &buffer).unwrap().remote(0, 4096).unwrap();
+    assert!(client.map_remote(second, remote, Access::REMOTE_READ).is_none());
+    assert!(client.map_remote(first, remote, Access::REMOTE_READ).is_some());
+    let sink = Memory::new(&mut client, domain, 4096, Access::LOCAL_WRITE, false);
+    client.rdma_read(second, 1, sink.region.local(0, 4096), remote).unwrap();
+    let (mut ignored, mut events) = (Vec::new(), Vec::new());
+    for _ in 0..2000 {
+        client.poll(Instant::now(), &mut ignored);
+        server.poll(Instant::now(), &mut events);
+    }
+    assert!(matches!(pair::reason(&events), DisconnectReason::Protocol(_)), "{events:?}");
+}
+
+#[test]
+fn a_granted_buffer_is_read_until_it_is_taken_back() {
     let quiet = ShmConfig { shareable_buffers_max: 0, ..ShmConfig::default() };
     let mut pair = Pair::new(quiet);
     let buffer = Arc::new(shm::exposed_buffer(8192).unwrap());
