@@ -12,6 +12,8 @@
 //! * Memory that cannot be shared (ordinary memory, too many regions, limits) takes the staged path
 //!   through the ring, where the owner checks every access against its own table. A region that is
 //!   not found here is therefore no error.
+//! * A buffer to be granted belongs to the server's user, although a thread of the server may still
+//!   have the identity of its last caller. A caller that owned it could open it for writing.
 
 use super::layout::Control;
 use super::limits::{KEY_SLOTS, PEER_MAPPED_BYTES_MAX};
@@ -19,6 +21,7 @@ use super::packet::RegionPacket;
 use super::sys::{self, Budget, Mapping};
 use crate::descriptors::{Guarded, Watch};
 use crate::types::{Access, RemoteBuffer};
+use dafs_mem::sys::as_server;
 use dafs_mem::{Buffer, PAGE_BYTES, VolatileSlice};
 use rustc_hash::FxHashMap;
 use rustix::fs::FallocateFlags;
@@ -54,6 +57,7 @@ impl Arena {
         if access.contains(Access::REMOTE_WRITE) {
             sys::duplicate(&self.file)
         } else {
+            as_server()?;
             sys::read_only(self.file.as_fd())
         }
     }
@@ -62,8 +66,9 @@ impl Arena {
 /// Allocates a buffer of whole pages that peers may be granted to read.
 ///
 /// # Errors
-/// The kernel's, such as for too many open files.
+/// The kernel's, such as for too many open files. `EACCES` while the thread acts for a user.
 pub fn exposed_buffer(bytes: usize) -> io::Result<Buffer> {
+    as_server()?;
     let buffer = allocate(bytes, &Arc::default(), usize::MAX, &Watch::default())?;
     match Arena::of(&buffer) {
         Some(_) => Ok(buffer),
@@ -210,6 +215,7 @@ impl PeerRegions {
 mod tests {
     use super::*;
     use dafs_mem::Site;
+    use dafs_mem::sys::{FileIdentity, act_as};
 
     fn share(bytes: usize, access: Access) -> (RegionPacket, OwnedFd, Buffer) {
         let alive = Arc::new(AtomicUsize::new(0));
@@ -284,6 +290,28 @@ mod tests {
         // The peer cannot do the same to the server.
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert!(rustix::fs::fallocate(&file, flags, 0, PAGE_BYTES as u64).is_err());
+    }
+
+    #[test]
+    fn a_thread_that_has_acted_for_a_user_makes_and_shows_memory_of_the_server() {
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED: only root can act for another user");
+            return;
+        }
+        // Identities belong to threads.
+        let thread = std::thread::spawn(|| {
+            let act = || {
+                let user = FileIdentity { uid: 1234, gid: 1234, groups: Arc::new([]) };
+                drop(act_as(user).unwrap());
+            };
+            act();
+            let buffer = exposed_buffer(PAGE_BYTES).unwrap();
+            let arena = Arena::of(&buffer).unwrap();
+            assert_eq!(rustix::fs::fstat(arena.file.as_fd()).unwrap().st_uid, 0);
+            act();
+            assert!(arena.descriptor(Access::REMOTE_READ).is_ok());
+        });
+        thread.join().unwrap();
     }
 
     #[test]
