@@ -48,10 +48,12 @@ impl Shown {
     /// Ends the regions of discarded segments.
     pub(super) fn trim(&mut self, endpoint: EndpointId, adapter: &mut dyn Adapter) {
         self.0.retain(|(segment, region)| {
-            if !segment.is_live() {
+            // Once: another thread may discard it meanwhile.
+            let is_live = segment.is_live();
+            if !is_live {
                 adapter.revoke(endpoint, region.id);
             }
-            segment.is_live()
+            is_live
         });
     }
 

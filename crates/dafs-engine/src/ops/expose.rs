@@ -1,12 +1,15 @@
 //! X_EXPOSE_GET, an extension: where the client finds blocks of a file in memory of the server.
 //!
 //! Invariants
-//! * Only an open that allows reading gets an answer that names memory.
+//! * Only an open that allows reading gets an answer that names memory, and memory of its file alone.
+//! * Only windows inside the file get a page, so a client without much to read takes little memory.
 //! * The reply fits one message. A client asks again for the segments that did not fit.
 
 use crate::engine::convert;
 use crate::engine::request::{Call, Context, Done};
+use crate::ops::read::READ;
 use crate::ops::security;
+use dafs_service::{BLOCK_BYTES, WINDOW_BLOCKS};
 use dafs_wire::dafs::{
     EXPOSED_WINDOWS_MAX, ExposedWindow, HEADER_BYTES, Reply, Request, Seq, Status, XExposeGet,
     XExposeGetReply,
@@ -15,9 +18,12 @@ use dafs_wire::dafs::{
 /// Bytes of the reply without its lists, which have a count of 8 bytes each.
 const FIXED_BYTES: usize = HEADER_BYTES + 16 + 2 * 8;
 
-/// Bytes of a window and of a segment in the reply.
+/// Length of a window and of a segment in the reply, in bytes.
 const WINDOW_BYTES: usize = 16;
 const SEGMENT_BYTES: usize = 24;
+
+/// The bytes of a file that one window covers.
+const COVERED_BYTES: u64 = (WINDOW_BLOCKS * BLOCK_BYTES) as u64;
 
 pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -> Done {
     let asked = args.windows as usize;
@@ -35,9 +41,12 @@ pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -
     let Some(exposed) = exposed else { return cx.reply(call, &Reply::XExposeGet(nothing)) };
     // Later changes of the rules end the exposure.
     security::check_exports(cx, &Request::XExposeGet(*args))?;
+    let (file, _) = cx.io_file(call, &args.fh, args.state_id, READ, (0, 0))?;
+    let size = file.attr().map_err(convert::store_status)?.size;
     let room = cx.response_bytes_max().saturating_sub(FIXED_BYTES);
     // Half of the room is for segments.
-    let numbers = (args.window..u64::MAX).take(asked.min(room / 2 / WINDOW_BYTES));
+    let inside = args.window..size.div_ceil(COVERED_BYTES);
+    let numbers = inside.take(asked.min(room / 2 / WINDOW_BYTES));
     let windows: Vec<_> = numbers
         .map_while(|window| {
             let page = exposed.page(window)?;
@@ -47,8 +56,13 @@ pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -
     // Another exposure has none of the segments that the client knows. The life page is the first.
     let known = if args.exposure == exposed.id() { args.known as usize } else { 0 };
     let life = memory.segment(0).filter(|_| known == 0);
-    let own = exposed.segments(known.saturating_sub(1));
-    let own = own.into_iter().map_while(|number| memory.segment(number));
+    let skipped = known.saturating_sub(1);
+    let own = exposed.segments(skipped).into_iter();
+    let own: Vec<_> = own.map_while(|number| memory.segment(number)).collect();
+    // After the end of an exposure its numbers may name segments of other files.
+    if exposed.segments(skipped).len() < own.len() {
+        return cx.reply(call, &Reply::XExposeGet(nothing));
+    }
     let most = room.saturating_sub(windows.len() * WINDOW_BYTES) / SEGMENT_BYTES;
     let segments: Vec<_> = life.into_iter().chain(own).take(most).collect();
     let segments = cx.show(&segments);
