@@ -16,6 +16,7 @@
 mod back;
 mod clock;
 mod data_servers;
+mod exposed;
 mod followed;
 mod followers;
 mod grouped;
@@ -110,6 +111,8 @@ pub(crate) struct Driver {
     asleep: Asleep,
     /// Restarts of the server that were detected.
     restarts: Arc<AtomicU64>,
+    /// The number of the operation channel's connection, to be read without the lock; 0 for none.
+    connection: Arc<AtomicU64>,
     leader: Leader,
     followers: Followers,
     spinning: Spinning,
@@ -137,6 +140,7 @@ pub(crate) struct Shared {
     /// The number of notices that holders of delegations have not taken yet.
     pending_notices: Arc<AtomicUsize>,
     restarts: Arc<AtomicU64>,
+    connection: Arc<AtomicU64>,
     forks: u32,
     policy: WaitPolicy,
     server: Arc<str>,
@@ -165,7 +169,7 @@ impl Shared {
         let deadline = driver.deadline;
         let helper = driver.helper.clone();
         let (lease_until, restarts) = (driver.lease_until.clone(), driver.restarts.clone());
-        let asked = driver.asked.clone();
+        let (asked, connection) = (driver.asked.clone(), driver.connection.clone());
         let pending_notices = driver.holders.pending_notices().clone();
         let shared = Arc::new(Self {
             server: driver.server.clone(),
@@ -179,6 +183,7 @@ impl Shared {
             heard_at: AtomicU64::new(0),
             pending_notices,
             restarts,
+            connection,
             forks: fork::count(),
             policy,
             transport,

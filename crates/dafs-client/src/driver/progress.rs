@@ -20,7 +20,7 @@ use crate::outcome::{appended_word, moved};
 use crate::uncommitted::Uncommitted;
 use dafs_dat::descriptors::Watch;
 use dafs_dat::tls::TlsPeer;
-use dafs_dat::{Access, Adapter, Instant, RegisterError, RemoteBuffer, RemoteWindow};
+use dafs_dat::{Adapter, Instant, RegisterError};
 use dafs_mem::Buffer;
 use dafs_wire::dafs::{Attributes, DelegReturn, Outcome, Procedure, Reply, Request, StateId};
 use rustc_hash::FxHashSet;
@@ -55,6 +55,7 @@ impl Driver {
             promised_until: Instant(0),
             asleep: Asleep::new(),
             restarts: Arc::default(),
+            connection: Arc::default(),
             leader: Leader::Nobody,
             followers: Followers::default(),
             spinning: Spinning::default(),
@@ -62,12 +63,6 @@ impl Driver {
             deadline,
             server,
         }
-    }
-
-    /// Maps memory that the server shows to this connection, for reading.
-    pub(crate) fn map_exposed(&mut self, remote: RemoteBuffer) -> Option<RemoteWindow> {
-        let endpoint = self.core.endpoint()?;
-        self.adapter.map_remote(endpoint, remote, Access::REMOTE_READ)
     }
 
     pub(crate) fn core(&self) -> &SessionCore {
@@ -240,6 +235,7 @@ impl Driver {
     /// Delivers completed calls to their owners. Returns the number of events for waiters: these
     /// calls, and one more when the session or its back-control channel has changed its stage.
     pub(crate) fn hand_out(&mut self) -> usize {
+        self.note_connection();
         let stages = (self.core.stage(), self.core.back_stage());
         let mut count = usize::from(std::mem::replace(&mut self.told, stages) != stages);
         while let Some(Completed { tag, done }) = self.core.take_completed() {

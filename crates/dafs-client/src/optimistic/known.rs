@@ -45,6 +45,14 @@ pub(super) enum Outcome {
     Dead,
 }
 
+/// Loads a word of memory that is mapped for reading alone. There an atomic load must be a relaxed
+/// one. Nothing that the caller loads afterwards is older.
+fn load(word: &AtomicU64) -> u64 {
+    let value = word.load(Ordering::Relaxed);
+    fence(Ordering::Acquire);
+    value
+}
+
 /// The page of a window.
 #[derive(Debug, Clone)]
 struct Page {
@@ -57,6 +65,9 @@ struct Page {
 pub(super) struct Known {
     /// Its number, not 0.
     pub(super) exposure: u64,
+    /// The number of the connection on which the server shows it. With another one, or none, the
+    /// open may have ended.
+    pub(super) connection: u64,
     /// The number of segments that the client has taken.
     pub(super) count: u32,
     life: Option<RemoteWindow>,
@@ -66,8 +77,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    pub(super) fn new(exposure: u64) -> Self {
-        Self { exposure, ..Self::default() }
+    pub(super) fn new(exposure: u64, connection: u64) -> Self {
+        Self { exposure, connection, ..Self::default() }
     }
 
     /// Takes a segment. Returns false for a number that no entry can name.
@@ -101,8 +112,8 @@ impl Known {
         let (Some(word), Some(looked)) = (life.word32(0), life.word64(LOOKED_AT)) else {
             return false;
         };
-        let looked = Instant(u64::from_le(looked.load(Ordering::Acquire)));
-        is_alive(word.load(Ordering::Acquire)) && now.since(looked) <= LOOK_AGE_MAX
+        let looked = Instant(u64::from_le(load(looked)));
+        is_alive(word.load(Ordering::Relaxed)) && now.since(looked) <= LOOK_AGE_MAX
     }
 
     fn word(&self, block: u64) -> Option<&AtomicU64> {
@@ -125,7 +136,7 @@ impl Known {
             let Some(at) = offset.checked_add(done as u64) else { return Outcome::Unknown };
             let (block, inside) = (at / BLOCK_BYTES, (at % BLOCK_BYTES) as usize);
             let Some(word) = self.word(block) else { return Outcome::Unknown };
-            let entry = word.load(Ordering::Acquire);
+            let entry = load(word);
             let Some(place) = EntryWord(u64::from_le(entry)).block() else {
                 return Outcome::Absent;
             };
@@ -147,7 +158,7 @@ impl Known {
         }
         // All bytes are copied before any entry is loaded again.
         fence(Ordering::Acquire);
-        if entries.iter().any(|(word, entry)| word.load(Ordering::Acquire) != *entry) {
+        if entries.iter().any(|(word, entry)| load(word) != *entry) {
             return Outcome::Stale;
         }
         // The server lived after all that, so no other one has changed the file.

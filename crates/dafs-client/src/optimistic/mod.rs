@@ -5,20 +5,20 @@
 //! at growing intervals while that brings nothing new.
 //!
 //! Invariants
-//! * A hit takes no lock that a thread holds while it waits, and makes no system call but that of the
-//!   clock, which needs no kernel.
+//! * A hit waits for no lock, and makes no system call but that of the clock, which needs no kernel.
 //! * A fork never looks: its parent's session keeps what is shown right.
+//! * Memory that was shown on a connection is read only as long as that connection is the present one.
 
 mod known;
 
-use crate::driver::{Shared, coarse_now};
+use crate::driver::coarse_now;
 use crate::error::{Error, Result};
 use crate::limits::{
     OPTIMISTIC_ASK_PAUSE_MAX, OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_BYTES_MAX,
     OPTIMISTIC_MISSES_BEFORE,
 };
 use crate::opened::Opened;
-use dafs_dat::{Instant, RemoteBuffer, RemoteWindow};
+use dafs_dat::{Instant, RemoteBuffer};
 use dafs_mem::{CheckedSlice, Mutex, RwLock};
 use dafs_wire::dafs::{
     ExposedSegment, ExposedWindow, Request, ShareAccess, Status, XExposeGet, XExposeGetReply,
@@ -155,10 +155,14 @@ impl Opened {
             return None;
         }
         let now = coarse_now();
-        let known = self.optimistic.known.read();
-        let outcome =
-            known.as_ref().map_or(Outcome::Unknown, |known| known.read(target, offset, now));
-        drop(known);
+        let connection = shared.connection();
+        let present = |known: &&Known| known.connection == connection;
+        // Another thread may be taking an answer of the server.
+        let outcome = self.optimistic.known.try_read().and_then(|known| {
+            let known = known.as_ref().filter(present)?;
+            Some(known.read(target, offset, now))
+        });
+        let outcome = outcome.unwrap_or(Outcome::Unknown);
         usage.count(outcome);
         match outcome {
             Outcome::Hit(bytes) => Some(bytes),
@@ -177,13 +181,16 @@ impl Opened {
         if optimistic.misses.fetch_add(1, Ordering::Relaxed) < OPTIMISTIC_MISSES_BEFORE {
             return;
         }
+        let shared = self.client.shared();
         let Some(mut asking) = optimistic.asking.try_lock() else { return };
         let known = optimistic.known.read();
         if !asking.is_due(now, outcome, known.is_some()) {
             return;
         }
         let (exposure, count) = match &*known {
-            Some(known) if known.is_alive(now) => (known.exposure, known.count),
+            Some(known) if known.connection == shared.connection() && known.is_alive(now) => {
+                (known.exposure, known.count)
+            }
             _ => (0, 0),
         };
         drop(known);
@@ -198,7 +205,6 @@ impl Opened {
             windows: (last - window + 1) as u32,
             known: count,
         });
-        let shared = self.client.shared();
         let answer = shared.ask_once(&request, |reply| Some(Answer::of(reply.x_expose_get()?)));
         let is_new = self.take_answer(answer, exposure, window..=last);
         asking.pause = match is_new {
@@ -230,10 +236,19 @@ impl Opened {
             *optimistic.known.write() = None;
             return false;
         }
-        let former = optimistic.known.read().clone();
-        let mut known = former
-            .filter(|known| known.exposure == answer.exposure && asked == answer.exposure)
-            .unwrap_or_else(|| Known::new(answer.exposure));
+        let connection = shared.connection();
+        let present = (answer.exposure, connection);
+        let is_present = |known: &Known| (known.exposure, known.connection) == present;
+        let former = optimistic.known.read().clone().filter(is_present);
+        let mut known = match (former, asked == answer.exposure) {
+            (Some(known), true) => known,
+            // The answer has only what the client did not know on a connection that is gone.
+            (None, true) => {
+                *optimistic.known.write() = None;
+                return false;
+            }
+            (_, false) => Known::new(answer.exposure, connection),
+        };
         let mut is_new = false;
         for ExposedSegment { address, number, key, bytes, kind } in answer.segments {
             let remote = RemoteBuffer { key, address, len: bytes };
@@ -249,12 +264,5 @@ impl Opened {
         }
         *optimistic.known.write() = Some(known);
         is_new
-    }
-}
-
-impl Shared {
-    /// Maps memory that the server shows to this connection.
-    fn map_exposed(&self, remote: RemoteBuffer) -> Option<RemoteWindow> {
-        self.lock().ok()?.map_exposed(remote)
     }
 }

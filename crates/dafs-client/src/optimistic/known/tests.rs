@@ -33,7 +33,7 @@ impl Server {
 
     /// A client that knows window 1 of a file, on the second page.
     fn known(&self) -> Known {
-        let mut known = Known::new(9);
+        let mut known = Known::new(9, 1);
         assert!(known.add(0, ExposedKind::Life, window(&self.life)));
         assert!(known.add(INDEX, ExposedKind::Index, window(&self.index)));
         assert!(known.add(FRAMES.into(), ExposedKind::Frames, window(&self.frames)));
@@ -130,7 +130,7 @@ fn a_dead_server_is_not_read() {
     assert_eq!(read(&known, START, 1).0, Outcome::Dead, "it is held up");
     server.live(77, Instant(NOW.0 - 1_000_000_000));
     assert_eq!(read(&known, START, 1).0, Outcome::Hit(1));
-    let mut blind = Known::new(9);
+    let mut blind = Known::new(9, 1);
     assert!(!blind.is_alive(NOW) && blind.add(0, ExposedKind::Life, window(&server.life)));
     assert!(blind.is_alive(NOW));
 }
