@@ -844,10 +844,11 @@ int32_t dap_options_init(dap_options_t *options);
 // Opens a session with the server of a connection string:
 // dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...]. The options are deadline=SECONDS,
 // recovery=SECONDS, connect-timeout=SECONDS, transport=auto, iwarp or shm, wait=adaptive, poll or
-// sleep, checksums=yes or no, pnfs=yes or no (reads and writes at data servers), optimistic=yes or no
-// (reads from memory that a server on this host shows), fence-id=NAME, and sec=gss, by which Kerberos proves who the client is. They take precedence over `options`; beside
-// sec=gss there may be no user and password. It takes tickets from the default cache, from
-// ccache=NAME, or from keytab=FILE with principal=NAME or without.
+// sleep, checksums=yes or no, pnfs=yes or no (reads and writes at data servers), optimistic=yes or
+// no (reads from memory that a server on this host shows), fence-id=NAME, and sec=gss, by which
+// Kerberos proves who the client is. They take precedence over `options`; beside sec=gss there may be
+// no user and password. It takes tickets from the default cache, from ccache=NAME, or from
+// keytab=FILE with principal=NAME or without.
 //
 // Paths given to other functions begin at PATH, or at the server's root if they begin with a
 // slash; the empty path is PATH itself. `options` may be null.

@@ -72,8 +72,8 @@ pub enum UrlError {
         "\"{0}\" is no option of a URL; there are fence-id=NAME, recovery=SECONDS, \
          deadline=SECONDS, connect-timeout=SECONDS, transport=auto|iwarp|shm, \
          wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no, optimistic=yes|no, sec=gss and \
-         danger-clear-passwords=yes|no, for dafss:// also xprtsec=tls|mtls, ca=FILE, cert=FILE and key=FILE, with & between them. Write %3F if the '?' \
-         is part of a name"
+         danger-clear-passwords=yes|no, for dafss:// also xprtsec=tls|mtls, ca=FILE, cert=FILE and \
+         key=FILE, with & between them. Write %3F if the '?' is part of a name"
     )]
     Option(String),
     /// A fragment.
