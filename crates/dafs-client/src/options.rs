@@ -316,8 +316,8 @@ pub struct ConnectOptions {
     /// and for data servers.
     pub data_servers: bool,
     /// Reads files without requests from memory that a server on this host shows, where an export does
-    /// so: reads of at most 64 KiB that the caller waits for, without a cache of content. Each hit
-    /// costs one copy, and moves no access time. A URL with `optimistic=` overrides this.
+    /// so: reads of at most 64 KiB that the caller waits for, and that the client's own cache has not.
+    /// Each hit costs one copy, and moves no access time. A URL with `optimistic=` overrides this.
     pub optimistic: bool,
     /// The identity for fencing (DAFS 11). A URL with `fence-id=NAME` overrides this.
     pub fence_id: Option<String>,

@@ -107,8 +107,12 @@ impl CacheUse {
                 Some(bytes) => bytes?,
                 None => {
                     drop(self.before(&Effect::Read(self.file.handle)));
+                    let rest = behind(target, done);
+                    if let Some(bytes) = file.opened().read_optimistically(rest, at) {
+                        return Ok(done + bytes);
+                    }
                     // All the rest, so that several pieces of it are in flight.
-                    return Ok(done + crate::transfer::read_slice(file, behind(target, done), at)?);
+                    return Ok(done + crate::transfer::read_slice(file, rest, at)?);
                 }
             };
             done += bytes;

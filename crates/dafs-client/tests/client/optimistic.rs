@@ -2,8 +2,8 @@
 
 use crate::served::{Served, pattern, requests, status};
 use dafs_client::{
-    Client, Create, FenceChange, FenceObject, File, OpenOptions, OptimisticStats, SetAttributes,
-    Site, Stability, Status, TransportChoice,
+    CacheOptions, Client, Create, FenceChange, FenceObject, File, OpenOptions, OptimisticStats,
+    SetAttributes, Site, Stability, Status, TransportChoice,
 };
 use dafs_testkit::eventually;
 use std::process::Command;
@@ -104,6 +104,27 @@ fn the_end_of_the_file_is_read_without_a_request() {
     });
     let behind = read(&file, last + BLOCK, 10);
     assert!(behind.is_empty(), "behind the last block the server is asked");
+}
+
+#[test]
+fn a_client_with_a_cache_for_readers_has_hits() {
+    let served = served();
+    let content = served.with_file("file", BYTES);
+    let client = served.client_with(|options| {
+        options.transport = TransportChoice::Shm;
+        options.optimistic = true;
+        options.cache = Some(CacheOptions::for_readers(4 << 20));
+    });
+    let file = open(&client);
+    let offsets = [300, 7, 90].map(|block| block * BLOCK);
+    for offset in offsets {
+        warm(&client, &file, offset, BLOCK);
+    }
+    without_requests(&client, || {
+        for offset in offsets {
+            assert!(read(&file, offset, BLOCK) == content[offset..offset + BLOCK]);
+        }
+    });
 }
 
 #[test]
