@@ -1,5 +1,6 @@
 use super::*;
 use dafs_mem::Buffer;
+use proptest::prelude::*;
 use std::sync::Arc;
 
 /// Memory of a server: one segment of each kind.
@@ -113,6 +114,70 @@ fn a_hostile_server_names_no_memory_outside_of_its_segments() {
         let place = EntryWord(noise).block();
         let is_inside = place.is_some_and(|place| place.segment == FRAMES && place.frame < 4);
         assert_eq!(matches!(outcome, Outcome::Hit(_)), is_inside, "{noise:x}");
+    }
+}
+
+/// Words of a page: most name a frame, which there may be or not.
+fn word() -> impl Strategy<Value = u64> {
+    let bytes = prop_oneof![3 => Just(4096_usize), 1 => 1..=4096_usize];
+    let named =
+        (any::<u32>(), 3..7_u16, 0..5_u8, bytes).prop_map(|(changes, segment, frame, bytes)| {
+            EntryWord::new(changes, Some(EntryBlock { segment, frame, bytes })).0
+        });
+    prop_oneof![4 => named, 1 => any::<u64>()]
+}
+
+/// The bytes that a read finds, as the words of the page say; `None` if it must be no hit.
+fn wanted(
+    words: &[u64],
+    segments: &[(u16, Arc<Buffer>)],
+    offset: u64,
+    len: usize,
+) -> Option<Vec<u8>> {
+    let mut found = Vec::new();
+    while found.len() < len {
+        let at = offset + found.len() as u64;
+        let place = EntryWord(*words.get((at / BLOCK_BYTES) as usize)?).block()?;
+        let (_, segment) = segments.iter().find(|(number, _)| *number == place.segment)?;
+        let frame = segment.slice(usize::from(place.frame) * 4096, 4096)?.to_vec(Site::Inspect);
+        let part = frame[..place.bytes].get((at % BLOCK_BYTES) as usize..).unwrap_or_default();
+        found.extend(part.iter().take(len - found.len()));
+        if place.bytes < 4096 {
+            break;
+        }
+    }
+    Some(found)
+}
+
+proptest! {
+    #[test]
+    fn any_page_leads_to_whole_frames_of_known_segments_alone(
+        words in prop::collection::vec(word(), 24),
+        offset in 0..24 * BLOCK_BYTES,
+        len in 1..40_000_usize,
+    ) {
+        let server = Server::new();
+        let mut known = server.known();
+        // One frame, and a part of another.
+        let odd = Arc::new(Buffer::zeroed(5000).unwrap());
+        assert!(known.add(u32::from(FRAMES) + 1, ExposedKind::Frames, window(&odd)));
+        let segments = [(FRAMES, server.frames.clone()), (FRAMES + 1, odd)];
+        for (number, buffer) in &segments {
+            let content: Vec<u8> =
+                (0..buffer.len()).map(|at| (at / 4096 + at * usize::from(*number)) as u8).collect();
+            buffer.view().copy_from(&content, Site::Inspect);
+        }
+        for (at, word) in (0..).zip(&words) {
+            server.word(at).store(word.to_le(), Ordering::Release);
+        }
+        let (outcome, bytes) = read(&known, START + offset, len);
+        match wanted(&words, &segments, offset, len) {
+            Some(want) => {
+                prop_assert_eq!(outcome, Outcome::Hit(want.len()));
+                prop_assert!(bytes[..want.len()] == want[..]);
+            }
+            None => prop_assert!(matches!(outcome, Outcome::Absent | Outcome::Unknown)),
+        }
     }
 }
 
