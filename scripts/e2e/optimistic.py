@@ -1,0 +1,100 @@
+"""Readers and writers of one file for optimistic.sh: no read finds bytes older than the last finished change.
+
+Each word of a block is the number of its last change. STATE, a file of this host, has for each block the
+last change that has begun and the last one that has finished.
+
+Run as: optimistic.py make FILE STATE
+        optimistic.py write FILE STATE CHANGES       (of single blocks, in turn)
+        optimistic.py cut FILE STATE CHANGES         (of all: the file is emptied and written again)
+        optimistic.py read FILE STATE READS          (0: until optimistic.py stop STATE)
+        optimistic.py reads STATE                    (prints how many there were)
+        optimistic.py stop STATE"""
+
+import mmap
+import os
+import random
+import sys
+import time
+
+BLOCK_BYTES = 4096
+BLOCKS = 256
+STOP, READS, BEGUN, FINISHED = 0, 1, 2, 2 + BLOCKS
+PAUSE_SECONDS = 0.005
+
+
+def words_of(path):
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    os.ftruncate(descriptor, 8 * (2 + 2 * BLOCKS))
+    return memoryview(mmap.mmap(descriptor, 0)).cast("Q")
+
+
+def block(change):
+    return change.to_bytes(8, sys.byteorder) * (BLOCK_BYTES // 8)
+
+
+def write(file, state, changes):
+    descriptor = os.open(file, os.O_WRONLY)
+    for number in range(changes):
+        at = number % BLOCKS
+        change = state[FINISHED + at] + 1
+        state[BEGUN + at] = change
+        if os.pwrite(descriptor, block(change), at * BLOCK_BYTES) != BLOCK_BYTES:
+            sys.exit("a short write")
+        state[FINISHED + at] = change
+        time.sleep(PAUSE_SECONDS)
+    os.close(descriptor)
+
+
+def cut(file, state, changes):
+    descriptor = os.open(file, os.O_WRONLY)
+    for _ in range(changes):
+        change = max(state[FINISHED:FINISHED + BLOCKS]) + 1
+        for at in range(BLOCKS):
+            state[BEGUN + at] = change
+        os.ftruncate(descriptor, 0)
+        if os.pwrite(descriptor, block(change) * BLOCKS, 0) != BLOCK_BYTES * BLOCKS:
+            sys.exit("a short write")
+        for at in range(BLOCKS):
+            state[FINISHED + at] = change
+        time.sleep(PAUSE_SECONDS)
+    os.close(descriptor)
+
+
+def read(file, state, reads):
+    descriptor = os.open(file, os.O_RDONLY)
+    count = 0
+    while count < reads or (reads == 0 and not state[STOP]):
+        at = random.randrange(BLOCKS)
+        finished = state[FINISHED + at]
+        data = os.pread(descriptor, BLOCK_BYTES, at * BLOCK_BYTES)
+        begun = state[BEGUN + at]
+        found = set(memoryview(data[: len(data) // 8 * 8]).cast("Q"))
+        if begun == finished:
+            is_right = len(data) == BLOCK_BYTES and found == {finished}
+        else:
+            # Of a change under way any part may be found. Cut and not written again: zeros, or nothing.
+            is_right = all(word == 0 or finished <= word <= begun for word in found)
+        if not is_right:
+            sys.exit(f"block {at} has {sorted(found)[:9]}, {len(data)} bytes; finished {finished}, begun {begun}")
+        count += 1
+        state[READS] += 1
+    os.close(descriptor)
+
+
+def main():
+    command, *arguments = sys.argv[1:]
+    if command == "stop":
+        words_of(arguments[0])[STOP] = 1
+    elif command == "reads":
+        print(words_of(arguments[0])[READS])
+    else:
+        file, state = arguments[0], words_of(arguments[1])
+        if command == "make":
+            with open(file, "wb") as new:
+                new.write(block(0) * BLOCKS)
+        else:
+            state[STOP] = 0
+            {"write": write, "cut": cut, "read": read}[command](file, state, int(arguments[2]))
+
+
+main()
