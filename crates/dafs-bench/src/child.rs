@@ -47,11 +47,12 @@ pub(crate) fn run(child: Child) -> Result<()> {
             server.stop();
             Ok(())
         }
-        Child::Serve { directory, cpu, wake } => {
+        Child::Serve { directory, cpu, wake, optimistic } => {
             cpu::pin(cpu)?;
             let mut config = Config::for_directory(directory.clone());
             config.listen = vec![([127, 0, 0, 1], 0).into()];
             config.exports[0].options.squash = Squash::None;
+            config.exports[0].options.optimistic = optimistic;
             config.state_directory = Some(directory.with_extension("state"));
             config.threads = 1;
             config.wake = wake.parse().map_err(|text: String| anyhow!(text))?;
@@ -135,6 +136,12 @@ impl Process {
     pub(crate) fn serve(directory: &Path, cpu: usize, wake: &str) -> Result<Self> {
         let directory = directory.to_str().context("the directory's name is not UTF-8")?;
         Self::start(&["serve", directory, &cpu.to_string(), wake])
+    }
+
+    /// A dafs server that shows files to clients.
+    pub(crate) fn serve_optimistic(directory: &Path, cpu: usize, wake: &str) -> Result<Self> {
+        let directory = directory.to_str().context("the directory's name is not UTF-8")?;
+        Self::start(&["serve", directory, &cpu.to_string(), wake, "--optimistic"])
     }
 
     /// A dafs server for NFS alone.

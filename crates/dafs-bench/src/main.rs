@@ -14,6 +14,7 @@ mod fronts;
 mod memory;
 mod nfs;
 mod nfs4;
+mod optimistic;
 mod peer;
 mod plot;
 mod pnfs;
@@ -41,7 +42,7 @@ struct Arguments {
     /// Milliseconds that one case runs in one round.
     #[arg(long, default_value_t = 300)]
     milliseconds: u64,
-    /// Groups to run: transport, file, nfs, rdma, security, sharing, fio, python, fronts,
+    /// Groups to run: transport, file, optimistic, nfs, rdma, security, sharing, fio, python, fronts,
     /// applications, memory. All by default.
     #[arg(long)]
     group: Vec<String>,
@@ -84,7 +85,13 @@ enum Child {
         poll: bool,
     },
     #[command(hide = true)]
-    Serve { directory: PathBuf, cpu: usize, wake: String },
+    Serve {
+        directory: PathBuf,
+        cpu: usize,
+        wake: String,
+        #[arg(long)]
+        optimistic: bool,
+    },
     #[command(hide = true)]
     ServeNfs { directory: PathBuf, cpu: usize },
     #[command(hide = true)]
@@ -138,6 +145,9 @@ fn main() -> Result<()> {
     }
     if wanted("file") {
         files::measure(&plan, &mut report)?;
+    }
+    if wanted("optimistic") {
+        optimistic::measure(&plan, &mut report)?;
     }
     if wanted("nfs") {
         nfs::measure(&plan, &mut report)?;

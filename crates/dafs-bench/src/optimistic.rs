@@ -1,0 +1,248 @@
+//! Optimistic reads over shared memory, against READ and local files.
+//!
+//! One client reads from memory that the server shows, another by requests, in turn. The file fits the memory
+//! and is shown whole before the measurement. The hit ratio of each row stands below the table.
+
+use crate::child::Process;
+use crate::report::{Case, Measure, Report, Sample};
+use crate::{Plan, cpu};
+use anyhow::{Result, bail, ensure};
+use dafs_client::{
+    Client, ConnectOptions, DafsUrl, File, IoBuffer, OpenOptions, TransportChoice, WaitPolicy,
+};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use std::borrow::Cow;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const FILE_BYTES: u64 = 16 << 20;
+const SIZES: [usize; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
+const SMALL: usize = SIZES[0];
+const LARGE: usize = SIZES[4];
+const THREADS: [usize; 3] = [1, 2, 4];
+
+/// Passes over the file within which all of it must be shown, and the pause after each.
+const PASSES_MAX: usize = 500;
+const PASS_PAUSE: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Local,
+    Read,
+    Hit,
+}
+
+/// A case, with its reads and hits in all rounds.
+struct Row {
+    case: Case,
+    way: Way,
+    bytes: usize,
+    threads: usize,
+    reads: u64,
+    hits: u64,
+}
+
+/// A server with both clients.
+struct World {
+    local: std::fs::File,
+    plain: (Client, File),
+    optimistic: (Client, File),
+    /// The last to be dropped.
+    process: Process,
+}
+
+pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
+    let directory = tempfile::Builder::new().prefix("dafs-bench").tempdir()?;
+    let export = directory.path().join("export");
+    std::fs::create_dir(&export)?;
+    let content: Vec<u8> = (0..FILE_BYTES / 8).flat_map(u64::to_le_bytes).collect();
+    std::fs::write(export.join("data"), &content)?;
+    let groups = [("poll", false), ("sleep", false), ("adaptive", true)];
+    for (wake, together) in groups.into_iter().filter(|(wake, _)| wake.contains(&plan.wake)) {
+        group(plan, report, &export, wake, together)?;
+    }
+    cpu::unpin()
+}
+
+fn group(
+    plan: &Plan,
+    report: &mut Report,
+    export: &Path,
+    wake: &str,
+    together: bool,
+) -> Result<()> {
+    let server_cpu = if together || cpu::cpu_count() < 2 { 0 } else { 1 };
+    let mut rows = rows(wake, together);
+    rows.retain(|row| row.case.name.contains(&plan.only));
+    for _ in 0..plan.rounds {
+        cpu::pin(0)?;
+        let world = World::start(export, server_cpu, wake)?;
+        for row in &mut rows {
+            let sample = world.sample(row, Duration::from_millis(plan.milliseconds))?;
+            row.case.samples.push(sample);
+        }
+    }
+    let place = if together { "both ends on one CPU" } else { "own CPUs" };
+    let title = format!("optimistic reads, shm: {wake}, {place}");
+    let ratios: Vec<_> = rows
+        .iter()
+        .filter(|row| row.way == Way::Hit)
+        .map(|row| (row.case.name.clone(), row.hits as f64 / row.reads.max(1) as f64))
+        .collect();
+    let cases: Vec<Case> = rows.into_iter().map(|row| row.case).collect();
+    report.add(&title, &cases);
+    for (name, ratio) in ratios {
+        report.figure(&format!("{title}: {name}, hit ratio"), ratio, &format!("{ratio:.4}"));
+    }
+    Ok(())
+}
+
+fn rows(wake: &str, together: bool) -> Vec<Row> {
+    let row = |name: String, way, bytes, threads, floor: Option<String>, target| {
+        let mut case = Case::new(name, None, target);
+        case.floor = floor.map(Cow::Owned);
+        Row { case, way, bytes, threads, reads: 0, hits: 0 }
+    };
+    let mut rows = Vec::new();
+    for bytes in SIZES {
+        let size = format!("{} KiB", bytes >> 10);
+        let local = format!("local pread {size}");
+        let target = match (bytes, wake) {
+            (SMALL, "poll") => Some("at most 1.0"),
+            (SMALL, _) => Some("at most 1.2"),
+            _ => None,
+        };
+        rows.push(row(local.clone(), Way::Local, bytes, 1, None, None));
+        rows.push(row(format!("read {size}"), Way::Read, bytes, 1, Some(local.clone()), None));
+        rows.push(row(format!("hit {size}"), Way::Hit, bytes, 1, Some(local), target));
+    }
+    let floor = |bytes: usize| Some(format!("read {} KiB", bytes >> 10));
+    let name = "hit 64 KiB, against read".to_owned();
+    rows.push(row(name, Way::Hit, LARGE, 1, floor(LARGE), Some("at most 1.05")));
+    let name = "hit 4 KiB, server CPU against read".to_owned();
+    let mut cpu_row = row(name, Way::Hit, SMALL, 1, floor(SMALL), Some("at most 0.02"));
+    cpu_row.case.measure = Measure::ServerCpu;
+    rows.push(cpu_row);
+    // Threads need CPUs of their own.
+    for threads in THREADS.into_iter().filter(|_| !together) {
+        let floor = (threads > 1).then(|| "hit 4 KiB, threads: 1".to_owned());
+        let target = (threads == 2).then_some("at most 0.59");
+        let name = format!("hit 4 KiB, threads: {threads}");
+        rows.push(row(name, Way::Hit, SMALL, threads, floor, target));
+    }
+    rows
+}
+
+impl World {
+    fn start(export: &Path, server_cpu: usize, wake: &str) -> Result<Self> {
+        let process = Process::serve_optimistic(export, server_cpu, wake)?;
+        let url = DafsUrl::parse(&format!("{}data", process.address))?;
+        let wait = match wake {
+            "poll" => WaitPolicy::Poll,
+            "sleep" => WaitPolicy::Sleep,
+            _ => WaitPolicy::default(),
+        };
+        let open = |optimistic| -> Result<(Client, File)> {
+            let transport = TransportChoice::Shm;
+            let options =
+                ConnectOptions { transport, wait, optimistic, ..ConnectOptions::default() };
+            let client = Client::connect(&url, &options)?;
+            let file = client.open(url.path(), &OpenOptions::read())?;
+            Ok((client, file))
+        };
+        let local = std::fs::File::open(export.join("data"))?;
+        let world = Self { local, plain: open(false)?, optimistic: open(true)?, process };
+        world.warm()?;
+        Ok(world)
+    }
+
+    /// Reads until all of the file is shown.
+    fn warm(&self) -> Result<()> {
+        let (client, file) = &self.optimistic;
+        let buffer = client.buffer(LARGE)?;
+        for _ in 0..PASSES_MAX {
+            let (before, mut reads) = (client.optimistic_stats().hits, 0);
+            for offset in (0..FILE_BYTES).step_by(LARGE) {
+                file.read_into(&buffer, 0..LARGE, offset)?;
+                reads += 1;
+            }
+            if client.optimistic_stats().hits - before == reads {
+                return Ok(());
+            }
+            std::thread::sleep(PASS_PAUSE);
+        }
+        bail!("the server does not show all of the file")
+    }
+
+    /// Measures a row once.
+    fn sample(&self, row: &mut Row, time: Duration) -> Result<Sample> {
+        let bytes = row.bytes;
+        if row.way == Way::Local {
+            let mut buffer = vec![0; bytes];
+            let mut read = |at: u64| -> Result<usize> { Ok(self.local.read_at(&mut buffer, at)?) };
+            return Sample::of(
+                || cpu::times(None),
+                || Ok(with_bytes(repeat(time, bytes, 1, &mut read)?, bytes)),
+            );
+        }
+        let (client, file) = if row.way == Way::Hit { &self.optimistic } else { &self.plain };
+        let buffers: Vec<IoBuffer> =
+            (0..row.threads).map(|_| client.buffer(bytes)).collect::<Result<_, _>>()?;
+        let before = client.optimistic_stats().hits;
+        let sample = Sample::of(
+            || cpu::times(Some(self.process.id())),
+            || Ok(with_bytes(read_in_threads(file, &buffers, bytes, time)?, bytes)),
+        )?;
+        row.hits += client.optimistic_stats().hits - before;
+        row.reads += sample.operations;
+        Ok(sample)
+    }
+}
+
+fn with_bytes(operations: u64, bytes: usize) -> (u64, u64) {
+    (operations, operations * bytes as u64)
+}
+
+/// Reads in a thread for each buffer. Returns the number of reads. Several threads have a CPU each.
+fn read_in_threads(file: &File, buffers: &[IoBuffer], bytes: usize, time: Duration) -> Result<u64> {
+    let read = |number: usize, buffer: &IoBuffer| -> Result<u64> {
+        if buffers.len() > 1 {
+            cpu::pin(number % cpu::cpu_count())?;
+        }
+        repeat(time, bytes, number as u64, |at| Ok(file.read_into(buffer, 0..bytes, at)?))
+    };
+    let read = &read;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = buffers
+            .iter()
+            .enumerate()
+            .map(|(number, buffer)| scope.spawn(move || read(number, buffer)))
+            .collect();
+        let ended = threads.into_iter().map(|thread| match thread.join() {
+            Ok(reads) => reads,
+            Err(_) => bail!("a thread that reads has failed"),
+        });
+        ended.sum()
+    })
+}
+
+/// Reads at random places for `time`. Returns the number of reads.
+fn repeat(
+    time: Duration,
+    bytes: usize,
+    seed: u64,
+    mut read: impl FnMut(u64) -> Result<usize>,
+) -> Result<u64> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let places = FILE_BYTES / bytes as u64;
+    let start = Instant::now();
+    let mut operations = 0;
+    while operations & 15 != 0 || start.elapsed() < time {
+        let offset = rng.random_range(0..places) * bytes as u64;
+        ensure!(read(offset)? == bytes, "a short read");
+        operations += 1;
+    }
+    Ok(operations)
+}
