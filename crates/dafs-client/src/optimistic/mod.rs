@@ -110,13 +110,15 @@ pub(crate) struct Optimistic {
 struct Asking {
     last: Instant,
     pause: Duration,
+    /// The window with a block at an unknown place about which its answer had nothing new.
+    vain: Option<u64>,
 }
 
 impl Asking {
-    /// True if it is time for another question. A file that is shown, and has a block at an unknown
-    /// place, has something new.
-    fn is_due(&self, now: Instant, outcome: Outcome, is_shown: bool) -> bool {
-        let is_news = is_shown && outcome == Outcome::Unknown;
+    /// True if it is time for a question about a window. A file that is shown, and has a block there at
+    /// an unknown place, has something new, unless the server has just been asked in vain.
+    fn is_due(&self, now: Instant, outcome: Outcome, is_shown: bool, window: u64) -> bool {
+        let is_news = is_shown && outcome == Outcome::Unknown && self.vain != Some(window);
         let pause = if is_news { self.pause.min(OPTIMISTIC_ASK_PAUSE_MIN) } else { self.pause };
         now >= self.last + pause
     }
@@ -183,8 +185,9 @@ impl Opened {
         }
         let shared = self.client.shared();
         let Some(mut asking) = optimistic.asking.try_lock() else { return };
+        let window = offset / WINDOW_BYTES;
         let known = optimistic.known.read();
-        if !asking.is_due(now, outcome, known.is_some()) {
+        if !asking.is_due(now, outcome, known.is_some(), window) {
             return;
         }
         let (exposure, count) = match &*known {
@@ -194,7 +197,6 @@ impl Opened {
             _ => (0, 0),
         };
         drop(known);
-        let window = offset / WINDOW_BYTES;
         let last = offset.saturating_add(len - 1) / WINDOW_BYTES;
         let request = Request::XExposeGet(XExposeGet {
             fh: self.handle,
@@ -211,6 +213,7 @@ impl Opened {
             true => OPTIMISTIC_ASK_PAUSE_MIN,
             false => (asking.pause * 2).clamp(OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_ASK_PAUSE_MAX),
         };
+        asking.vain = (!is_new && outcome == Outcome::Unknown).then_some(window);
         asking.last = now;
     }
 
@@ -266,3 +269,6 @@ impl Opened {
         is_new
     }
 }
+
+#[cfg(test)]
+mod tests;

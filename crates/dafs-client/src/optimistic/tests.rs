@@ -1,0 +1,103 @@
+//! Questions of a client that does not play by the rules, and the pauses between those of one that does.
+
+use super::*;
+use crate::served::{Served, status};
+use crate::{Client, File, OpenOptions, TransportChoice};
+use dafs_testkit::eventually;
+use dafs_wire::dafs::{EXPOSED_WINDOWS_MAX, ExposedKind, StateId};
+
+fn client(served: &Served) -> Client {
+    served.client_with(|options| {
+        options.transport = TransportChoice::Shm;
+        options.optimistic = true;
+    })
+}
+
+/// Asks for windows of the file, under any open. `given` is the exposure that the client pretends to know,
+/// and the number of segments.
+fn ask(
+    file: &File,
+    state_id: StateId,
+    (window, windows): (u64, u32),
+    (exposure, known): (u64, u32),
+) -> Result<Answer> {
+    let fh = *file.handle();
+    let get = XExposeGet { fh, state_id, window, exposure, windows, known };
+    let shared = file.client().shared();
+    shared.ask_once(&Request::XExposeGet(get), |reply| Some(Answer::of(reply.x_expose_get()?)))
+}
+
+#[test]
+fn only_a_reader_of_the_file_is_shown_its_memory() {
+    let served = Served::with(|setup| setup.optimistic = true);
+    for name in ["file", "other"] {
+        served.with_file(name, 3 * BLOCK_BYTES as usize);
+    }
+    let (own, foreign) = (client(&served), client(&served));
+    let open = |client: &Client, name: &[u8], options| client.open(name, &options).unwrap();
+    let file = open(&own, b"file", OpenOptions::read());
+    let writer = open(&own, b"file", OpenOptions::write());
+    let other = open(&own, b"other", OpenOptions::read());
+    let theirs = open(&foreign, b"file", OpenOptions::read());
+    let refused = |state_id| status(ask(&file, state_id, (0, 1), (0, 0)));
+    assert_eq!(refused(writer.state_id()), Status::Acces);
+    for strange in [other.state_id(), theirs.state_id(), StateId::ZERO, StateId(*b"no state")] {
+        assert_ne!(refused(strange), Status::Ok);
+    }
+    assert_eq!(served.exposure_counts().grants, 0);
+    for windows in [0, EXPOSED_WINDOWS_MAX as u32 + 1] {
+        let answer = ask(&file, file.state_id(), (0, windows), (0, 0));
+        assert_eq!(status(answer), Status::Inval);
+    }
+    let closed = file.state_id();
+    let again = open(&own, b"file", OpenOptions::read());
+    file.close().unwrap();
+    assert_ne!(status(ask(&again, closed, (0, 1), (0, 0))), Status::Ok);
+}
+
+#[test]
+fn an_answer_has_what_the_client_lacks() {
+    let served = Served::with(|setup| setup.optimistic = true);
+    served.with_file("file", WINDOW_BYTES as usize + 1);
+    let own = client(&served);
+    let file = own.open(b"file", &OpenOptions::read()).unwrap();
+    let mut first = None;
+    // The file is not shown while it is being changed.
+    eventually("the file is shown", || {
+        first = ask(&file, file.state_id(), (0, 64), (0, 0)).ok();
+        first.as_ref().is_some_and(|answer| answer.exposure != 0)
+    });
+    let first = first.unwrap();
+    // Behind the end of the file there are no windows.
+    let windows: Vec<u64> = first.windows.iter().map(|page| page.window).collect();
+    assert_eq!(windows, [0, 1]);
+    let kinds: Vec<_> = first.segments.iter().map(|segment| segment.kind).collect();
+    assert_eq!(kinds, [ExposedKind::Life, ExposedKind::Index]);
+    for window in [2, 1 << 40, u64::MAX] {
+        let far = ask(&file, file.state_id(), (window, 64), (0, 0)).unwrap();
+        assert!(far.windows.is_empty(), "{window}");
+    }
+    // Of the exposure that the client knows it gets new segments alone, of another one all.
+    let count = |given| ask(&file, file.state_id(), (0, 1), given).unwrap().segments.len();
+    let exposure = first.exposure;
+    assert_eq!(
+        [count((exposure, 2)), count((exposure, 1)), count((exposure, u32::MAX))],
+        [0, 1, 0]
+    );
+    assert_eq!([count((exposure + 1, 2)), count((0, 2))], [2, 2]);
+    assert_eq!(served.exposure_counts().grants, 1);
+}
+
+#[test]
+fn questions_without_an_answer_become_rare() {
+    let mut asking = Asking { last: Instant(0), pause: OPTIMISTIC_ASK_PAUSE_MAX, vain: None };
+    let soon = Instant(0) + OPTIMISTIC_ASK_PAUSE_MIN;
+    assert!(asking.is_due(soon, Outcome::Unknown, true, 7));
+    for (outcome, is_shown) in [(Outcome::Absent, true), (Outcome::Unknown, false)] {
+        assert!(!asking.is_due(soon, outcome, is_shown, 7));
+    }
+    asking.vain = Some(7);
+    assert!(!asking.is_due(soon, Outcome::Unknown, true, 7));
+    assert!(asking.is_due(soon, Outcome::Unknown, true, 8), "another window");
+    assert!(asking.is_due(Instant(0) + OPTIMISTIC_ASK_PAUSE_MAX, Outcome::Unknown, true, 7));
+}
