@@ -79,7 +79,7 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 pub(super) struct Receive {
     pub(super) work: u64,
-    pub(super) segment: Option<super::ffi::ibv_sge>,
+    pub(super) segment: Option<ffi::ibv_sge>,
     pub(super) _held: Option<Held>,
 }
 
