@@ -204,10 +204,11 @@ static struct fio_option options[] = {
             {
                 .ival = "auto",
                 .oval = DAP_TRANSPORT_AUTO,
-                .help = "shared memory on this host, else iWARP",
+                .help = "shared memory on this host, a device that leads there, else iWARP",
             },
             { .ival = "iwarp", .oval = DAP_TRANSPORT_IWARP, .help = "iWARP over TCP" },
             { .ival = "shm", .oval = DAP_TRANSPORT_SHM, .help = "shared memory" },
+            { .ival = "verbs", .oval = DAP_TRANSPORT_VERBS, .help = "an RDMA device" },
         },
         .category = FIO_OPT_C_ENGINE,
         .group = FIO_OPT_G_INVALID,

@@ -332,7 +332,8 @@
 // The server: the client has cancelled this; nothing of it was done.
 #define DAP_E_X_CANCELED -16104
 
-// Shared memory when the server is on this host and offers it, else iWARP over TCP.
+// Shared memory when the server is on this host and offers it, an RDMA device when one leads to a
+// server that listens there, else iWARP over TCP.
 #define DAP_TRANSPORT_AUTO 0
 
 // iWARP over TCP.
@@ -340,6 +341,9 @@
 
 // Shared memory.
 #define DAP_TRANSPORT_SHM 2
+
+// An RDMA device.
+#define DAP_TRANSPORT_VERBS 3
 
 // Waiting threads poll for a while, then sleep.
 #define DAP_WAIT_ADAPTIVE 0
@@ -601,7 +605,8 @@ typedef struct {
   uint32_t requests;
   // The lease time, in seconds: the server forgets a client that is silent for longer.
   uint32_t lease_seconds;
-  // DAP_TRANSPORT_IWARP or DAP_TRANSPORT_SHM; DAP_TRANSPORT_AUTO for another one.
+  // DAP_TRANSPORT_IWARP, DAP_TRANSPORT_SHM or DAP_TRANSPORT_VERBS; DAP_TRANSPORT_AUTO for another
+  // one.
   uint32_t transport;
   // 1 when messages and data carry checksums.
   uint32_t checksums;
@@ -843,12 +848,12 @@ int32_t dap_options_init(dap_options_t *options);
 
 // Opens a session with the server of a connection string:
 // dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...]. The options are deadline=SECONDS,
-// recovery=SECONDS, connect-timeout=SECONDS, transport=auto, iwarp or shm, wait=adaptive, poll or
-// sleep, checksums=yes or no, pnfs=yes or no (reads and writes at data servers), optimistic=yes or
-// no (reads from memory that a server on this host shows), fence-id=NAME, and sec=gss, by which
-// Kerberos proves who the client is. They take precedence over `options`; beside sec=gss there may be
-// no user and password. It takes tickets from the default cache, from ccache=NAME, or from
-// keytab=FILE with principal=NAME or without.
+// recovery=SECONDS, connect-timeout=SECONDS, transport=auto, iwarp, shm or verbs (an RDMA device),
+// wait=adaptive, poll or sleep, checksums=yes or no, pnfs=yes or no (reads and writes at data
+// servers), optimistic=yes or no (reads from memory that a server on this host shows),
+// fence-id=NAME, and sec=gss, by which Kerberos proves who the client is. They take precedence over
+// `options`; beside sec=gss there may be no user and password. It takes tickets from the default
+// cache, from ccache=NAME, or from keytab=FILE with principal=NAME or without.
 //
 // Paths given to other functions begin at PATH, or at the server's root if they begin with a
 // slash; the empty path is PATH itself. `options` may be null.

@@ -10,12 +10,15 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Shared memory when the server is on this host and offers it, else iWARP over TCP.
+/// Shared memory when the server is on this host and offers it, an RDMA device when one leads to a
+/// server that listens there, else iWARP over TCP.
 pub const DAP_TRANSPORT_AUTO: u32 = 0;
 /// iWARP over TCP.
 pub const DAP_TRANSPORT_IWARP: u32 = 1;
 /// Shared memory.
 pub const DAP_TRANSPORT_SHM: u32 = 2;
+/// An RDMA device.
+pub const DAP_TRANSPORT_VERBS: u32 = 3;
 
 /// Waiting threads poll for a while, then sleep.
 pub const DAP_WAIT_ADAPTIVE: u32 = 0;
@@ -128,6 +131,7 @@ pub(crate) unsafe fn parse(
         DAP_TRANSPORT_AUTO => TransportChoice::Auto,
         DAP_TRANSPORT_IWARP => TransportChoice::Iwarp,
         DAP_TRANSPORT_SHM => TransportChoice::Shm,
+        DAP_TRANSPORT_VERBS => TransportChoice::Verbs,
         _ => return Err(invalid("there is no such transport")),
     };
     let wait = match given.wait {

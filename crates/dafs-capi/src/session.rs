@@ -52,7 +52,8 @@ pub struct dap_session_info_t {
     pub requests: u32,
     /// The lease time, in seconds: the server forgets a client that is silent for longer.
     pub lease_seconds: u32,
-    /// DAP_TRANSPORT_IWARP or DAP_TRANSPORT_SHM; DAP_TRANSPORT_AUTO for another one.
+    /// DAP_TRANSPORT_IWARP, DAP_TRANSPORT_SHM or DAP_TRANSPORT_VERBS; DAP_TRANSPORT_AUTO for another
+    /// one.
     pub transport: u32,
     /// 1 when messages and data carry checksums.
     pub checksums: u32,
@@ -84,12 +85,12 @@ pub struct dap_stats_t {
 
 /// Opens a session with the server of a connection string:
 /// dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...]. The options are deadline=SECONDS,
-/// recovery=SECONDS, connect-timeout=SECONDS, transport=auto, iwarp or shm, wait=adaptive, poll or
-/// sleep, checksums=yes or no, pnfs=yes or no (reads and writes at data servers), optimistic=yes or
-/// no (reads from memory that a server on this host shows), fence-id=NAME, and sec=gss, by which
-/// Kerberos proves who the client is. They take precedence over `options`; beside sec=gss there may be
-/// no user and password. It takes tickets from the default cache, from ccache=NAME, or from
-/// keytab=FILE with principal=NAME or without.
+/// recovery=SECONDS, connect-timeout=SECONDS, transport=auto, iwarp, shm or verbs (an RDMA device),
+/// wait=adaptive, poll or sleep, checksums=yes or no, pnfs=yes or no (reads and writes at data
+/// servers), optimistic=yes or no (reads from memory that a server on this host shows),
+/// fence-id=NAME, and sec=gss, by which Kerberos proves who the client is. They take precedence over
+/// `options`; beside sec=gss there may be no user and password. It takes tickets from the default
+/// cache, from ccache=NAME, or from keytab=FILE with principal=NAME or without.
 ///
 /// Paths given to other functions begin at PATH, or at the server's root if they begin with a
 /// slash; the empty path is PATH itself. `options` may be null.
@@ -210,6 +211,7 @@ pub unsafe extern "C" fn dap_session_info(
             transport: match session.client.transport().kind {
                 dafs_client::TransportKind::Iwarp => crate::options::DAP_TRANSPORT_IWARP,
                 dafs_client::TransportKind::Shm => crate::options::DAP_TRANSPORT_SHM,
+                dafs_client::TransportKind::Verbs => crate::options::DAP_TRANSPORT_VERBS,
                 _ => crate::options::DAP_TRANSPORT_AUTO,
             },
             checksums: agreed.checksums.into(),

@@ -1,11 +1,12 @@
 //! From a URL to a session: addresses, the choice of the transport, identity, opening.
 
 use crate::core::{CredentialIds, Failure, SessionConfig, SessionCore, Stage};
-use crate::driver::{Driver, Shared};
+use crate::devices::{self, Choice};
+use crate::driver::{Driver, Shared, Way};
 use crate::error::{Error, Result};
 use crate::file::OPENS;
 use crate::limit::{self, Limit};
-use crate::limits::{GROUPS_MAX, GSS_REQUEST_BYTES};
+use crate::limits::{DEVICE_CONNECT_TIME, GROUPS_MAX, GSS_REQUEST_BYTES};
 use crate::options::{
     Authentication, ConnectOptions, Credential, TWO_PROOFS, TWO_USERS, Transport, TransportChoice,
     TransportKind,
@@ -15,7 +16,7 @@ use crate::url::DafsUrl;
 use crate::wakeup::Wakeup;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
-use dafs_dat::{Adapter, Address, Instant, is_local, shm_socket_candidates};
+use dafs_dat::{Address, Instant, is_local, shm_socket_candidates};
 use dafs_wire::dafs::Verifier;
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -96,6 +97,9 @@ pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared
     target.open(&target.resolve(url)?)
 }
 
+/// The reason for a transport of the network.
+const ELSEWHERE: &str = "the server runs on another host";
+
 /// The reason why one address did not work.
 enum Attempt {
     /// No server listens there; another address or transport may do.
@@ -109,6 +113,14 @@ enum Attempt {
 impl Attempt {
     fn unreachable(reason: impl Display) -> Self {
         Self::Unreachable(reason.to_string())
+    }
+
+    /// The same with more words where there was no server.
+    fn explained(self, explain: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Unreachable(reason) => Self::Unreachable(explain(reason)),
+            other => other,
+        }
     }
 }
 
@@ -168,15 +180,22 @@ impl Target {
         match self.options.transport {
             _ if self.options.tls.is_some() => self.try_iwarp(address, "TLS is demanded".into()),
             TransportChoice::Iwarp => self.try_iwarp(address, "it was asked for".into()),
-            TransportChoice::Shm => {
-                self.try_shm(address, "it was asked for").map_err(|attempt| match attempt {
-                    Attempt::Unreachable(reason) => Attempt::Unreachable(format!(
+            TransportChoice::Shm => self.try_shm(address, "it was asked for").map_err(|attempt| {
+                attempt.explained(|reason| {
+                    format!(
                         "no server on this host offers shared memory for {address} ({reason}); \
-                         use the iwarp transport for other hosts"
-                    )),
-                    other => other,
+                             use the iwarp transport for other hosts"
+                    )
                 })
-            }
+            }),
+            TransportChoice::Verbs => self.try_verbs(address, Choice::Asked).map_err(|attempt| {
+                attempt.explained(|reason| {
+                    format!(
+                        "{address} was not reached by an RDMA device ({reason}); check that the \
+                         server listens there with --verbs, or use the iwarp transport"
+                    )
+                })
+            }),
             TransportChoice::Auto if is_local(address) => {
                 match self.try_shm(address, "the server runs on this host") {
                     Err(Attempt::Unreachable(reason)) => self.try_iwarp(
@@ -186,10 +205,38 @@ impl Target {
                     other => other,
                 }
             }
-            TransportChoice::Auto => {
-                self.try_iwarp(address, "the server runs on another host".into())
+            TransportChoice::Auto if devices::may_try(self.options.rdma_devices) => {
+                match self.try_verbs(address, Choice::Automatic) {
+                    Err(Attempt::Unreachable(reason)) => self.try_iwarp(
+                        address,
+                        format!("{ELSEWHERE}, and no RDMA device is of use ({reason})"),
+                    ),
+                    other => other,
+                }
             }
+            TransportChoice::Auto => self.try_iwarp(address, ELSEWHERE.into()),
         }
+    }
+
+    /// Tries an RDMA device. A session that has chosen it by itself goes on over TCP when the device,
+    /// or that of the server, is gone.
+    fn try_verbs(&self, address: SocketAddr, choice: Choice) -> Result<Arc<Shared>, Attempt> {
+        let adapter = devices::open(address, choice, self.options.connect_timeout)
+            .map_err(Attempt::unreachable)?;
+        let device = devices::describe(adapter.device());
+        let (why, limit, spare) = match choice {
+            Choice::Asked => (format!("it was asked for: {device}"), None, None),
+            Choice::Automatic => {
+                let lost =
+                    "an RDMA device carried the session, and does not lead to the server now";
+                let spare = self.iwarp(address, lost.to_owned())?;
+                let why = format!("{ELSEWHERE} and listens for {device}");
+                (why, Some(DEVICE_CONNECT_TIME), Some(spare))
+            }
+        };
+        let transport = Transport { kind: TransportKind::Verbs, address: address.to_string(), why };
+        let way = Way { adapter: Box::new(adapter), address: Address::Verbs(address), transport };
+        self.open_session(way, limit, spare)
     }
 
     fn try_shm(&self, address: SocketAddr, why: &str) -> Result<Arc<Shared>, Attempt> {
@@ -211,7 +258,8 @@ impl Target {
             .map_err(Attempt::unreachable)?;
             let transport =
                 Transport { kind: TransportKind::Shm, address: name.clone(), why: why.to_owned() };
-            match self.open_session(Box::new(adapter), &Address::Shm(name), transport) {
+            let way = Way { adapter: Box::new(adapter), address: Address::Shm(name), transport };
+            match self.open_session(way, None, None) {
                 Err(Attempt::Unreachable(reason)) if reasons.contains(&reason) => {}
                 Err(Attempt::Unreachable(reason)) => reasons.push(reason),
                 other => return other,
@@ -221,6 +269,17 @@ impl Target {
     }
 
     fn try_iwarp(&self, address: SocketAddr, why: String) -> Result<Arc<Shared>, Attempt> {
+        self.open_session(self.iwarp(address, why)?, None, None).map_err(|attempt| {
+            attempt.explained(|reason| {
+                format!(
+                    "{address}: {reason}; check that the server runs and listens for DAFS there"
+                )
+            })
+        })
+    }
+
+    /// The way to a server over TCP.
+    fn iwarp(&self, address: SocketAddr, why: String) -> Result<Way, Attempt> {
         let tls = self.options.tls.as_ref().map(|tls| tls.demand(&self.name_of(address)));
         let adapter = IwarpAdapter::new(IwarpConfig {
             crc: self.options.crc,
@@ -231,14 +290,7 @@ impl Target {
         })
         .map_err(Attempt::unreachable)?;
         let transport = Transport { kind: TransportKind::Iwarp, address: address.to_string(), why };
-        self.open_session(Box::new(adapter), &Address::Tcp(address), transport).map_err(|attempt| {
-            match attempt {
-                Attempt::Unreachable(reason) => Attempt::Unreachable(format!(
-                    "{address}: {reason}; check that the server runs and listens for DAFS there"
-                )),
-                other => other,
-            }
-        })
+        Ok(Way { adapter: Box::new(adapter), address: Address::Tcp(address), transport })
     }
 
     /// True if the session only moves data.
@@ -260,14 +312,19 @@ impl Target {
         }
     }
 
+    /// Connects and opens a session. `limit` is the time for connecting alone, if it is shorter than
+    /// that for all, and `spare` another way to the same server.
     fn open_session(
         &self,
-        mut adapter: Box<dyn Adapter>,
-        address: &Address,
-        transport: Transport,
+        way: Way,
+        limit: Option<Duration>,
+        spare: Option<Way>,
     ) -> Result<Arc<Shared>, Attempt> {
+        let Way { mut adapter, address, transport } = way;
+        let start = Instant::now();
+        let connected_until = limit.map_or(self.until, |limit| self.until.min(start + limit));
         let config = self.session_config(transport.kind);
-        let core = SessionCore::connect(&mut *adapter, config, address, Instant::now())
+        let core = SessionCore::connect(&mut *adapter, config, &address, start)
             .map_err(Attempt::unreachable)?;
         let mut driver = Driver::new(adapter, core, self.server.clone(), self.options.deadline);
         let bell = Wakeup::new().map_err(Attempt::unreachable)?;
@@ -289,8 +346,9 @@ impl Target {
                 driver.give_proof(order.prepare());
                 continue;
             }
-            if now >= self.until {
-                let after = self.after;
+            let until = if established { self.until } else { connected_until };
+            if now >= until {
+                let after = if until == self.until { self.after } else { until.since(start) };
                 return Err(Attempt::unreachable(format_args!("no answer within {after:?}")));
             }
             let adapter = driver.adapter();
@@ -299,7 +357,7 @@ impl Target {
                 && let Some(descriptor) = adapter.descriptor()
             {
                 let sleeper = bell.sleeper(descriptor);
-                let until = driver.next_timeout().map_or(self.until, |at| at.min(self.until));
+                let until = driver.next_timeout().map_or(until, |at| at.min(until));
                 let stopped = limit::is_stopped_in(until.since(now), |time| {
                     sleeper.sleep(Some(time));
                 });
@@ -308,7 +366,7 @@ impl Target {
                 }
             }
         }
-        Shared::new(driver, self.options.wait, transport).map_err(Attempt::unreachable)
+        Shared::new(driver, self.options.wait, transport, spare).map_err(Attempt::unreachable)
     }
 
     fn session_config(&self, kind: TransportKind) -> SessionConfig {
@@ -384,6 +442,30 @@ pub(crate) fn process_ids() -> CredentialIds {
 mod tests {
     use super::*;
     use crate::options::WaitPolicy;
+    use crate::served::{Served, Wire};
+    use dafs_wire::dafs::{Request, Status};
+
+    #[test]
+    fn a_session_goes_on_by_its_other_way() {
+        let served = Served::new();
+        // The first connection breaks after the session was opened, and no other one leads through.
+        let mut lengths = [Some(40_000)].into_iter();
+        let wire = Wire::new(served.address, move || lengths.next().unwrap_or(Some(0)));
+        let target = Target::new("host:1".into(), ConnectOptions::default(), None);
+        let way = |address: SocketAddr| match target.iwarp(address, address.to_string()) {
+            Ok(way) => way,
+            Err(_) => panic!("no adapter"),
+        };
+        let opened = target.open_session(way(wire.address), None, Some(way(served.address)));
+        let shared = opened.unwrap_or_else(|_| panic!("no session"));
+        assert_eq!(shared.transport().why, wire.address.to_string());
+        while shared.transport().why != served.address.to_string() {
+            let reply = shared.call(&Request::Null).unwrap();
+            assert_eq!(reply.status(), Status::Ok);
+        }
+        assert_eq!(shared.call(&Request::Null).unwrap().status(), Status::Ok);
+        assert_eq!(shared.stats().restarts, 0);
+    }
 
     #[test]
     fn a_url_goes_before_options_in_all_that_it_says() {

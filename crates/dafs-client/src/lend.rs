@@ -8,6 +8,8 @@
 //!   evicted.
 //! * Every registration that was lent and has not ended is known here, cached or not.
 //! * Memory is probed before it is registered, so that a wrong address is an error and no crash.
+//! * Where a registration keeps the pages of its addresses (RDMA devices), none is cached: the program
+//!   may map other memory at the same addresses without a word.
 
 use crate::buffer::IoBuffer;
 use crate::client::Client;
@@ -66,9 +68,9 @@ impl Registrations {
 
     /// Adds a new registration. Returns the evicted ones, which the caller drops after it has
     /// released the lock.
-    fn enter(&mut self, start: usize, buffer: &IoBuffer) -> Vec<IoBuffer> {
+    fn enter(&mut self, start: usize, buffer: &IoBuffer, may_keep: bool) -> Vec<IoBuffer> {
         let mut over = Vec::new();
-        if !self.keep(start, buffer, &mut over) {
+        if !may_keep || !self.keep(start, buffer, &mut over) {
             if self.passing.len() >= self.passing_max {
                 self.passing.retain(|(_, memory)| memory.strong_count() > 0);
                 self.passing_max = (2 * self.passing.len()).max(LENT_REGISTRATIONS_MAX);
@@ -134,7 +136,8 @@ impl Registrations {
 impl Client {
     /// Lets the server reach memory of the caller's, registering it if it is not registered yet.
     /// The registration is cached for the next time, within [`limits::LENT_BYTES_MAX`] and
-    /// [`limits::LENT_REGISTRATIONS_MAX`]; the least recently used are evicted.
+    /// [`limits::LENT_REGISTRATIONS_MAX`]; the least recently used are evicted. With an RDMA device
+    /// none is cached.
     ///
     /// [`limits::LENT_BYTES_MAX`]: crate::limits::LENT_BYTES_MAX
     /// [`limits::LENT_REGISTRATIONS_MAX`]: crate::limits::LENT_REGISTRATIONS_MAX
@@ -159,7 +162,8 @@ impl Client {
         }
         // SAFETY: as the caller has promised. It lies in mapped, writable memory.
         let buffer = unsafe { self.register(address, bytes)? };
-        let over = self.lent().lock()?.enter(start, &buffer);
+        let may_keep = !self.shared().pins_memory();
+        let over = self.lent().lock()?.enter(start, &buffer, may_keep);
         drop(over);
         Ok(Lent { buffer, range: 0..bytes })
     }
@@ -309,6 +313,22 @@ mod tests {
         drop(other);
         client.forget_memory(address, 1 << 16).unwrap();
         assert_eq!(client.lent().lock_here().bytes, 0);
+    }
+
+    #[test]
+    fn a_loan_that_is_not_cached_ends_with_its_handle() {
+        let (_served, client) = connected();
+        let memory = vec![0u8; 4096].leak();
+        let start = memory.as_ptr() as usize;
+        let range = start..start + 4096;
+        // SAFETY: leaked, and never transferred.
+        let buffer = unsafe { client.register(memory.as_mut_ptr(), 4096).unwrap() };
+        let mut known = Registrations::default();
+        assert!(known.enter(start, &buffer, false).is_empty());
+        assert!(known.find(&range).is_none());
+        assert!(known.forget(&range).is_err());
+        drop(buffer);
+        known.forget(&range).unwrap();
     }
 
     #[test]

@@ -66,6 +66,7 @@ mod convert;
 pub mod core;
 mod delegated;
 mod delegation;
+mod devices;
 mod directory;
 mod driver;
 mod error;

@@ -86,6 +86,13 @@ pub const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
 /// can be sent, because every credit is in use.
 pub const UNPROBED_DEADLINE_FACTOR: u32 = 10;
 
+/// The time for a connection by an RDMA device that the client tries by itself, before TCP. A device
+/// sends its requests for many seconds to a host that has none.
+pub const DEVICE_CONNECT_TIME: Duration = Duration::from_secs(3);
+
+/// The absence of a server from which on a session that has two transports tries both in turn.
+pub const ONE_TRANSPORT_TIME: Duration = Duration::from_secs(2);
+
 /// The first pause before an operation is retried that the server answered with DELAY or GRACE.
 pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 

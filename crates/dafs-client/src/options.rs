@@ -24,13 +24,16 @@ use std::time::Duration;
 /// The transport to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TransportChoice {
-    /// Shared memory when the server runs on this host and offers it, else iWARP over TCP.
+    /// The fastest that works: shared memory when the server runs on this host, an RDMA device when
+    /// one leads to a server that listens there, too, else iWARP over TCP.
     #[default]
     Auto,
     /// iWARP over TCP.
     Iwarp,
     /// Shared memory.
     Shm,
+    /// An RDMA device of this host.
+    Verbs,
 }
 
 impl FromStr for TransportChoice {
@@ -41,7 +44,8 @@ impl FromStr for TransportChoice {
             "auto" => Ok(Self::Auto),
             "iwarp" => Ok(Self::Iwarp),
             "shm" => Ok(Self::Shm),
-            _ => Err(Error::Argument("a transport is \"auto\", \"iwarp\" or \"shm\"")),
+            "verbs" => Ok(Self::Verbs),
+            _ => Err(Error::Argument("a transport is \"auto\", \"iwarp\", \"shm\" or \"verbs\"")),
         }
     }
 }
@@ -54,6 +58,8 @@ pub enum TransportKind {
     Iwarp,
     /// Shared memory of one host.
     Shm,
+    /// An RDMA device.
+    Verbs,
     /// The simulated network of the tests.
     Sim,
 }
@@ -63,6 +69,7 @@ impl fmt::Display for TransportKind {
         f.write_str(match self {
             Self::Iwarp => "iwarp",
             Self::Shm => "shm",
+            Self::Verbs => "verbs",
             Self::Sim => "sim",
         })
     }
@@ -265,6 +272,9 @@ pub struct ConnectOptions {
     /// The transport to use. A URL with `transport=`, `wait=`, `checksums=` or `connect-timeout=`
     /// overrides these options.
     pub transport: TransportChoice,
+    /// [`TransportChoice::Auto`] may choose an RDMA device. Its libraries are loaded into the process
+    /// then, and their descriptors are not protected from a program that closes all that are open.
+    pub rdma_devices: bool,
     /// The way threads wait.
     pub wait: WaitPolicy,
     /// The credential of requests.
@@ -275,7 +285,7 @@ pub struct ConnectOptions {
     pub checksums: bool,
     /// CRC32C on iWARP. TLS has checks of its own.
     pub crc: bool,
-    /// TLS below iWARP; shared memory is not used then. A `dafss://` URL overrides this.
+    /// TLS below iWARP; shared memory and RDMA devices are not used then. A `dafss://` URL overrides this.
     pub tls: Option<TlsOptions>,
     /// A password may leave this host in clear text. Otherwise it is sent inside TLS and to servers
     /// on this host only. A URL with `danger-clear-passwords=` overrides this.
@@ -327,6 +337,7 @@ impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
             transport: TransportChoice::default(),
+            rdma_devices: true,
             wait: WaitPolicy::default(),
             credential: Credential::default(),
             authentication: Authentication::default(),

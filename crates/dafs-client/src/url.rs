@@ -70,7 +70,7 @@ pub enum UrlError {
     /// An unknown option.
     #[error(
         "\"{0}\" is no option of a URL; there are fence-id=NAME, recovery=SECONDS, \
-         deadline=SECONDS, connect-timeout=SECONDS, transport=auto|iwarp|shm, \
+         deadline=SECONDS, connect-timeout=SECONDS, transport=auto|iwarp|shm|verbs, \
          wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no, optimistic=yes|no, sec=gss and \
          danger-clear-passwords=yes|no, for dafss:// also xprtsec=tls|mtls, ca=FILE, cert=FILE and \
          key=FILE, with & between them. Write %3F if the '?' is part of a name"
@@ -395,6 +395,7 @@ mod tests {
             ("dafss://h/a?cert=/c", "a certificate or a key alone"),
             ("dafss://h/a?xprtsec=mtls", "mtls without a certificate"),
             ("dafss://h/a?transport=shm", "transport=shm with TLS"),
+            ("dafss://h/a?transport=verbs", "transport=verbs with TLS"),
             ("host:/path", "does not start with dafs://"),
             ("dafs:///path", "names no host"),
             ("dafs://:1/", "names no host"),
@@ -424,7 +425,7 @@ mod tests {
             ("dafs://h/a?recovery=4294967296", "number of seconds"),
             ("dafs://h/a?recovery=5&fence-id=a&recovery=6", "twice"),
             ("dafs://h/a?connect-timeout=0", "is no option"),
-            ("dafs://h/a?transport=tcp", "transport=auto|iwarp|shm"),
+            ("dafs://h/a?transport=tcp", "transport=auto|iwarp|shm|verbs"),
             ("dafs://h/a?wait=long", "wait=adaptive|poll|sleep"),
             ("dafs://h/a?checksums=on", "checksums=yes|no"),
             ("dafs://h/a?checksums=no&checksums=no", "twice"),
@@ -495,7 +496,7 @@ mod tests {
             user in proptest::option::of("[a-z@/:% \u{e9}]{1,8}"),
             fence_id in proptest::option::of("[a-z@/:%?&=#+ \u{e9}]{1,8}"),
             times in proptest::array::uniform3(proptest::option::of(1u32..)),
-            transport in proptest::option::of(0..3usize),
+            transport in proptest::option::of(0..4usize),
             wait in proptest::option::of(0..3usize),
             checksums: Option<bool>,
             pnfs: Option<bool>,
@@ -503,7 +504,12 @@ mod tests {
         ) {
             let mut url = DafsUrl::new("::1", port, &path).unwrap();
             url.user = user;
-            let transports = [TransportChoice::Auto, TransportChoice::Iwarp, TransportChoice::Shm];
+            let transports = [
+                TransportChoice::Auto,
+                TransportChoice::Iwarp,
+                TransportChoice::Shm,
+                TransportChoice::Verbs,
+            ];
             let waits = [WaitPolicy::default(), WaitPolicy::Poll, WaitPolicy::Sleep];
             let [recovery_seconds, deadline_seconds, connect_timeout_seconds] = times;
             url.options = Options {

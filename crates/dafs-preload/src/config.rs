@@ -112,6 +112,9 @@ fn options(variable: &dyn Fn(&str) -> Option<String>) -> ConnectOptions {
     }
     let transport = variable("DAFS_RUN_TRANSPORT").and_then(|name| name.parse().ok());
     options.transport = transport.unwrap_or_default();
+    // The program may close all descriptors and open files under their numbers, into which the
+    // libraries of devices would write.
+    options.rdma_devices = false;
     options.checksums = variable("DAFS_RUN_CHECKSUMS").is_some();
     options.fence_id = variable("DAFS_RUN_FENCE_ID");
     if let Some(id) = variable("DAFS_RUN_USER") {

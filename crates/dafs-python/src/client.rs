@@ -174,7 +174,7 @@ impl Client {
         self.url.to_string()
     }
 
-    /// The transport in use: "iwarp" or "shm".
+    /// The transport in use: "iwarp", "shm" or "verbs".
     #[getter]
     fn transport(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.session(py)?.client.transport().kind.to_string())

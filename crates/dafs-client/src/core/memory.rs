@@ -11,6 +11,8 @@
 //!   connection makes another one under a new key; the application's handle stays valid. So a
 //!   request may name memory as it was first registered: the session renames it when it sends the
 //!   request.
+//! * A registration is ended at the adapter that made it. A session may have two, of which one is in
+//!   use at a time.
 
 use super::failure::Failure;
 use crate::fork::ForkMutex;
@@ -28,30 +30,44 @@ const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Acce
 /// The memory that one request names; nearly always none or one piece.
 pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
+/// Which of the two adapters of a session has made a registration.
+type Side = bool;
+
+/// A registration, and the adapter that has made it.
+#[derive(Debug, Clone, Copy)]
+struct Registration {
+    region: MemoryRegion,
+    side: Side,
+}
+
 /// Registrations without a user, which wait for the adapter's driver to end them.
 #[derive(Debug, Default)]
 struct RetiredRegistrations {
     occupied: AtomicBool,
-    regions: ForkMutex<Vec<RegionId>>,
+    regions: ForkMutex<Vec<(Side, RegionId)>>,
 }
 
 impl RetiredRegistrations {
-    fn retire(&self, region: RegionId) {
+    fn retire(&self, registration: Registration) {
         // A fork has no registrations.
         if let Ok(mut regions) = self.regions.lock() {
-            regions.push(region);
+            regions.push((registration.side, registration.region.id));
             self.occupied.store(true, Ordering::Release);
         }
     }
 
-    /// The registrations to end, if there are any.
-    fn take(&self) -> Vec<RegionId> {
+    /// The registrations to end at the adapter of one side, if there are any.
+    fn take(&self, side: Side) -> Vec<RegionId> {
         // A cheap check first: this runs with every request.
         if !self.occupied.load(Ordering::Acquire) {
             return Vec::new();
         }
-        self.occupied.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *self.regions.lock_here())
+        let mut regions = self.regions.lock_here();
+        let (due, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut *regions).into_iter().partition(|(of, _)| *of == side);
+        self.occupied.store(!later.is_empty(), Ordering::Relaxed);
+        *regions = later;
+        due.into_iter().map(|(_, region)| region).collect()
     }
 }
 
@@ -61,6 +77,8 @@ pub(crate) struct Memories {
     retired: Arc<RetiredRegistrations>,
     /// For the next connection; only kept when there may be one.
     kept: Vec<Weak<RegisteredMemory>>,
+    /// The adapter in use.
+    side: Side,
 }
 
 impl Memories {
@@ -74,7 +92,8 @@ impl Memories {
     ) -> Result<Arc<RegisteredMemory>, RegisterError> {
         let region = adapter.register(domain, buffer.clone(), ACCESS)?;
         let (mappable, retired) = (adapter.is_mappable(&buffer), self.retired.clone());
-        let memory = Arc::new(RegisteredMemory::new(buffer, region, retired, mappable));
+        let registration = Registration { region, side: self.side };
+        let memory = Arc::new(RegisteredMemory::new(buffer, registration, retired, mappable));
         if keep {
             if self.kept.len() == self.kept.capacity() {
                 self.kept.retain(|memory| memory.strong_count() > 0);
@@ -91,9 +110,15 @@ impl Memories {
 
     /// Ends registrations without a holder.
     pub(crate) fn reap(&self, adapter: &mut dyn Adapter) {
-        for region in self.retired.take() {
+        for region in self.retired.take(self.side) {
             adapter.deregister(region);
         }
+    }
+
+    /// Goes on with the other adapter of the session; `adapter` is the one so far.
+    pub(crate) fn change_sides(&mut self, adapter: &mut dyn Adapter) {
+        self.withdraw(adapter);
+        self.side = !self.side;
     }
 
     /// Ends the registrations of a connection that is lost.
@@ -115,7 +140,8 @@ impl Memories {
         for memory in self.kept.iter().filter_map(Weak::upgrade) {
             if memory.region().is_none() {
                 let region = adapter.register(domain, memory.buffer.clone(), ACCESS);
-                memory.renew(region.map_err(Failure::memory)?);
+                let region = region.map_err(Failure::memory)?;
+                memory.renew(Registration { region, side: self.side });
             }
         }
         Ok(())
@@ -129,7 +155,7 @@ pub struct RegisteredMemory {
     /// Its name for the application: its first registration.
     name: MemoryRegion,
     /// `None` while there is no connection to register it for.
-    region: ForkMutex<Option<MemoryRegion>>,
+    region: ForkMutex<Option<Registration>>,
     retired: Arc<RetiredRegistrations>,
     /// The server may map it, and so reach it after its registration and the connection have ended.
     mappable: bool,
@@ -140,14 +166,14 @@ pub struct RegisteredMemory {
 impl RegisteredMemory {
     fn new(
         buffer: Arc<Buffer>,
-        region: MemoryRegion,
+        registration: Registration,
         retired: Arc<RetiredRegistrations>,
         mappable: bool,
     ) -> Self {
         Self {
             buffer,
-            name: region,
-            region: ForkMutex::new(Some(region)),
+            name: registration.region,
+            region: ForkMutex::new(Some(registration)),
             retired,
             mappable,
             private: AtomicBool::new(false),
@@ -201,24 +227,24 @@ impl RegisteredMemory {
 
     /// Removes the registration, to end it.
     fn withdraw(&self) -> Option<RegionId> {
-        self.region().take().map(|region| region.id)
+        self.region().take().map(|registration| registration.region.id)
     }
 
     /// Gives it a new registration, on a new connection.
-    fn renew(&self, region: MemoryRegion) {
-        let old = self.region().replace(region);
+    fn renew(&self, registration: Registration) {
+        let old = self.region().replace(registration);
         debug_assert!(old.is_none(), "memory has one registration at a time");
     }
 
-    fn region(&self) -> MutexGuard<'_, Option<MemoryRegion>> {
+    fn region(&self) -> MutexGuard<'_, Option<Registration>> {
         self.region.lock_here()
     }
 }
 
 impl Drop for RegisteredMemory {
     fn drop(&mut self) {
-        if let Some(region) = self.region.lock().ok().and_then(|mut region| region.take()) {
-            self.retired.retire(region.id);
+        if let Some(registration) = self.region.lock().ok().and_then(|mut region| region.take()) {
+            self.retired.retire(registration);
         }
     }
 }
@@ -302,8 +328,9 @@ impl Piece {
 
     /// The current registration.
     fn region(&self) -> Result<MemoryRegion, Failure> {
-        let region = *self.memory.region();
-        region.ok_or_else(|| Failure::memory("it is not registered for this connection"))
+        let registration = *self.memory.region();
+        let known = registration.map(|registration| registration.region);
+        known.ok_or_else(|| Failure::memory("it is not registered for this connection"))
     }
 
     pub(crate) fn local(&self) -> Result<LocalSegment, Failure> {

@@ -21,6 +21,7 @@ mod followed;
 mod followers;
 mod grouped;
 mod progress;
+mod spare;
 mod spinning;
 mod waiter;
 
@@ -40,7 +41,7 @@ use crate::limits::UNPROBED_DEADLINE_FACTOR;
 use crate::mover::Mover;
 use crate::operations::{Continuation, Operations};
 use crate::optimistic::OptimisticUse;
-use crate::options::{Transport, WaitPolicy};
+use crate::options::{Transport, TransportKind, WaitPolicy};
 use crate::outcome::{ended, failure_of, moved};
 use crate::pending::Moved;
 use crate::span::OUTSIDE;
@@ -55,6 +56,7 @@ use dafs_wire::dafs::{
 use followed::Followed;
 use followers::{Bells, Followers, ring};
 use rustc_hash::FxHashSet;
+use spare::{Spare, Transports};
 use spinning::Spinning;
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -66,7 +68,7 @@ use std::sync::{Arc, MutexGuard, Weak};
 use std::task::Waker;
 use std::time::Duration;
 use waiter::Waiter;
-pub(crate) use {crate::operations::Slot, clock::coarse_now};
+pub(crate) use {crate::operations::Slot, clock::coarse_now, spare::Way};
 
 /// The state of the lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +88,8 @@ enum Leave {
 /// The part under the lock.
 pub(crate) struct Driver {
     adapter: Box<dyn Adapter>,
+    /// Another transport to the same server.
+    spare: Option<Spare>,
     core: SessionCore,
     events: Vec<Event>,
     operations: Operations,
@@ -144,7 +148,7 @@ pub(crate) struct Shared {
     forks: u32,
     policy: WaitPolicy,
     server: Arc<str>,
-    transport: Transport,
+    transports: Transports,
     order: ByteOrder,
     info: SessionInfo,
     deadline: Option<Duration>,
@@ -159,11 +163,14 @@ pub(crate) struct Shared {
 type Guard<'a> = MutexGuard<'a, Driver>;
 
 impl Shared {
+    /// `spare` is another transport to the same server.
     pub(crate) fn new(
-        driver: Driver,
+        mut driver: Driver,
         policy: WaitPolicy,
         transport: Transport,
+        spare: Option<Way>,
     ) -> io::Result<Arc<Self>> {
+        let transports = driver.keep_spare(transport, spare);
         let info = driver.core.info().clone();
         let order = driver.core.byte_order();
         let deadline = driver.deadline;
@@ -186,7 +193,7 @@ impl Shared {
             connection,
             forks: fork::count(),
             policy,
-            transport,
+            transports,
             order,
             info,
             deadline,
@@ -200,7 +207,13 @@ impl Shared {
     }
 
     pub(crate) fn transport(&self) -> &Transport {
-        &self.transport
+        self.transports.current()
+    }
+
+    /// True if a registration keeps the pages that its addresses have when it is made, also when the
+    /// program maps other memory there.
+    pub(crate) fn pins_memory(&self) -> bool {
+        self.transports.first().kind == TransportKind::Verbs
     }
 
     pub(crate) fn end(&self) -> &Arc<End> {
@@ -754,6 +767,6 @@ impl Drop for Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Client({}, {})", self.server, self.transport.kind)
+        write!(f, "Client({}, {})", self.server, self.transport().kind)
     }
 }

@@ -39,6 +39,7 @@ impl Driver {
     ) -> Self {
         Self {
             adapter,
+            spare: None,
             told: (core.stage(), core.back_stage()),
             core,
             events: Vec::new(),
@@ -111,6 +112,7 @@ impl Driver {
         if self.core.next_timeout().is_some_and(|at| at <= now) {
             self.core.on_time(&mut *self.adapter, now);
         }
+        let changed = self.change_if_stuck(now);
         if seen > 0 {
             self.adapter.flush();
         }
@@ -119,7 +121,7 @@ impl Driver {
         self.core.reap(&mut *self.adapter);
         // Before a caller gets an answer of the server's new run.
         self.restarts.store(self.core.link.stats.restarts, Ordering::Release);
-        let count = self.hand_out();
+        let count = self.hand_out() + usize::from(changed);
         if self.core.back_stage() != BackStage::Off {
             self.hear();
         }

@@ -31,10 +31,11 @@ const CERT: &str = "cert";
 const KEY: &str = "key";
 const DANGER_CLEAR_PASSWORDS: &str = "danger-clear-passwords";
 
-const TRANSPORTS: [(&str, TransportChoice); 3] = [
+const TRANSPORTS: [(&str, TransportChoice); 4] = [
     ("auto", TransportChoice::Auto),
     ("iwarp", TransportChoice::Iwarp),
     ("shm", TransportChoice::Shm),
+    ("verbs", TransportChoice::Verbs),
 ];
 const WAITS: [(&str, WaitPolicy); 3] = [
     ("adaptive", WaitPolicy::Adaptive { spin: SPIN_POLLS }),
@@ -141,6 +142,8 @@ impl Options {
             "mtls without a certificate"
         } else if is_secure && self.transport == Some(TransportChoice::Shm) {
             "transport=shm with TLS, which shared memory neither has nor needs"
+        } else if is_secure && self.transport == Some(TransportChoice::Verbs) {
+            "transport=verbs with TLS, which RDMA devices do not have"
         } else {
             return Ok(());
         };

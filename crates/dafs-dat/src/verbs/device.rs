@@ -61,6 +61,14 @@ pub struct DeviceInfo {
     pub is_active: bool,
 }
 
+/// Where the kernel lists its RDMA devices.
+const CLASS: &str = "/sys/class/infiniband";
+
+/// True if the kernel has an RDMA device. Loads no library, and opens no device.
+pub fn has_devices() -> bool {
+    std::fs::read_dir(CLASS).is_ok_and(|mut devices| devices.next().is_some())
+}
+
 /// The RDMA devices of this machine; none is [`VerbsError::NoDevice`].
 ///
 /// # Errors

@@ -58,6 +58,12 @@ fn take_below(bytes: u64, limit: Option<u64>) -> Result<Share, Exceeded> {
     }
 }
 
+/// The limit on the memory that this process may register, in bytes. `None` if it is unlimited.
+pub fn locked_memory_limit() -> Option<u64> {
+    let status = || std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    limit().filter(|_| !may_lock(&status()))
+}
+
 fn limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call fills the structure.

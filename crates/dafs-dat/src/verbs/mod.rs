@@ -63,5 +63,6 @@ mod teardown;
 
 pub use adapter::VerbsAdapter;
 pub use config::{VerbsConfig, VerbsDevice};
-pub use device::{DeviceInfo, DeviceKind, devices};
+pub use device::{DeviceInfo, DeviceKind, devices, has_devices};
 pub use error::VerbsError;
+pub use locked::locked_memory_limit;

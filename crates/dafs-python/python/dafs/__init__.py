@@ -220,9 +220,9 @@ class Client(_Client):
 def connect(url, **options):
     """Connects to the server of `dafs://[user@]host[:port]/path`.
 
-    Options: `transport` ("auto", "shm" for shared memory, "iwarp" for TCP), `password`, `deadline`
-    (seconds for one operation, None for no limit), `recovery` (seconds for replacing a lost connection,
-    None for not at all), `connect_timeout`, `checksums`, `client_id`, `fence_id`, `cache_bytes` (memory
+    Options: `transport` ("auto", "shm" for shared memory, "verbs" for an RDMA device, "iwarp" for TCP),
+    `password`, `deadline` (seconds for one operation, None for no limit), `recovery` (seconds for
+    replacing a lost connection, None for not at all), `connect_timeout`, `checksums`, `client_id`, `fence_id`, `cache_bytes` (memory
     for file content that the server lets this client keep; 0 for none).
     """
     return Client(url, **options)

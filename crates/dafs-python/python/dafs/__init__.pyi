@@ -151,7 +151,7 @@ class Client(AbstractContextManager[Client]):
         self,
         url: str,
         *,
-        transport: Literal["auto", "shm", "iwarp"] = "auto",
+        transport: Literal["auto", "shm", "verbs", "iwarp"] = "auto",
         password: str | None = None,
         deadline: float | None = 60.0,
         recovery: float | None = 120.0,

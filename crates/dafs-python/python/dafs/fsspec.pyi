@@ -22,7 +22,7 @@ class DafsFileSystem(AbstractFileSystem):
         user: str | None = None,
         auto_mkdir: bool = True,
         *,
-        transport: Literal["auto", "shm", "iwarp"] = "auto",
+        transport: Literal["auto", "shm", "verbs", "iwarp"] = "auto",
         password: str | None = None,
         deadline: float | None = 60.0,
         recovery: float | None = 120.0,

@@ -38,7 +38,7 @@ use crate::limits::{
     RECONNECT_PAUSE_FRACTION, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, RECOVERY_ANSWER_TIME,
     RECOVERY_RETRY_PAUSE,
 };
-use dafs_dat::{Adapter, Instant};
+use dafs_dat::{Adapter, Address, Instant};
 use dafs_mem::Inaccessible;
 use dafs_wire::dafs::{ByteOrder, ClientId, Procedure, SessionId};
 use std::time::Duration;
@@ -166,6 +166,8 @@ pub(crate) struct Recovery {
     until: Instant,
     /// The start of the last connection attempt.
     attempt: Instant,
+    /// Attempts that have failed over this transport.
+    failed_attempts: u32,
     /// No question before this: the server has answered DELAY.
     retry_at: Option<Instant>,
     /// The server's id of this client when the session was last in order.
@@ -340,6 +342,7 @@ impl SessionCore {
         if let Some(recovery) = &mut self.recovery {
             tracing::debug!(%failure, step = ?recovery.step, "recovery begins again");
             recovery.forget_questions();
+            recovery.failed_attempts = recovery.failed_attempts.saturating_add(1);
             recovery.step = Step::Pause(now + pause(self.lost_at, now));
             recovery.retry_at = None;
             recovery.failure = failure;
@@ -359,6 +362,7 @@ impl SessionCore {
                 failure,
                 until: first + limit,
                 attempt: now,
+                failed_attempts: 0,
                 retry_at: None,
                 client_id: self.link.info.client_id,
                 doubts,
@@ -371,6 +375,33 @@ impl SessionCore {
         self.calls.queue_delayed();
         self.stage = Stage::Recovering;
         self.expire_calls(adapter);
+    }
+
+    /// True between two attempts to connect, when the server has been away for so long and an attempt
+    /// over this transport has failed.
+    pub(crate) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
+        let failed = self.recovery.as_ref().is_some_and(|recovery| {
+            recovery.failed_attempts > 0 && matches!(recovery.step, Step::Pause(_))
+        });
+        failed && self.lost_at.is_some_and(|at| now.since(at) >= patience)
+    }
+
+    /// Makes the next attempt to connect over another transport of the same server. Called between
+    /// two attempts, with the adapter so far and the next one.
+    pub(crate) fn change_transport(
+        &mut self,
+        old: &mut dyn Adapter,
+        new: &mut dyn Adapter,
+        address: Address,
+    ) {
+        debug_assert!(self.link.conn.endpoint.is_none(), "there is a connection");
+        self.memories.change_sides(old);
+        self.link.conn.release(old);
+        self.link.conn = new_connection(new, &self.link.config);
+        self.link.address = address;
+        if let Some(recovery) = &mut self.recovery {
+            recovery.failed_attempts = 0;
+        }
     }
 
     /// Ends the calls that have timed out, which cannot be answered now.
