@@ -9,7 +9,9 @@
 //! * A file that is often replaced (a configuration, passwords, keys) is granted with its folder, unless
 //!   the folder has more than such files. So is the target of a symlink.
 
-use crate::config::{Config, DataRdma, DataServerPlace, ExportSource, NodePlace};
+use crate::config::{
+    Config, DataRdma, DataServerPlace, ExportConfig, ExportSource, NodeConfig, NodePlace,
+};
 use crate::server::{DataServerConfig, StartError, open_state_directory};
 use dafs_sandbox::{
     Access, FileRule, Level, Part, Policy, Ports, Reason, Report, Sandbox, State, confine, in_force,
@@ -255,7 +257,8 @@ fn policy_of_server(
         (strength == Strength::Default && config.exports_of_file).then_some(Reason::Reload)
     });
     let devices = !config.nfs.rdma_verbs_listen.is_empty()
-        || rdma_of_data_servers(config).iter().any(|rdma| rdma.verbs.is_some());
+        || !config.verbs_listen.is_empty()
+        || uses_devices_at_data_servers(config);
     let (files, network) = match reason {
         Some(reason) => (Part::Open(reason), Part::Open(reason)),
         None => {
@@ -273,9 +276,16 @@ fn policy_of_server(
     Policy { files, network, by_handle, is_root, network_namespaces, devices }
 }
 
-/// Returns the RDMA addresses of data servers in this process.
-fn rdma_of_data_servers(config: &Config) -> Vec<DataRdma> {
-    local_data_servers(config).into_iter().map(|(_, rdma)| rdma).collect()
+/// True if a data server in this process uses an RDMA device.
+fn uses_devices_at_data_servers(config: &Config) -> bool {
+    let by_dafs =
+        |node: &NodeConfig| matches!(node.place, NodePlace::Directory { dafs_verbs: true, .. });
+    let is_striped = |export: &ExportConfig| match &export.source {
+        ExportSource::Striped { nodes, .. } => nodes.iter().any(by_dafs),
+        _ => false,
+    };
+    local_data_servers(config).iter().any(|(_, rdma)| rdma.verbs.is_some())
+        || config.exports.iter().any(is_striped)
 }
 
 /// Returns the addresses of data servers in this process, for clients of NFS and DAFS.
@@ -364,7 +374,7 @@ fn files_of_server(
 }
 
 fn policy_of_data_server(config: &DataServerConfig, surroundings: &Surroundings) -> Policy {
-    let devices = config.rdma.verbs.is_some();
+    let devices = config.rdma.verbs.is_some() || config.dafs_verbs;
     let (files, network) = match config.engine.as_ref().map(|engine| engine.name()) {
         Some(engine) => (Part::Open(Reason::Engine(engine)), Part::Open(Reason::Engine(engine))),
         None => {

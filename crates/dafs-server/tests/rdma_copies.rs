@@ -104,6 +104,7 @@ fn past_the_server() {
             listen: any,
             rdma: DataRdma { soft: any, verbs: None },
             dafs_listen: None,
+            dafs_verbs: false,
         },
     };
     let names = directory("names");

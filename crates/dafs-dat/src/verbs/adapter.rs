@@ -69,6 +69,9 @@ pub struct VerbsAdapter {
     /// Free staging blocks.
     pub(super) staging: Vec<Arc<Buffer>>,
     pub(super) request_count: usize,
+    /// The device was removed. Connections end by events of the connection manager and by their
+    /// deadlines, and the device gives no notice of completions any more.
+    pub(super) is_removed: bool,
     /// True once a failure of a completion queue was logged.
     pub(super) has_complained: bool,
     pub(super) polls_since_cm: u32,
@@ -118,6 +121,7 @@ impl VerbsAdapter {
             reaped: Vec::new(),
             staging: Vec::new(),
             request_count: 0,
+            is_removed: false,
             has_complained: false,
             polls_since_cm: 0,
             slept: true,

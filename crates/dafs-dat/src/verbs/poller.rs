@@ -240,7 +240,9 @@ impl VerbsAdapter {
             return Ok(false);
         }
         self.queues.channel().drain();
-        self.queues.request_notices()?;
+        if !self.is_removed {
+            self.queues.request_notices()?;
+        }
         // The channel does not report completions from before the request.
         self.reap();
         self.hand_over();

@@ -244,8 +244,10 @@ impl VerbsAdapter {
         let listener = ListenerId((event.token & !LISTENER) as u32);
         let Some(mut cm) = event.request else {
             if event.kind == ffi::CM_DEVICE_REMOVAL {
-                tracing::error!("the RDMA device of a listener was removed");
-                // The device of the listener was removed and waits for this.
+                let device = &self.chosen.info.name;
+                tracing::error!(device, "the RDMA device was removed, nothing listens there now");
+                self.is_removed = true;
+                // The kernel waits for this.
                 if let Some(listener) = self.listeners.get_mut(listener.0 as usize) {
                     *listener = None;
                 }
@@ -318,6 +320,7 @@ impl VerbsAdapter {
                 self.end(id, End::Peer);
             }
             ffi::CM_DEVICE_REMOVAL => {
+                self.is_removed = true;
                 let text = "the RDMA device was removed".to_owned();
                 self.end(id, End::Because(DisconnectReason::Lost(text)));
             }

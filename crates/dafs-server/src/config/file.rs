@@ -10,7 +10,7 @@ use super::tls::{self, TlsFile};
 use super::{
     CLEAR_PASSWORDS_SENTENCE, Config, DANGER_SENTENCE, DataRdma, ExportConfig, ExportSource,
     NfsConfig, NodeConfig, NodePlace, Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
-    wrong,
+    parse_listen_verbs, wrong,
 };
 use dafs_dat::Wake;
 use dafs_engine::{OwnIdentity, SessionLimits};
@@ -29,6 +29,8 @@ use std::time::Duration;
 pub(super) struct ConfigFile {
     #[serde(default)]
     listen: Vec<String>,
+    #[serde(default)]
+    verbs_listen: Vec<String>,
     metrics_listen: Option<String>,
     metrics_transport_security: Option<String>,
     slow_operation_ms: Option<u64>,
@@ -129,6 +131,8 @@ struct NodeFile {
     rdma_listen: Option<String>,
     rdma_verbs_listen: Option<String>,
     dafs_listen: Option<String>,
+    #[serde(default)]
+    dafs_verbs: bool,
     control: Option<String>,
 }
 
@@ -160,6 +164,8 @@ impl ConfigFile {
             let parse = |text: &String| parse_listen(text).map_err(|e| wrong("listen", e));
             config.listen = self.listen.iter().map(parse).collect::<Result<_, _>>()?;
         }
+        let parse = |text: &String| parse_listen_verbs(text).map_err(|e| wrong("verbs_listen", e));
+        config.verbs_listen = self.verbs_listen.iter().map(parse).collect::<Result<_, _>>()?;
         if let Some(text) = &self.metrics_listen {
             config.metrics_listen =
                 Some(parse_listen(text).map_err(|e| wrong("metrics_listen", e))?);
@@ -228,6 +234,12 @@ impl ConfigFile {
         config.importance = importance::check(&self.importance)?;
         self.limits.apply(&mut config.limits)?;
         self.nfs.apply(&mut config.nfs)?;
+        let of_nfs = &config.nfs.rdma_verbs_listen;
+        if let Some(address) = config.verbs_listen.iter().find(|own| of_nfs.contains(own)) {
+            let remedy =
+                format!("{address} is in nfs.rdma_verbs_listen too; give one of them another port");
+            return Err(wrong("verbs_listen", remedy));
+        }
         kerberos::check_domain(&config)?;
         Ok(config)
     }
@@ -404,13 +416,19 @@ impl NodeFile {
                           which can use TCP";
             return Err(wrong("node", remedy.to_owned()));
         }
-        Ok(NodeConfig { number, place: NodePlace::Directory { path, listen, rdma, dafs_listen } })
+        let dafs_verbs = self.dafs_verbs;
+        if dafs_verbs && dafs_listen.is_none() {
+            let remedy = "name dafs_listen too: DAFS clients try the RDMA device of that address";
+            return Err(wrong("node", remedy.to_owned()));
+        }
+        let place = NodePlace::Directory { path, listen, rdma, dafs_listen, dafs_verbs };
+        Ok(NodeConfig { number, place })
     }
 
     /// True if there is any address for clients.
     fn is_open(&self) -> bool {
         let all = [&self.listen, &self.rdma_listen, &self.rdma_verbs_listen, &self.dafs_listen];
-        all.iter().any(|listen| listen.is_some())
+        self.dafs_verbs || all.iter().any(|listen| listen.is_some())
     }
 }
 

@@ -205,6 +205,8 @@ pub enum NodePlace {
         rdma: DataRdma,
         /// The same for DAFS clients. Only where there is `listen`.
         dafs_listen: Option<SocketAddr>,
+        /// Serve DAFS by the RDMA device of that address, too.
+        dafs_verbs: bool,
     },
     /// At a data server: HOST:PORT of its control connection.
     Remote(String),
@@ -339,6 +341,9 @@ impl NfsConfig {
 pub struct Config {
     /// The addresses for DAFS.
     pub listen: Vec<SocketAddr>,
+    /// The addresses for DAFS by RDMA devices of the system. Clients try the address and port by
+    /// which they reach the server over TCP.
+    pub verbs_listen: Vec<SocketAddr>,
     /// The NFS front ends. Without addresses there are none.
     pub nfs: NfsConfig,
     /// The address for Prometheus, if there is one.
@@ -388,6 +393,7 @@ impl Config {
         let options = ExportOptions::default();
         Self {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT))],
+            verbs_listen: Vec::new(),
             nfs: NfsConfig::default(),
             metrics_listen: None,
             metrics_transport_security: TransportSecurity::None,
@@ -463,7 +469,8 @@ impl Config {
         // host is admitted, and with them some hosts are admitted without one.
         let loopback = AddressRange::loopback();
         let outside = self.auth.trusted.iter().any(|range| !loopback.contains(range));
-        let reachable = self.listen.iter().find(|address| !address.ip().is_loopback());
+        let mut addresses = self.listen.iter().chain(&self.verbs_listen);
+        let reachable = addresses.find(|address| !address.ip().is_loopback());
         match reachable {
             Some(&address) if outside || !proves => Err(ConfigError::Unauthenticated { address }),
             _ => Ok(()),
@@ -478,7 +485,7 @@ impl Config {
         auth.password_file.is_some()
             && !auth.clear_passwords
             && self.tls.is_none()
-            && self.listen.iter().any(reachable)
+            && self.listen.iter().chain(&self.verbs_listen).any(reachable)
     }
 }
 
@@ -492,6 +499,19 @@ fn default_threads() -> usize {
 /// The text to write instead.
 pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     parse_address(text, DEFAULT_PORT)
+}
+
+/// Does the same as [`parse_listen`], for RDMA devices.
+///
+/// # Errors
+/// The text to write instead.
+pub fn parse_listen_verbs(text: &str) -> Result<SocketAddr, String> {
+    match parse_listen(text)? {
+        address if address.port() == 0 => {
+            Err(format!("{address}: name the port, which devices do not choose"))
+        }
+        address => Ok(address),
+    }
 }
 
 /// Does the same as [`parse_listen`], for NFS.
@@ -567,6 +587,11 @@ mod tests {
         check(&format!("sandbox = true\n{EXPORT}"), "line 1");
         check(&format!("listen = [\"nowhere\"]\n{EXPORT}"), "HOST:PORT");
         check(&format!("trusted = [\"10/8\"]\n{EXPORT}"), "192.0.2.0/24");
+        check(&format!("verbs_listen = [\"nowhere\"]\n{EXPORT}"), "HOST:PORT");
+        check(&format!("verbs_listen = [\"192.0.2.1:0\"]\n{EXPORT}"), "name the port");
+        let device = "verbs_listen = [\"192.0.2.1:7\"]";
+        let nfs = "[nfs]\nrdma_verbs_listen = [\"192.0.2.1:7\"]";
+        check(&format!("{device}\n{nfs}\n{EXPORT}"), "in nfs.rdma_verbs_listen too");
         check(&format!("{EXPORT}squash = \"most\""), "root, none or all");
         check(&format!("[nfs]\nlisten = [\"here\"]\n{EXPORT}"), "127.0.0.1:2049");
         check(&format!("[nfs]\nrdma_listen = [\"here\"]\n{EXPORT}"), "127.0.0.1:20049");
@@ -633,6 +658,7 @@ mod tests {
         check(&format!("{open}rdma_verbs_listen = \"127.0.0.1:0\""), "name the port");
         let twice = "rdma_listen = \"127.0.0.1:2\"\nrdma_verbs_listen = \"127.0.0.1:2\"";
         check(&format!("{open}{twice}"), "another port");
+        check(&format!("{open}dafs_verbs = true"), "name dafs_listen too");
         let far = "[[export.node]]\nnumber = 2\ncontrol = \"192.0.2.2:2052\"\n";
         check(&format!("{EXPORT}{far}"), "[cluster] with secret");
         let same = far.replace("number = 2", "number = 3");

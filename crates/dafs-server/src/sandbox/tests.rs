@@ -1,7 +1,7 @@
 //! The policies of configurations.
 
 use super::*;
-use crate::config::{KerberosConfig, NodeConfig};
+use crate::config::KerberosConfig;
 use dafs_sandbox::{Kernel, Means};
 use dafs_service::{Admits, ExportOptions, TransportSecurity};
 use dafs_tls::ServerFiles;
@@ -176,6 +176,7 @@ fn a_data_server_has_its_secret_its_keys_and_name_servers() {
         nfs: address("192.0.2.1:7001"),
         rdma: DataRdma::default(),
         dafs: None,
+        dafs_verbs: false,
         admits: Admits::default(),
         general: Config::for_directory(PathBuf::from("/node")),
     };
@@ -219,6 +220,7 @@ fn nodes_are_granted_with_their_ports_and_directories() {
         listen: Some(address("192.0.2.1:7001")),
         rdma,
         dafs_listen: Some(address("192.0.2.1:7003")),
+        dafs_verbs: false,
     };
     let places = [here, NodePlace::Remote("[2001:db8::1]:7101".to_owned())];
     let nodes = places.into_iter().zip(1..).map(|(place, number)| NodeConfig { number, place });

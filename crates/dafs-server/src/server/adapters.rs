@@ -1,14 +1,16 @@
-//! Software transports on sockets that reactors share.
+//! Transports of a reactor: software ones on sockets that reactors share, and RDMA devices.
 
 use super::StartError;
 use super::listen::Listener;
 use crate::config::Config;
-use dafs_dat::Adapter;
 use dafs_dat::connections::Connections;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::tls::ServerTls;
+use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
+use dafs_dat::{Adapter, Address};
 use dafs_tls::Protocol;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Makes adapters for iWARP and shared memory on the same listeners. iWARP is inside TLS where the
@@ -44,4 +46,38 @@ pub(super) fn adapters(
         }
     }
     Ok(vec![Box::new(iwarp), Box::new(shm)])
+}
+
+/// Opens the RDMA device that has `address`, and listens there.
+///
+/// # Errors
+/// `Verbs` and `ListenVerbs` when it cannot be used, `Siw` when it must not be.
+pub(super) fn device(
+    config: &Config,
+    protocol: Protocol,
+    address: SocketAddr,
+) -> Result<Box<dyn Adapter>, StartError> {
+    let (protocol, instead) = match protocol {
+        Protocol::Dafs => ("DAFS", "listen or --listen, which transport=iwarp reaches"),
+        _ => ("NFS", "rdma_listen or --nfs-rdma, which siw clients can mount"),
+    };
+    let usual = VerbsConfig::at(address.ip());
+    // Each credit of a connection is a posted receive.
+    let receives = u32::from(config.limits.credits_per_session_max) + 1;
+    let settings = VerbsConfig {
+        connection_count_max: config.limits.connections_max,
+        receive_count_max: usual.receive_count_max.max(receives),
+        ..usual
+    };
+    let failed = |error| StartError::Verbs { address, protocol, error };
+    let mut adapter = VerbsAdapter::open(settings).map_err(failed)?;
+    // It also answers reads of any memory of the server, whatever its rights.
+    let device = adapter.device();
+    if device.kind == DeviceKind::SoftIwarp {
+        let device = device.name.clone();
+        return Err(StartError::Siw { address, device, instead });
+    }
+    let failed = |error| StartError::ListenVerbs { address, protocol, error };
+    adapter.listen(&Address::Verbs(address)).map_err(failed)?;
+    Ok(Box::new(adapter))
 }

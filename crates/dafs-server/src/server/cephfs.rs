@@ -1,7 +1,7 @@
 //! Exports of CephFS, and the data servers that give clients access to its storage daemons.
 
 use super::engine_servers::{DataSockets, EngineServers};
-use super::nfs_rdma::RdmaListeners;
+use super::rdma::RdmaListeners;
 use super::stores::OpenedStore;
 use super::{StartError, listen, state};
 use crate::config::{CephFsConfig, DataServerPlace, ExportConfig};

@@ -5,11 +5,9 @@
 //! * To clients each is a server of its own: it shares no session, client or state with the other
 //!   front ends, which authorise every use of a file.
 
-use super::adapters::adapters;
 use super::kerberos;
-use super::listen::Listener;
 use super::nfs;
-use super::nfs_rdma::RdmaListeners;
+use super::rdma::RdmaListeners;
 use super::{Random, StartError};
 use crate::admin::NodeReport;
 use crate::config::{Config, ExportConfig, ExportSource};
@@ -27,7 +25,6 @@ use dafs_service::{
 };
 use dafs_store::vital;
 use dafs_store::{DataFiles, DataStore};
-use dafs_tls::Protocol;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -76,8 +73,8 @@ pub(super) struct DataServerParts {
     pub(super) listener: TcpListener,
     /// The sockets for RDMA.
     pub(super) rdma: RdmaListeners,
-    /// The socket for DAFS.
-    pub(super) dafs: Option<Listener>,
+    /// The sockets for DAFS.
+    pub(super) dafs: Option<RdmaListeners>,
     /// The number of its node.
     pub(super) number: u32,
     pub(super) files: Arc<dyn DataFiles>,
@@ -231,7 +228,7 @@ impl DataServer {
             let name = format!("dafs-drdma-{number}");
             server.threads.push(vital::spawn(name, || reactor.run())?);
         }
-        if let Some(listener) = dafs {
+        if let Some(dafs) = dafs {
             let shared = Shared {
                 service: server.service(),
                 authenticator: Arc::new(Authenticator::new(&config.auth)?),
@@ -245,7 +242,7 @@ impl DataServer {
                 data: Some(role),
             };
             let name = format!("dafs-ddafs-{number}");
-            let adapters = adapters(config, front, Protocol::Dafs, &[listener])?;
+            let adapters = dafs.adapters(config, front, 0, 1)?;
             let reactor = Reactor::start(name, Arc::new(shared), adapters, config.wake)?;
             server.reactors.push(reactor);
         }

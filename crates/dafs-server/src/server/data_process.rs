@@ -6,7 +6,7 @@
 
 use super::data::{DataCounters, DataServer, DataServerParts, by_node, gauges};
 use super::listen::Listener;
-use super::nfs_rdma::RdmaListeners;
+use super::rdma::RdmaListeners;
 use super::tls::Tls;
 use super::{Random, StartError, descriptors, listen, operation_name};
 use crate::config::{BrickConfig, Config, DataRdma, EngineConfig, OsdConfig};
@@ -49,6 +49,8 @@ pub struct DataServerConfig {
     pub rdma: DataRdma,
     /// The address for DAFS clients, which the metadata server passes on.
     pub dafs: Option<SocketAddr>,
+    /// Serve DAFS by the RDMA device of that address, too.
+    pub dafs_verbs: bool,
     /// The clients that may connect by NFS.
     pub admits: Admits,
     /// The settings that all servers have: waits, limits, the lease, metrics, Kerberos, TLS. Its
@@ -91,11 +93,17 @@ impl DataProcess {
         let rdma = rdma_clients.addresses();
         let dafs_clients = config.dafs.map(Listener::fresh).transpose()?;
         let dafs = dafs_clients.as_ref().map(|listener| listener.address);
+        let dafs_clients = dafs_clients.map(|listener| {
+            let verbs = config.dafs_verbs.then_some(listener.address).into_iter().collect();
+            RdmaListeners::of_dafs(vec![listener], verbs)
+        });
         let failed = |error| StartError::Listen { address: config.control, error };
         let control = listen::fresh(config.control)?;
         control.set_nonblocking(false).map_err(failed)?;
         // So the caller sees errors now, and not the metadata server later.
-        drop(rdma_clients.adapters(&config.general, (&connections, None), 0, 1)?);
+        for listeners in [Some(&rdma_clients), dafs_clients.as_ref()].into_iter().flatten() {
+            drop(listeners.adapters(&config.general, (&connections, None), 0, 1)?);
+        }
         let tls = config.general.tls.as_ref();
         let pool = Arc::new(ThreadPool::new());
         let tls = tls.map(|files| Tls::start(files, None, pool.clone())).transpose()?;
@@ -177,7 +185,7 @@ impl DataProcess {
 struct Sockets {
     clients: TcpListener,
     rdma: RdmaListeners,
-    dafs: Option<Listener>,
+    dafs: Option<RdmaListeners>,
     metrics: Option<TcpListener>,
 }
 

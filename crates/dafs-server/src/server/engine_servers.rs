@@ -4,7 +4,7 @@
 use super::StartError;
 use super::data::{DataServerParts, DataServers, NodeUsage};
 use super::local_metadata::LocalMetadata;
-use super::nfs_rdma::RdmaListeners;
+use super::rdma::RdmaListeners;
 use super::stores::OpenedStore;
 use super::striped::{Joining, derive};
 use crate::admin::NodeReport;

@@ -1,7 +1,7 @@
 //! Exports of GlusterFS, and the data servers that give clients access to its bricks.
 
 use super::engine_servers::{DataSockets, EngineServers};
-use super::nfs_rdma::RdmaListeners;
+use super::rdma::RdmaListeners;
 use super::stores::OpenedStore;
 use super::{StartError, listen};
 use crate::config::{DataServerPlace, ExportConfig, GlusterConfig};

@@ -20,8 +20,8 @@ mod local_metadata;
 mod locks;
 mod membership;
 mod nfs;
-mod nfs_rdma;
 mod node_drain;
+mod rdma;
 mod rpcbind;
 mod sessions;
 mod start_error;
@@ -41,7 +41,6 @@ use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
 use crate::limits::{PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector};
-use adapters::adapters;
 use administration::{Administration, open_exports};
 use dafs_dat::connections::Connections;
 use dafs_engine::{
@@ -53,12 +52,12 @@ use dafs_service::{
     ClientRecords, Export, FileFences, FileRecords, FrontEnd, Namespace, NoRecords, Pool, Service,
     ServiceConfig, ServiceCounts, WriteVerifier,
 };
-use dafs_tls::Protocol;
 use data::{DataServer, DataServers};
 use inherited::Inherited;
 use inventory::{CLIENT_RECORDS, FENCES, Inventory};
 use listen::Listener;
 use nfs::{Identity, NfsServer};
+use rdma::RdmaListeners;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -73,6 +72,7 @@ const UNDO: &str = "undo";
 /// A server with its threads. They end when this is dropped.
 pub struct Server {
     addresses: Vec<SocketAddr>,
+    verbs_addresses: Vec<SocketAddr>,
     service: Arc<Service>,
     registry: Arc<Registry>,
     reactors: Vec<Reactor>,
@@ -175,6 +175,7 @@ impl Server {
         let listeners =
             config.listen.iter().map(|&address| Listener::bind(address, &mut inherited));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+        let listeners = RdmaListeners::of_dafs(listeners, config.verbs_listen.clone());
         let connections = descriptors::connections(&config.limits);
         let users = tls::identities(config);
         let auth = AuthConfig { certificates: users.clone(), ..auth };
@@ -197,7 +198,8 @@ impl Server {
         let pools = vec![pool.clone(), proofs];
         service.locks.undo_elsewhere(Arc::new(move |job| pool.submit(job)));
         let mut server = Self {
-            addresses: listeners.iter().map(|listener| listener.address).collect(),
+            addresses: listeners.soft(),
+            verbs_addresses: listeners.verbs().to_vec(),
             service,
             registry: shared.registry.clone(),
             reactors: Vec::new(),
@@ -228,10 +230,11 @@ impl Server {
             server.tls = Some(Tls::start(files, users.clone(), shared.pool.clone())?);
         }
         let tls = server.tls.as_ref().map(Tls::shared);
-        for index in 0..config.threads.max(1) {
+        let threads = config.threads.max(1);
+        for index in 0..threads {
             let name = format!("dafs-reactor-{index}");
             let front = (&connections, tls.as_ref());
-            let adapters = adapters(config, front, Protocol::Dafs, &listeners)?;
+            let adapters = listeners.adapters(config, front, index, threads)?;
             let reactor = Reactor::start(name, shared.clone(), adapters, config.wake)?;
             server.reactors.push(reactor);
         }
@@ -277,6 +280,11 @@ impl Server {
     /// Returns the addresses for DAFS, with the ports that the system chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Returns the addresses for DAFS by RDMA devices of this host.
+    pub fn verbs_addresses(&self) -> &[SocketAddr] {
+        &self.verbs_addresses
     }
 
     /// Returns the addresses for NFS clients.

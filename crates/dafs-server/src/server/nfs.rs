@@ -2,7 +2,7 @@
 
 use super::inherited::Inherited;
 use super::kerberos;
-use super::nfs_rdma::RdmaListeners;
+use super::rdma::RdmaListeners;
 use super::rpcbind::Registration;
 use super::{StartError, listen};
 use crate::config::Config;

@@ -122,32 +122,37 @@ pub enum StartError {
         error: io::Error,
     },
     /// An address for RDMA by a device cannot be listened on.
-    #[error("cannot listen on the RDMA device of {address} for NFS: {error}")]
+    #[error("cannot listen on the RDMA device of {address} for {protocol}: {error}")]
     ListenVerbs {
         /// The address.
         address: SocketAddr,
+        /// DAFS or NFS.
+        protocol: &'static str,
         /// The system's error.
         error: io::Error,
     },
     /// A device for RDMA cannot be used.
-    #[error("cannot use an RDMA device for NFS at {address}: {error}")]
+    #[error("cannot use an RDMA device for {protocol} at {address}: {error}")]
     Verbs {
         /// The address.
         address: SocketAddr,
+        /// DAFS or NFS.
+        protocol: &'static str,
         /// The error, and its solution.
         error: VerbsError,
     },
     /// A device that would corrupt data, and expose all memory.
     #[error(
-        "{address} is on {device}, a siw device, and NFS served from siw was seen to deliver wrong \
-         data; listen there in software instead: rdma_listen or --nfs-rdma, which siw clients can \
-         mount"
+        "{address} is on {device}, a siw device, and files served from siw were seen to be wrong; \
+         listen there in software instead: {instead}"
     )]
     Siw {
         /// The address.
         address: SocketAddr,
         /// The name of the device.
         device: String,
+        /// The settings for RDMA in software.
+        instead: &'static str,
     },
     /// An error of the records of clients and locks.
     #[error("cannot keep the records of clients: {0}")]

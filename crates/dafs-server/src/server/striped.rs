@@ -12,8 +12,8 @@ mod replacement;
 use super::StartError;
 use super::data::{DataServerParts, DataServers, NodeUsage};
 use super::listen::{self, Listener};
-use super::nfs_rdma::RdmaListeners;
 use super::node_drain::{NodeDrain, Progress};
+use super::rdma::RdmaListeners;
 use crate::admin::NodeReport;
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
@@ -84,7 +84,7 @@ struct NodeListener {
     node: Arc<DirectoryNode>,
     listener: TcpListener,
     rdma: RdmaListeners,
-    dafs: Option<Listener>,
+    dafs: Option<RdmaListeners>,
 }
 
 /// The parameters for a node of another machine.
@@ -177,12 +177,16 @@ pub(super) fn open(
     for node in nodes {
         let memory = joining.memory(node.number);
         match &node.place {
-            NodePlace::Directory { path, listen, rdma, dafs_listen } => {
+            NodePlace::Directory { path, listen, rdma, dafs_listen, dafs_verbs } => {
                 let listener = listen.map(listen::fresh).transpose()?;
                 let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
                 let rdma = RdmaListeners::of_data_server(rdma)?;
                 let dafs = dafs_listen.map(Listener::fresh).transpose()?;
                 let dafs_addresses = dafs.iter().map(|listener| listener.address).collect();
+                let dafs = dafs.map(|listener| {
+                    let verbs = dafs_verbs.then_some(listener.address).into_iter().collect();
+                    RdmaListeners::of_dafs(vec![listener], verbs)
+                });
                 let (own, addresses) = ((&identity, node.number), address.into_iter().collect());
                 let directory = join_directory(path, own, addresses, &memory)?;
                 let directory = directory.telling(lost()).serving_rdma(rdma.addresses());

@@ -96,6 +96,7 @@ pub(crate) fn data_server(directory: PathBuf, secret: &Path) -> DataServerConfig
         nfs: any(),
         rdma: DataRdma::default(),
         dafs: Some(any()),
+        dafs_verbs: false,
         admits: Admits::default(),
     }
 }

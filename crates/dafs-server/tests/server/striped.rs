@@ -38,6 +38,7 @@ pub(crate) fn config(base: &Path) -> Config {
             listen: Some(any()),
             rdma: DataRdma::default(),
             dafs_listen: None,
+            dafs_verbs: false,
         },
     };
     let mut config = common::config(directory("meta"), base.join("state"));

@@ -9,7 +9,7 @@ use crate::log_limit::{self, Limited};
 use dafs_sandbox::Sandbox;
 use dafs_server::{
     Config, ExportSource, Server, StartError, confine_server, explain_start, parse_listen,
-    parse_listen_nfs, parse_listen_nfs_rdma,
+    parse_listen_nfs, parse_listen_nfs_rdma, parse_listen_verbs,
 };
 use dafs_service::durable::Durability;
 use dafs_service::{AddressRange, SharedKeys, Squash, TransportSecurity};
@@ -54,6 +54,11 @@ pub(crate) struct Serve {
     /// once: it is the one address that DAFS clients use
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
     listen: Vec<SocketAddr>,
+    /// Where DAFS clients connect by an RDMA device of this host: the address of its interface, and
+    /// best the port of --listen, which clients try by themselves. Needs libibverbs and librdmacm.
+    /// May be given several times; for a data server it is the address of --listen
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_verbs)]
+    verbs: Vec<SocketAddr>,
     /// Where NFS clients connect: NFSv4.1, 4.2 and 3, over TCP. May be given several times
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs)]
     nfs: Vec<SocketAddr>,
@@ -198,6 +203,9 @@ impl Serve {
         for address in server.addresses() {
             tracing::info!(%address, "listening");
         }
+        for address in server.verbs_addresses() {
+            tracing::info!(%address, "listening for DAFS over RDMA (a device)");
+        }
         for address in server.nfs_addresses() {
             tracing::info!(%address, "listening for NFS");
         }
@@ -273,6 +281,9 @@ impl Serve {
         }
         if !self.listen.is_empty() {
             config.listen.clone_from(&self.listen);
+        }
+        if !self.verbs.is_empty() {
+            config.verbs_listen.clone_from(&self.verbs);
         }
         if !self.nfs.is_empty() {
             config.nfs.listen.clone_from(&self.nfs);
@@ -368,9 +379,9 @@ pub(crate) fn start_failure(error: &StartError) -> Failure {
         }
         StartError::ListenRdma { error: reason, .. }
         | StartError::ListenVerbs { error: reason, .. } => {
-            let in_use = "; another program has that port, or RDMA in software and a siw device \
+            let in_use = "; another program has that port, or RDMA in software and an iWARP device \
                           of this host both want it, which share the TCP ports: choose another \
-                          with --nfs-rdma or --nfs-verbs";
+                          with --verbs, --nfs-rdma or --nfs-verbs";
             listen_failure(error, reason, in_use)
         }
         StartError::Config(_)

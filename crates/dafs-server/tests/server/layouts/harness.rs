@@ -54,10 +54,13 @@ impl Cluster {
         let nodes = (1..=3).map(|number| {
             let path = directory(base, &format!("node{number}"));
             let place = match place {
-                Where::Local => {
-                    let (listen, dafs_listen) = (Some(any()), Some(any()));
-                    NodePlace::Directory { path, listen, rdma: DataRdma::default(), dafs_listen }
-                }
+                Where::Local => NodePlace::Directory {
+                    path,
+                    listen: Some(any()),
+                    rdma: DataRdma::default(),
+                    dafs_listen: Some(any()),
+                    dafs_verbs: false,
+                },
                 Where::Remote => {
                     data.push(DataProcess::start(data_server(path, &secret)).unwrap());
                     NodePlace::Remote(data.last().unwrap().control_address().to_string())

@@ -98,6 +98,7 @@ impl Demo {
             nfs: any,
             rdma: DataRdma::default(),
             dafs: Some(any),
+            dafs_verbs: false,
             admits: Admits { unprivileged_ports: true, ..Admits::default() },
         };
         DataProcess::start(config).map_err(|error| start_failure(&error))

@@ -39,7 +39,7 @@ impl Serve {
             tracing::info!(%address, "listening for NFS over RDMA");
         }
         if let Some(address) = server.dafs_address() {
-            tracing::info!(%address, "listening for DAFS");
+            tracing::info!(%address, by_device = self.verbs.len() == 1, "listening for DAFS");
         }
         say!("ready {}", server.control_address())?;
         std::io::stdout().flush().map_err(|error| Failure::local("standard output", &error))?;
@@ -115,6 +115,15 @@ impl Serve {
                 ));
             }
         };
+        let dafs_verbs = match self.verbs[..] {
+            [] => false,
+            [address] if dafs == Some(address) => true,
+            _ => {
+                return Err(usage(
+                    "clients know one address: give --verbs the address and port of --listen",
+                ));
+            }
+        };
         let mut general = Config::for_directory(directory.clone());
         general.metrics_listen = self.metrics;
         general.metrics_transport_security = self.metrics_transport_security.unwrap_or_default();
@@ -156,6 +165,7 @@ impl Serve {
             nfs,
             rdma,
             dafs,
+            dafs_verbs,
             admits,
             general,
         })

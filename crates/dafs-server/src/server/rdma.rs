@@ -1,5 +1,5 @@
-//! The sockets of NFS clients over RDMA: for iWARP in software, with shared memory for this host
-//! beside it, and for devices of the system.
+//! The sockets of clients over RDMA, by DAFS and NFS: for iWARP in software, with shared memory for
+//! this host beside it, and for devices of the system.
 //!
 //! Invariants
 //! * All reactors share the sockets of the software transports. A device's listener belongs to one
@@ -7,26 +7,31 @@
 //! * The libraries of devices are loaded only when a device is configured.
 
 use super::StartError;
-use super::adapters::adapters;
+use super::adapters::{adapters, device};
 use super::inherited::Inherited;
 use super::listen::Listener;
 use crate::config::{Config, DataRdma};
+use dafs_dat::Adapter;
 use dafs_dat::connections::Connections;
 use dafs_dat::tls::ServerTls;
-use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
-use dafs_dat::{Adapter, Address};
 use dafs_tls::Protocol;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Listening sockets, and the addresses to listen on at devices.
 pub(super) struct RdmaListeners {
+    protocol: Protocol,
     soft: Vec<Listener>,
     verbs: Vec<SocketAddr>,
 }
 
 impl RdmaListeners {
-    /// Opens the configured sockets, and the default ones if they are available.
+    /// The sockets for DAFS. They are open, but for those of devices.
+    pub(super) fn of_dafs(soft: Vec<Listener>, verbs: Vec<SocketAddr>) -> Self {
+        Self { protocol: Protocol::Dafs, soft, verbs }
+    }
+
+    /// Opens the configured sockets for NFS, and the default ones if they are available.
     ///
     /// # Errors
     /// `ListenRdma` for a configured address.
@@ -47,10 +52,11 @@ impl RdmaListeners {
                 Err(other) => return Err(other),
             }
         }
-        Ok(Self { soft, verbs: config.nfs.rdma_verbs_listen.clone() })
+        let verbs = config.nfs.rdma_verbs_listen.clone();
+        Ok(Self { protocol: Protocol::RpcRdma, soft, verbs })
     }
 
-    /// Opens those of a data server.
+    /// Opens those of a data server for NFS.
     ///
     /// # Errors
     /// `ListenRdma` when the address for software is not available.
@@ -62,7 +68,8 @@ impl RdmaListeners {
             opened => opened,
         });
         let soft = soft.transpose()?.into_iter().collect();
-        Ok(Self { soft, verbs: rdma.verbs.into_iter().collect() })
+        let verbs = rdma.verbs.into_iter().collect();
+        Ok(Self { protocol: Protocol::RpcRdma, soft, verbs })
     }
 
     /// Returns all addresses, those of devices before those of software.
@@ -98,25 +105,10 @@ impl RdmaListeners {
     ) -> Result<Vec<Box<dyn Adapter>>, StartError> {
         let mut adapters = match self.soft.as_slice() {
             [] => Vec::new(),
-            soft => adapters(config, front, Protocol::RpcRdma, soft)?,
+            soft => adapters(config, front, self.protocol, soft)?,
         };
         for &address in self.verbs.iter().skip(index).step_by(count) {
-            let settings = VerbsConfig {
-                connection_count_max: config.limits.connections_max,
-                ..VerbsConfig::at(address.ip())
-            };
-            let mut adapter = VerbsAdapter::open(settings)
-                .map_err(|error| StartError::Verbs { address, error })?;
-            // It also answers reads of any memory of the server, whatever its rights.
-            let device = adapter.device();
-            if device.kind == DeviceKind::SoftIwarp {
-                let device = device.name.clone();
-                return Err(StartError::Siw { address, device });
-            }
-            adapter
-                .listen(&Address::Verbs(address))
-                .map_err(|error| StartError::ListenVerbs { address, error })?;
-            adapters.push(Box::new(adapter));
+            adapters.push(device(config, self.protocol, address)?);
         }
         Ok(adapters)
     }
