@@ -12,7 +12,7 @@ use std::path::PathBuf;
 ///
 /// Files are named by URLs: dafs://HOST[:PORT]/PATH, with options behind a question mark:
 /// fence-id=NAME, recovery=SECONDS, deadline=SECONDS, connect-timeout=SECONDS,
-/// transport=auto|iwarp|shm, wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no,
+/// transport=auto|iwarp|shm|verbs, wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no,
 /// optimistic=yes|no, and sec=gss (Kerberos) with ccache=NAME or keytab=FILE and principal=NAME. The
 /// commands ls, stat, cat, get, put, rm, mkdir, mv, ln, df and bench also take URLs of NFS servers:
 /// nfs://HOST[:PORT]/PATH and nfs+rdma://HOST[:PORT]/PATH. Their options are vers=3, 4.1 or 4.2,
@@ -62,7 +62,8 @@ enum OnlyRunCommand {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct SessionOptions {
-    /// How data travels: shm on one host, iwarp over any TCP network (dafs:// and nfs+rdma://)
+    /// How data travels: shm on one host, verbs by an RDMA device, iwarp over any TCP network (dafs://
+    /// and nfs+rdma://)
     #[arg(long, global = true, value_enum, default_value = "auto")]
     pub(crate) transport: TransportName,
     /// How to wait: poll uses a whole core for the lowest latency, sleep the least CPU
@@ -131,12 +132,15 @@ impl SessionOptions {
 /// The transports by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportName {
-    /// shm if the server runs on this host, else iwarp
+    /// shm if the server runs on this host, else verbs if the server listens for a device of this
+    /// host, else iwarp
     Auto,
     /// RDMA over TCP
     Iwarp,
     /// Shared memory
     Shm,
+    /// An RDMA device
+    Verbs,
 }
 
 impl From<TransportName> for TransportChoice {
@@ -145,6 +149,7 @@ impl From<TransportName> for TransportChoice {
             TransportName::Auto => Self::Auto,
             TransportName::Iwarp => Self::Iwarp,
             TransportName::Shm => Self::Shm,
+            TransportName::Verbs => Self::Verbs,
         }
     }
 }

@@ -133,6 +133,7 @@ fn mount(options: &SessionOptions, url: &NfsUrl) -> Result<Mount, Failure> {
         TransportName::Auto => None,
         TransportName::Iwarp => Some(RdmaTransport::Iwarp),
         TransportName::Shm => Some(RdmaTransport::Shm),
+        TransportName::Verbs => Some(RdmaTransport::Verbs),
     };
     if transport.is_some() && !url.is_rdma() {
         return Err(Failure::Usage(format!(

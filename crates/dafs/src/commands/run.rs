@@ -129,6 +129,7 @@ impl Run {
             TransportName::Auto => {}
             TransportName::Iwarp => drop(command.env("DAFS_RUN_TRANSPORT", "iwarp")),
             TransportName::Shm => drop(command.env("DAFS_RUN_TRANSPORT", "shm")),
+            TransportName::Verbs => drop(command.env("DAFS_RUN_TRANSPORT", "verbs")),
         }
         command.env("DAFS_RUN_DEADLINE", session.deadline.unwrap_or(DEADLINE_SECONDS).to_string());
         command.env("DAFS_RUN_RECOVERY", session.recovery.unwrap_or(RECOVERY_SECONDS).to_string());

@@ -1,13 +1,13 @@
 //! The transports that can be tried on this host.
 
 use super::addresses;
-use super::devices::Device;
+use super::devices::{Device, Kind};
 use super::finding::{Finding, Measured};
 use super::host::Host;
 use super::transfer;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
-use dafs_dat::verbs::{VerbsAdapter, VerbsConfig, VerbsDevice};
+use dafs_dat::verbs::{VerbsAdapter, VerbsConfig, VerbsDevice, locked_memory_limit};
 use dafs_dat::{Adapter, Address};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,7 +17,38 @@ const TOPIC: &str = "transport";
 pub(super) fn check(host: &Host, devices: &[Device]) -> Vec<Finding> {
     let mut findings = vec![check_shm(), check_iwarp()];
     findings.extend(devices.iter().map(|device| check_device(host, device)));
+    findings.extend(choice(devices, locked_memory_limit()));
     findings
+}
+
+/// The devices that DAFS clients of this user choose by themselves.
+fn choice(devices: &[Device], locked_bytes_max: Option<u64>) -> Option<Finding> {
+    const NONE: &str = "DAFS clients choose no RDMA device by themselves";
+    let fits = |device: &&Device| matches!(device.kind, Kind::Roce | Kind::InfiniBand);
+    let names: Vec<_> = devices.iter().filter(fits).map(|device| device.name.as_str()).collect();
+    let finding = match locked_bytes_max {
+        _ if devices.is_empty() => return None,
+        _ if names.is_empty() => Finding::note(
+            TOPIC,
+            format!("{NONE}: there is none for RoCE or InfiniBand"),
+            "they use iwarp, over any network",
+        ),
+        Some(bytes) => Finding::note(
+            TOPIC,
+            format!("{NONE}: this user may lock only {} KiB of memory", bytes >> 10),
+            "ulimit -l unlimited, or in a systemd unit LimitMEMLOCK=infinity; transport=verbs uses a \
+             device all the same",
+        ),
+        None => {
+            let text = format!(
+                "DAFS clients choose {} by themselves where the server listens for devices (dafs \
+                 serve --verbs), after shm and before iwarp",
+                names.join(", ")
+            );
+            Finding::ok(TOPIC, text)
+        }
+    };
+    Some(finding)
 }
 
 fn check_shm() -> Finding {
@@ -124,6 +155,22 @@ mod tests {
         let finding = check_device(&host, &devices::find(&host)[0]);
         assert_eq!(finding.level, Level::Note);
         assert!(finding.text.contains("siw0 was not tried"), "{finding}");
+    }
+
+    #[test]
+    fn the_devices_that_clients_choose_are_named() {
+        let device = |name: &str, kind| {
+            let name = name.to_owned();
+            Device { name, kind, network: None, ports: Vec::new(), verbs_file: None }
+        };
+        let (roce, siw) = (device("rxe0", Kind::Roce), device("siw0", Kind::Iwarp));
+        assert_eq!(choice(&[], None), None);
+        let found = choice(&[siw.clone(), roce.clone()], None).unwrap();
+        assert_eq!(found.level, Level::Ok);
+        assert!(found.text.contains("choose rxe0 by themselves"), "{found}");
+        let found = choice(&[roce], Some(8 << 20)).unwrap();
+        assert!(found.text.contains("only 8192 KiB"), "{found}");
+        assert!(choice(&[siw], None).unwrap().text.contains("choose no RDMA device"));
     }
 
     #[test]
