@@ -75,6 +75,9 @@ expect 2 'name the one address' "$dafs" serve --role data --control 127.0.0.1:0 
     --nfs-rdma 0.0.0.0:0 --cluster-secret "$work/secret" "$work/other"
 expect 2 'name the port' "$dafs" serve --role data --control 127.0.0.1:0 --nfs 127.0.0.1:0 \
     --nfs-verbs 127.0.0.1:0 --cluster-secret "$work/secret" "$work/other"
+expect 2 'give --verbs the address and port of --listen' "$dafs" serve --role data \
+    --control 127.0.0.1:0 --nfs 127.0.0.1:0 --listen 127.0.0.1:0 --verbs 127.0.0.1:20490 \
+    --cluster-secret "$work/secret" "$work/other"
 
 step "a data server is killed under writes"
 size_of() { du -sk "$work/data2" | cut -f1; }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# NFS over RDMA: mistakes of an administrator at the start of the server.
+# NFS and DAFS over RDMA: mistakes of an administrator at the start of the server, and of a user.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export"
@@ -9,12 +9,19 @@ state=(--state-directory "$work/state")
 step "wrong addresses"
 expect 2 '127.0.0.1:20049' "$dafs" serve "$here" --nfs-rdma nowhere
 expect 2 '127.0.0.1:20049' "$dafs" serve "$here" --nfs-verbs nowhere
+expect 2 '127.0.0.1:20490' "$dafs" serve "$here" --verbs nowhere
+expect 2 'name the port' "$dafs" serve "$here" --verbs 192.0.2.1:0
+expect 2 'can be reached by other hosts' "$dafs" serve "$here" "${state[@]}" --verbs 192.0.2.1:20490
 # Without devices or their libraries this reports the missing part; with them, that there is no
 # device.
 expect 1 'RDMA device' \
     timeout 20 "$dafs" serve "$here" "${state[@]}" --listen 127.0.0.1:0 --nfs-verbs 192.0.2.1:20049
+expect 1 'RDMA device for DAFS at 127.0.0.1:20490' \
+    timeout 20 "$dafs" serve "$here" "${state[@]}" --listen 127.0.0.1:0 --verbs 127.0.0.1:20490
 expect 1 'this host has no such address' \
     timeout 20 "$dafs" serve "$here" "${state[@]}" --listen 127.0.0.1:0 --nfs-rdma 192.0.2.1:20049
+expect 3 'was not reached by an RDMA device' \
+    timeout 20 "$dafs" ping 'dafs://127.0.0.1:1/?transport=verbs&connect-timeout=5'
 
 step "a port that somebody has"
 serve "$here" --nfs 127.0.0.1:0 --nfs-rdma 127.0.0.1:0

@@ -198,6 +198,34 @@ fn a_data_server_has_its_secret_its_keys_and_name_servers() {
 }
 
 #[test]
+fn devices_are_open_where_a_listener_needs_one() {
+    let mut config = Config::for_directory(PathBuf::from("/srv/export"));
+    let devices = |config: &Config| {
+        policy_of_server(config, Strength::Full, Path::new("/state"), &user()).devices
+    };
+    assert!(!devices(&config));
+    let address = "192.0.2.1:20490".parse().unwrap();
+    config.verbs_listen = vec![address];
+    assert!(devices(&config));
+    config.verbs_listen.clear();
+    let place = NodePlace::Directory {
+        path: PathBuf::from("/node"),
+        listen: Some(address),
+        rdma: DataRdma::default(),
+        dafs_listen: Some(address),
+        dafs_verbs: true,
+    };
+    config.exports[0].source = ExportSource::Striped {
+        path: PathBuf::from("/names"),
+        unit_bytes: std::num::NonZeroU32::MIN,
+        copies: 1,
+        nodes: vec![NodeConfig { number: 1, place }],
+        cluster_secret: None,
+    };
+    assert!(devices(&config));
+}
+
+#[test]
 fn ports_are_those_of_the_configuration() {
     let mut config = Config::for_directory(PathBuf::from("/srv/export"));
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();

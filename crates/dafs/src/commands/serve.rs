@@ -381,7 +381,7 @@ pub(crate) fn start_failure(error: &StartError) -> Failure {
         | StartError::ListenVerbs { error: reason, .. } => {
             let in_use = "; another program has that port, or RDMA in software and an iWARP device \
                           of this host both want it, which share the TCP ports: choose another \
-                          with --verbs, --nfs-rdma or --nfs-verbs";
+                          with --nfs-rdma, --nfs-verbs or --verbs";
             listen_failure(error, reason, in_use)
         }
         StartError::Config(_)
