@@ -848,12 +848,13 @@ int32_t dap_options_init(dap_options_t *options);
 
 // Opens a session with the server of a connection string:
 // dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...]. The options are deadline=SECONDS,
-// recovery=SECONDS, connect-timeout=SECONDS, transport=auto, iwarp, shm or verbs (an RDMA device),
-// wait=adaptive, poll or sleep, checksums=yes or no, pnfs=yes or no (reads and writes at data
-// servers), optimistic=yes or no (reads from memory that a server on this host shows),
-// fence-id=NAME, and sec=gss, by which Kerberos proves who the client is. They take precedence over
-// `options`; beside sec=gss there may be no user and password. It takes tickets from the default
-// cache, from ccache=NAME, or from keytab=FILE with principal=NAME or without.
+// recovery=SECONDS, connect-timeout=SECONDS, fence-id=NAME, wait=adaptive, poll or sleep, and
+// checksums=yes or no. transport=auto, iwarp, shm or verbs says how data travels; verbs is an RDMA
+// device. pnfs=yes or no is about reads and writes at data servers, and optimistic=yes or no about
+// reads from memory that a server on this host shows. With sec=gss Kerberos proves who the client
+// is. They take precedence over `options`; beside sec=gss there may be no user and password. It
+// takes tickets from the default cache, from ccache=NAME, or from keytab=FILE with principal=NAME or
+// without.
 //
 // Paths given to other functions begin at PATH, or at the server's root if they begin with a
 // slash; the empty path is PATH itself. `options` may be null.
