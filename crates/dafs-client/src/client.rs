@@ -9,7 +9,7 @@ use crate::fork::ForkMutex;
 use crate::layouts::Layouts;
 use crate::lend::Registrations;
 use crate::optimistic::OptimisticStats;
-use crate::options::{ConnectOptions, Transport};
+use crate::options::{ConnectOptions, Transport, TransportKind};
 use crate::successor::ClientIdentity;
 use crate::url::DafsUrl;
 use dafs_dat::tls::TlsPeer;
@@ -36,7 +36,12 @@ impl Client {
         let cache = options.cache.map(|options| Arc::new(Cache::new(options)));
         let options = crate::connect::options_of(url, options);
         let shared = crate::connect::open(url, &options)?;
-        let layouts = options.data_servers.then(|| Arc::new(Layouts::new(options.clone())));
+        let layouts = options.data_servers.then(|| {
+            // A device that does not lead to the server leads to none of its data servers.
+            let is_elsewhere = shared.transport().kind == TransportKind::Iwarp;
+            let rdma_devices = options.rdma_devices && !is_elsewhere;
+            Arc::new(Layouts::new(ConnectOptions { rdma_devices, ..options.clone() }))
+        });
         if options.optimistic {
             shared.optimistic().start();
         }

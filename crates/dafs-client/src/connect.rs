@@ -231,7 +231,9 @@ impl Target {
                     "an RDMA device carried the session, and does not lead to the server now";
                 let spare = self.iwarp(address, lost.to_owned())?;
                 let why = format!("{ELSEWHERE} and listens for {device}");
-                (why, Some(DEVICE_CONNECT_TIME), Some(spare))
+                // TCP needs time, too.
+                let limit = DEVICE_CONNECT_TIME.min(self.until.since(Instant::now()) / 2);
+                (why, Some(limit), Some(spare))
             }
         };
         let transport = Transport { kind: TransportKind::Verbs, address: address.to_string(), why };

@@ -7,7 +7,7 @@ use dafs_dat::connections::Connections;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::tls::ServerTls;
-use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
+use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig, locked_memory_limit};
 use dafs_dat::{Adapter, Address};
 use dafs_tls::Protocol;
 use std::net::SocketAddr;
@@ -76,6 +76,13 @@ pub(super) fn device(
     if device.kind == DeviceKind::SoftIwarp {
         let device = device.name.clone();
         return Err(StartError::Siw { address, device, instead });
+    }
+    if let Some(bytes) = locked_memory_limit() {
+        tracing::warn!(
+            %address, bytes,
+            "the memory for RDMA devices is limited, and transfers wait when it is used up: \
+             LimitMEMLOCK=infinity in a systemd unit, or ulimit -l unlimited, lifts the limit"
+        );
     }
     let failed = |error| StartError::ListenVerbs { address, protocol, error };
     adapter.listen(&Address::Verbs(address)).map_err(failed)?;
