@@ -73,12 +73,8 @@ impl Driver {
         std::mem::swap(&mut self.adapter, &mut spare.adapter);
         let address = self.core.link.address.clone();
         let address = std::mem::replace(&mut spare.address, address);
-        let was_swapped = spare.swapped.fetch_xor(true, Ordering::Relaxed);
-        let name = self.adapter.name();
-        tracing::warn!(
-            server = %self.server, transport = name, back = was_swapped,
-            "the server cannot be reached over the transport so far, trying another"
-        );
+        spare.swapped.fetch_xor(true, Ordering::Relaxed);
+        tracing::debug!(server = %self.server, transport = self.adapter.name(), "trying another way");
         self.core.change_transport(&mut *spare.adapter, &mut *self.adapter, address);
         true
     }
