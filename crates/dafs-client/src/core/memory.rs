@@ -366,3 +366,20 @@ impl Piece {
         DirectBuffer { address: remote.address, byte_count: remote.len, context: remote.key }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registration_ends_at_the_adapter_that_made_it() {
+        let retired = RetiredRegistrations::default();
+        for (id, side) in [(1, false), (2, true), (3, false)] {
+            let region = MemoryRegion { id: RegionId(id), key: 0, address: 0, len: 0 };
+            retired.retire(Registration { region, side });
+        }
+        assert_eq!(retired.take(false), [RegionId(1), RegionId(3)]);
+        assert!(retired.take(false).is_empty());
+        assert_eq!(retired.take(true), [RegionId(2)]);
+    }
+}
