@@ -849,7 +849,6 @@ int32_t dap_options_init(dap_options_t *options);
 // Opens a session with the server of a connection string:
 // dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...]. The options are deadline=SECONDS,
 // recovery=SECONDS, connect-timeout=SECONDS, fence-id=NAME, wait=adaptive, poll or sleep, and
-// recovery=SECONDS, connect-timeout=SECONDS, fence-id=NAME, wait=adaptive, poll or sleep, and
 // checksums=yes or no. transport=auto, iwarp, shm or verbs says how data travels; verbs is an RDMA
 // device. pnfs=yes or no is about reads and writes at data servers, and optimistic=yes or no about
 // reads from memory that a server on this host shows. With sec=gss Kerberos proves who the client
