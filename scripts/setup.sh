@@ -168,8 +168,8 @@ for part in "$@"; do
         without_starting_services install_packages ceph-common ceph-mon ceph-osd libcephfs2 ceph-mds
         ;;
     lab)
-        install_packages attr bc bison cpio fio flex gcc git iproute2 libc6-dev make sqlite3 tar \
-            tshark util-linux xz-utils
+        install_packages attr bc bison cpio fio flex gcc git iproute2 libc6-dev libibverbs-dev \
+            librdmacm-dev make sqlite3 tar tshark util-linux xz-utils
         refresh_lists_for_guest
         ;;
     *) die "no part named $part; there are: build, test, lab, bench" ;;

@@ -56,7 +56,7 @@ fn check(device: &DeviceInfo, choice: Choice) -> Result<(), String> {
     let name = &device.name;
     match (device.kind, choice) {
         (DeviceKind::SoftIwarp, _) => Err(format!(
-            "{name} is a siw device, and large transfers by siw were seen to deliver wrong data; \
+            "{name} is a siw device, and siw lets peers read any registered memory; \
              transport=iwarp goes to the same server without it"
         )),
         (DeviceKind::Iwarp, Choice::Automatic) => {

@@ -141,9 +141,9 @@ pub enum StartError {
         /// The error, and its solution.
         error: VerbsError,
     },
-    /// A device that would corrupt data, and expose all memory.
+    /// A device that shows all registered memory to its peers, and may send wrong bytes.
     #[error(
-        "{address} is on {device}, a siw device, and files served from siw were seen to be wrong; \
+        "{address} is on {device}, a siw device, and siw lets peers read any registered memory; \
          listen there in software instead: {instead}"
     )]
     Siw {
