@@ -39,7 +39,8 @@ const PROMISES: &[Promise] = common_promises! { promises!, [],
     invalidate::{ a_bad_post_invalidates_nothing }
     own::{
         sixteen_segments_are_gathered, a_key_dies_while_its_memory_is_sent,
-        more_work_than_the_device_holds, many_connections, a_sleeper_is_woken,
+        a_read_that_has_completed_has_its_data, more_work_than_the_device_holds,
+        many_connections, a_sleeper_is_woken,
         a_right_to_write_that_is_missing, a_key_of_ours_cannot_be_invalidated,
         a_key_of_ours_is_invalidated, a_child_leaves_the_parents_alone,
         locked_memory_is_limited,
@@ -114,6 +115,31 @@ mod own {
         world.client.adapter.rdma_read(link.client, 3, sink, remote).unwrap();
         assert_eq!(world.client_done(3), WorkStatus::Flushed);
         drop(kept);
+    }
+
+    /// A send may complete before an earlier read, but a read that has completed has its data. The
+    /// read is long, so that its response takes more than one turn of the kernel's thread.
+    pub(crate) fn a_read_that_has_completed_has_its_data(world: &mut World) {
+        const SIZE: usize = 32 << 20;
+        const ROUNDS: u64 = 8;
+        let link = world.connect();
+        world.greet(link);
+        let source = world.server.memory(SIZE, Access::REMOTE_READ);
+        let sink = world.client.memory(SIZE, Access::LOCAL_WRITE);
+        let inbox = world.server.memory(64, Access::LOCAL_WRITE);
+        let message = world.client.memory(64, Access::empty());
+        for round in 0..ROUNDS {
+            source.fill(round);
+            world.server.adapter.post_receive(link.server, 10, inbox.region.local(0, 64)).unwrap();
+            let (segment, remote) = (sink.region.local(0, SIZE), source.remote(0, SIZE as u32));
+            world.client.adapter.rdma_read(link.client, 1, segment, remote).unwrap();
+            let message = [message.region.local(0, 64)];
+            world.client.adapter.post_send(link.client, 2, &message).unwrap();
+            assert_eq!(world.client_done(1), WorkStatus::Ok(SIZE as u32));
+            assert!(sink.read(0, SIZE) == pattern(round, SIZE), "round {round}");
+            assert_eq!(world.client_done(2), WorkStatus::Ok(64));
+            assert_eq!(world.server_done(10), WorkStatus::Ok(64));
+        }
     }
 
     pub(crate) fn more_work_than_the_device_holds(world: &mut World) {

@@ -124,30 +124,6 @@ pub fn a_read_brings_the_bytes(world: &mut World) {
     assert_eq!(sink.read(0, 5000), pattern(4, 5000));
 }
 
-/// A send may complete before an earlier read, but a read that has completed has its data.
-pub fn a_read_that_has_completed_has_its_data(world: &mut World) {
-    const BYTES: usize = 4 << 20;
-    const ROUNDS: u64 = 8;
-    let link = world.connect();
-    world.greet(link);
-    let source = world.server.memory(BYTES, Access::REMOTE_READ);
-    let sink = world.client.memory(BYTES, Access::LOCAL_WRITE);
-    let inbox = world.server.memory(64, Access::LOCAL_WRITE);
-    let message = world.client.memory(64, Access::empty());
-    for round in 0..ROUNDS {
-        source.fill(31 + round);
-        world.server.adapter.post_receive(link.server, 10, inbox.region.local(0, 64)).unwrap();
-        let (segment, remote) = (sink.region.local(0, BYTES), source.remote(0, BYTES as u32));
-        world.client.adapter.rdma_read(link.client, 1, segment, remote).unwrap();
-        let message = [message.region.local(0, 64)];
-        world.client.adapter.post_send(link.client, 2, &message).unwrap();
-        assert_eq!(world.client_done(1), WorkStatus::Ok(BYTES as u32));
-        assert!(sink.read(0, BYTES) == pattern(31 + round, BYTES), "round {round}");
-        assert_eq!(world.client_done(2), WorkStatus::Ok(64));
-        assert_eq!(world.server_done(10), WorkStatus::Ok(64));
-    }
-}
-
 pub fn large_transfers_of_odd_sizes(world: &mut World) {
     let link = world.connect();
     for (i, size) in ODD_SIZES.into_iter().enumerate() {

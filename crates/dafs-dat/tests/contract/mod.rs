@@ -296,9 +296,8 @@ macro_rules! common_promises {
             data::{
                 messages_keep_their_order, a_send_gathers_its_segments, an_empty_message_arrives,
                 a_write_is_placed_before_the_next_send, a_read_brings_the_bytes,
-                a_read_that_has_completed_has_its_data, large_transfers_of_odd_sizes,
-                many_in_flight, both_sides_read_eight_mebibytes, more_reads_than_the_depth,
-                deregistered_memory_lives_while_posted,
+                large_transfers_of_odd_sizes, many_in_flight, both_sides_read_eight_mebibytes,
+                more_reads_than_the_depth, deregistered_memory_lives_while_posted,
             }
             faults::{
                 a_message_longer_than_its_receive, a_message_without_a_receive, a_forged_key,
