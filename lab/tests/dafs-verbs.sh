@@ -152,10 +152,7 @@ guest 1 'wait $appending || { cat /out/appended; false; }
 [[ $(in_export 'wc -l <one/appended') == "$APPENDS" ]] || fail "the server has another number of lines"
 
 # began FILE -- waits until the load has begun.
-began() {
-    has_begun() { grep -qs 'load by verbs' "$work/out/$1"; }
-    eventually 30 has_begun
-}
+began() { eventually 30 grep -qs 'load by verbs' "$work/out/$1"; }
 
 step "a server that does not listen for devices any more"
 guest 1 "moves transport=auto one load $LOAD_SECONDS"' >/out/load-1 2>&1 & loading=$!'
