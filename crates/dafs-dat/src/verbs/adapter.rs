@@ -190,7 +190,10 @@ impl Adapter for VerbsAdapter {
         match self.chosen.device.domain() {
             Ok(domain) => self.memory.add_domain(domain),
             Err(error) => {
-                tracing::error!(%error, "the RDMA device gives no protection domain");
+                // A client asks again with each attempt to connect.
+                if !self.is_removed {
+                    tracing::error!(%error, "the RDMA device gives no protection domain");
+                }
                 ProtectionDomain(0)
             }
         }

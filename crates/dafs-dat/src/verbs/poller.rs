@@ -241,7 +241,16 @@ impl VerbsAdapter {
         }
         self.queues.channel().drain();
         if !self.is_removed {
-            self.queues.request_notices()?;
+            match self.queues.request_notices() {
+                // The kernel has taken the device away. Only identifiers that are bound to the device
+                // have an event for that, and those of a listener at all addresses are not.
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                    let device = &self.chosen.info.name;
+                    tracing::error!(device, "the RDMA device was removed");
+                    self.is_removed = true;
+                }
+                requested => requested?,
+            }
         }
         // The channel does not report completions from before the request.
         self.reap();

@@ -223,6 +223,9 @@ impl VerbsAdapter {
     }
 
     fn cm_event(&mut self, event: CmEvent) {
+        if event.kind == ffi::CM_DEVICE_REMOVAL {
+            self.is_removed = true;
+        }
         if event.token & LISTENER != 0 {
             return self.listener_event(event);
         }
@@ -246,7 +249,6 @@ impl VerbsAdapter {
             if event.kind == ffi::CM_DEVICE_REMOVAL {
                 let device = &self.chosen.info.name;
                 tracing::error!(device, "the RDMA device was removed, nothing listens there now");
-                self.is_removed = true;
                 // The kernel waits for this.
                 if let Some(listener) = self.listeners.get_mut(listener.0 as usize) {
                     *listener = None;
@@ -320,7 +322,6 @@ impl VerbsAdapter {
                 self.end(id, End::Peer);
             }
             ffi::CM_DEVICE_REMOVAL => {
-                self.is_removed = true;
                 let text = "the RDMA device was removed".to_owned();
                 self.end(id, End::Because(DisconnectReason::Lost(text)));
             }

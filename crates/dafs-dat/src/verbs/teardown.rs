@@ -4,6 +4,7 @@
 //! * All posted work completes before the end is reported, and no event follows it.
 //! * The device flushes work. If it does not do so in time, or the caller cannot wait, the queue
 //!   pair is destroyed first, so that no memory is accessed after its completion.
+//! * Of a device that was removed no identifier stays: the kernel waits for the end of each.
 //! * The adapters of a process share the error events of a device; each takes those of its own
 //!   queue pairs.
 
@@ -172,7 +173,10 @@ impl VerbsAdapter {
             self.return_staging(block);
         }
         tracing::debug!(peer = %connection.peer, ?end, "connection ends");
-        let must_linger = self.chosen.is_infiniband() && !never_up && !matches!(end, End::Peer);
+        let must_linger = self.chosen.is_infiniband()
+            && !self.is_removed
+            && !never_up
+            && !matches!(end, End::Peer);
         let event = if never_up && !matches!(end, End::Local) {
             Event::ConnectFailed { endpoint, error: Box::new(end.connect_error()) }
         } else {
