@@ -113,6 +113,7 @@ impl Driver {
             self.core.on_time(&mut *self.adapter, now);
         }
         let changed = self.change_if_stuck(now);
+        self.settle_spare(now);
         if seen > 0 {
             self.adapter.flush();
         }
@@ -389,6 +390,8 @@ impl Driver {
 
     /// The time at which a thread must poll even if no event arrives.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        [self.core.next_timeout(), self.adapter.next_timeout()].into_iter().flatten().min()
+        let timeouts =
+            [self.core.next_timeout(), self.adapter.next_timeout(), self.spare_timeout()];
+        timeouts.into_iter().flatten().min()
     }
 }

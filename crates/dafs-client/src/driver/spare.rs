@@ -6,6 +6,7 @@
 //! Invariants
 //! * The transport changes only between two attempts to connect, when neither has a connection, and
 //!   no memory that an operation names is registered with the one that is left.
+//! * The transport that is left goes on to end its connections: a device cannot be removed before.
 
 use super::Driver;
 use crate::limits::ONE_TRANSPORT_TIME;
@@ -77,5 +78,20 @@ impl Driver {
         tracing::debug!(server = %self.server, transport = self.adapter.name(), "trying another way");
         self.core.change_transport(&mut *spare.adapter, &mut *self.adapter, address);
         true
+    }
+
+    /// Goes on with the ends of connections of the transport that is not in use.
+    pub(super) fn settle_spare(&mut self, now: Instant) {
+        let Some(spare) = &mut self.spare else { return };
+        if spare.adapter.next_timeout().is_some_and(|at| at <= now) {
+            // They are about connections that the session has given up.
+            let mut events = Vec::new();
+            spare.adapter.poll(now, &mut events);
+        }
+    }
+
+    /// The time at which the transport that is not in use must be polled.
+    pub(super) fn spare_timeout(&self) -> Option<Instant> {
+        self.spare.as_ref()?.adapter.next_timeout()
     }
 }
