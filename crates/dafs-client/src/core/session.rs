@@ -244,7 +244,11 @@ impl SessionCore {
         }
         self.link.conn.established = true;
         if let Err(failure) = self.memories.renew(adapter, self.link.conn.domain) {
-            return self.end(adapter, failure);
+            return match self.stage {
+                // A device may take it later, and another transport now.
+                Stage::Recovering => self.fail(adapter, Failure::lost(failure)),
+                _ => self.end(adapter, failure),
+            };
         }
         if self.stage == Stage::Connecting {
             self.stage = Stage::Opening;

@@ -166,7 +166,8 @@ pub(crate) struct Recovery {
     until: Instant,
     /// The start of the last connection attempt.
     attempt: Instant,
-    /// Attempts that have failed over this transport.
+    /// Attempts that have failed over this transport. A connection that was lost before any call was
+    /// answered counts as one.
     failed_attempts: u32,
     /// No question before this: the server has answered DELAY.
     retry_at: Option<Instant>,
@@ -350,6 +351,7 @@ impl SessionCore {
         } else {
             tracing::info!(%failure, unanswered = lost.len(), "connection lost, making another");
             let pause = pause(self.lost_at, now);
+            let failed_attempts = u32::from(self.lost_at.is_some());
             let first = *self.lost_at.get_or_insert(now);
             let answered_at = self.link.answered_at;
             let waiting = self.calls.waiting.iter_mut();
@@ -362,7 +364,7 @@ impl SessionCore {
                 failure,
                 until: first + limit,
                 attempt: now,
-                failed_attempts: 0,
+                failed_attempts,
                 retry_at: None,
                 client_id: self.link.info.client_id,
                 doubts,
