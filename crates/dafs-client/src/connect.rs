@@ -314,8 +314,9 @@ impl Target {
         }
     }
 
-    /// Connects and opens a session. `limit` is the time for connecting alone, if it is shorter than
-    /// that for all, and `spare` another way to the same server.
+    /// Connects and opens a session. A `limit` is the time for connecting alone, where the caller has
+    /// another way to the server. Then opening takes half of the time that is left, and a loss of the
+    /// connection is no answer. `spare` is that way, for a session that has been opened.
     fn open_session(
         &self,
         way: Way,
@@ -325,6 +326,7 @@ impl Target {
         let Way { mut adapter, address, transport } = way;
         let start = Instant::now();
         let connected_until = limit.map_or(self.until, |limit| self.until.min(start + limit));
+        let opened_until = limit.map_or(self.until, |_| start + self.until.since(start) / 2);
         let config = self.session_config(transport.kind);
         let core = SessionCore::connect(&mut *adapter, config, &address, start)
             .map_err(Attempt::unreachable)?;
@@ -338,17 +340,20 @@ impl Target {
                 driver.core().stage() != Stage::Connecting && driver.core().stage() != Stage::Over;
             match (driver.core().stage(), driver.core().failure()) {
                 (Stage::Ready, _) => break,
-                (_, Some(failure)) if established => {
-                    return Err(Attempt::Refused(failure.clone()));
+                (_, Some(failure)) => {
+                    let is_answer = established && (limit.is_none() || !failure.is_passing());
+                    return Err(match is_answer {
+                        true => Attempt::Refused(failure.clone()),
+                        false => Attempt::unreachable(failure),
+                    });
                 }
-                (_, Some(failure)) => return Err(Attempt::unreachable(failure)),
                 _ => {}
             }
             if let Some(order) = driver.begin_proof(now) {
                 driver.give_proof(order.prepare());
                 continue;
             }
-            let until = if established { self.until } else { connected_until };
+            let until = if established { opened_until } else { connected_until };
             if now >= until {
                 let after = if until == self.until { self.after } else { until.since(start) };
                 return Err(Attempt::unreachable(format_args!("no answer within {after:?}")));
@@ -467,6 +472,22 @@ mod tests {
         }
         assert_eq!(shared.call(&Request::Null).unwrap().status(), Status::Ok);
         assert_eq!(shared.stats().restarts, 0);
+    }
+
+    #[test]
+    fn a_loss_is_no_answer_where_another_way_is_left() {
+        let served = Served::new();
+        // It breaks between the connection and the session.
+        let wire = Wire::new(served.address, || Some(250));
+        let target = Target::new("host:1".into(), ConnectOptions::default(), None);
+        for (limit, is_answer) in [(None, true), (Some(Duration::from_secs(60)), false)] {
+            let way = target.iwarp(wire.address, String::new()).unwrap_or_else(|_| panic!());
+            match target.open_session(way, limit, None) {
+                Err(Attempt::Refused(_)) => assert!(is_answer),
+                Err(Attempt::Unreachable(_)) => assert!(!is_answer),
+                _ => panic!("a session, or an interruption"),
+            }
+        }
     }
 
     #[test]
