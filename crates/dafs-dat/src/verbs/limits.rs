@@ -34,6 +34,9 @@ pub const RESOLVE_TIMEOUT_MS: i32 = 2000;
 /// Seconds to wait for the device to flush the work of a connection.
 pub const DRAIN_SECONDS: u64 = 1;
 
+/// Milliseconds to wait at the drop of an adapter for what the device has not sent.
+pub const DROP_MILLISECONDS: u64 = 100;
+
 /// The most idle registrations in the cache, besides their budget in bytes.
 pub const IDLE_REGISTRATION_COUNT_MAX: usize = 256;
 

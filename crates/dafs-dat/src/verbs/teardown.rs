@@ -4,6 +4,8 @@
 //! * All posted work completes before the end is reported, and no event follows it.
 //! * The device flushes work. If it does not do so in time, or the caller cannot wait, the queue
 //!   pair is destroyed first, so that no memory is accessed after its completion.
+//! * An adapter that is dropped sends posted work first, if the peers take it in time. Its caller may
+//!   have posted a last message.
 //! * Of a device that was removed no identifier stays: the kernel waits for the end of each.
 //! * The adapters of a process share the error events of a device; each takes those of its own
 //!   queue pairs.
@@ -11,9 +13,12 @@
 use super::adapter::{Entry, VerbsAdapter};
 use super::connection::{Deadline, Stage};
 use super::ffi;
+use super::fork;
 use super::limits;
 use super::sys::Device;
-use crate::{Completion, ConnectError, DisconnectReason, EndpointId, Event, Operation, WorkStatus};
+use crate::{
+    Completion, ConnectError, DisconnectReason, EndpointId, Event, Instant, Operation, WorkStatus,
+};
 use dafs_mem::Mutex;
 use std::io;
 use std::time::Duration;
@@ -197,6 +202,26 @@ impl VerbsAdapter {
                 Entry::Lingering { _cm: cm, deadline }
             });
             self.unsettled.extend(linger);
+        }
+    }
+
+    /// True while a connection has work that the device has not completed.
+    fn has_unsent(&self) -> bool {
+        self.slots.iter().any(|entry| match entry {
+            Entry::Connection(connection) => connection.is_open() && !connection.is_sent(),
+            Entry::Request(_) | Entry::Lingering { .. } => false,
+        })
+    }
+}
+
+impl Drop for VerbsAdapter {
+    fn drop(&mut self) {
+        // A queue pair that is destroyed sends nothing more, unlike a socket that is closed.
+        let until = Instant::now() + Duration::from_millis(limits::DROP_MILLISECONDS);
+        while !fork::is_child() && self.has_unsent() && Instant::now() < until {
+            self.hand_over();
+            self.reap();
+            std::thread::sleep(Duration::from_micros(50));
         }
     }
 }
