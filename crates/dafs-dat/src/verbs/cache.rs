@@ -28,14 +28,16 @@ pub(super) struct Registered<M> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     domain: ProtectionDomain,
-    address: usize,
+    /// The address of the buffer's object. Two buffers may borrow the same addresses, and other pages
+    /// may have been mapped there in between.
+    buffer: usize,
     len: usize,
     writable: bool,
 }
 
 impl Key {
     pub(super) fn new(domain: ProtectionDomain, buffer: &Buffer, writable: bool) -> Self {
-        Self { domain, address: buffer.as_ptr() as usize, len: buffer.len(), writable }
+        Self { domain, buffer: std::ptr::from_ref(buffer).addr(), len: buffer.len(), writable }
     }
 }
 
@@ -212,6 +214,19 @@ mod tests {
         take(&mut cache, &mut device, &buffer);
         assert_eq!(device.made, 3, "and is used again");
         assert_eq!(cache.idle_bytes, 0);
+    }
+
+    #[test]
+    fn memory_that_is_borrowed_again_is_registered_again() {
+        let (mut cache, mut device, memory) = (Cache::new(1 << 20), device(), buffer(4096));
+        let borrow = || {
+            // SAFETY: the memory outlives both, and nothing is transferred.
+            Arc::new(unsafe { Buffer::borrowed(memory.as_ptr(), memory.len()) })
+        };
+        let (one, other) = (borrow(), borrow());
+        take(&mut cache, &mut device, &one);
+        take(&mut cache, &mut device, &other);
+        assert_eq!(device.made, 2);
     }
 
     #[test]
