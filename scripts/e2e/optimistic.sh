@@ -35,6 +35,8 @@ stop_reader() {
     forget_process "$reader"
     [[ $status == 0 ]] || { cat "$work/reader"; fail "a reader ended with status $status"; }
 }
+# A reader that is left behind ends.
+undo+=("python3 '$program' stop '$state'")
 writer() { timeout 300 "$dafs" run --at "/data=$url" python3 "$program" "$1" /data/file "$state" "$2"; }
 # The READ requests that the server has answered since its start.
 requests() {

@@ -170,27 +170,56 @@ is '%u:%g' 1235:1235 later
 
 step "a newer version of the mount takes over"
 # A user whose rights to an open file were withdrawn loses it, and keeps no other from the new version.
-mkfifo -m 666 "$work/go-on"
-"${anna[@]}" bash -c "exec 8<>'$point/withdrawn' && echo ready >&9 && read -r _ <'$work/go-on' && ! echo x >&8" \
-    9>"$work/opened" &
+mkfifo -m 666 "$work/go-on" "$work/go-away"
+"${anna[@]}" python3 -c '
+import errno, fcntl, os, sys
+kept = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+fcntl.lockf(kept, fcntl.LOCK_EX)
+print("ready", flush=True)
+open(sys.argv[2]).read()
+try:
+    os.write(kept, b"x")
+except OSError as error:
+    sys.exit(None if error.errno == errno.EBADF else error)
+sys.exit("it writes")' "$point/withdrawn" "$work/go-on" >"$work/opened" &
 loser=$!
 started+=("$loser")
 is_opened() { [[ -s $work/opened ]]; }
 eventually is_opened
 chown 0:0 "$export/withdrawn"
 chmod 0 "$export/withdrawn"
-before=$(keeper)
-"$dafs" mount --take-over "$url/" "$point"
-[[ $(keeper) != "$before" ]] || fail "the old process is there"
+# The second one does not know that there was such a file, and gives its number to no other.
+for round in 1 2; do
+    before=$(keeper)
+    "$dafs" mount --take-over "$url/" "$point"
+    [[ $(keeper) != "$before" ]] || fail "the old process is there"
+    has_one_keeper() { [[ $(keeper | wc -l) == 1 ]]; }
+    eventually has_one_keeper
+done
+"${bert[@]}" touch "$point/many"
+"${bert[@]}" python3 -c '
+import os, sys
+kept = [os.open(sys.argv[1], os.O_RDWR) for _ in range(300)]
+print("ready", flush=True)
+open(sys.argv[2]).read()' "$point/many" "$work/go-away" >"$work/held" &
+holder=$!
+started+=("$holder")
+is_held() { [[ -s $work/held ]]; }
+eventually is_held
 refused "${bert[@]}" cat "$point/file"
 [[ $("${carl[@]}" cat "$point/file") == SECRET ]] || fail "a member does not read it after that"
 "${bert[@]}" touch "$point/latest"
 is '%u:%g' 1235:1235 latest
 echo go >"$work/go"
 wait "$program" || fail "a program lost its open file"
+forget_process "$program"
 echo go >"$work/go-on"
 wait "$loser" || fail "a program writes a file that its user may not open any more"
-[[ ! -s $export/withdrawn ]] || fail "what was written without rights"
+forget_process "$loser"
+[[ ! -s $export/withdrawn && ! -s $export/many ]] || fail "what was written without rights"
+echo go >"$work/go-away"
+wait "$holder" || fail "a program of another user"
+forget_process "$holder"
 [[ $(cat "$export/private") == after ]] || fail "what it wrote"
 is '%u:%g %a' '1234:1234 600' private
 

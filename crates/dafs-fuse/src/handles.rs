@@ -53,10 +53,16 @@ impl<T> Handles<T> {
         true
     }
 
-    /// Gives no object this number, which another process has given.
-    pub(crate) fn pass_over(&self, number: u64) {
+    /// The number of the next object.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.0.read().next
+    }
+
+    /// Gives no object a number below this one: another process has given those, and the kernel may
+    /// still use one whose object is lost.
+    pub(crate) fn begin_at(&self, next: u64) {
         let mut inner = self.0.write();
-        inner.next = inner.next.max(number.saturating_add(1));
+        inner.next = inner.next.max(next);
     }
 
     /// All open objects.
@@ -98,8 +104,9 @@ mod tests {
         assert!(handles.take_over(7, "a") && !handles.take_over(7, "b"));
         assert_eq!(handles.get(7).as_deref(), Some(&"a"));
         assert_eq!(handles.insert("c"), 8);
-        handles.pass_over(20);
-        handles.pass_over(10);
+        assert_eq!(handles.next_number(), 9);
+        handles.begin_at(21);
+        handles.begin_at(10);
         assert!(handles.get(20).is_none());
         assert_eq!(handles.insert("d"), 21);
         assert_eq!(handles.all().len(), 3);

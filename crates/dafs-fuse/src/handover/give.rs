@@ -184,6 +184,7 @@ fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<Sta
     }
     state.agreed = server.agreed;
     state.nodes = server.tree.nodes.all();
+    state.next_file = server.files.next_number();
     for (number, file) in server.files.all() {
         state.files.push(FileState {
             number,

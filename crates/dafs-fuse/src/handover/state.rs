@@ -22,6 +22,9 @@ pub(super) struct State {
     /// Number, handle, and lookups that are not forgotten.
     pub(super) nodes: Vec<(NodeId, FileHandle, u64)>,
     pub(super) files: Vec<FileState>,
+    /// The number of the next file. Those below were given, perhaps to a file that is lost: its
+    /// program must never use the file of another one.
+    pub(super) next_file: u64,
     pub(super) directories: Vec<DirectoryState>,
     pub(super) owners: Vec<OwnerState>,
     /// Requests for locks that were not answered.
@@ -135,7 +138,7 @@ structures! {
     ClientIdentity { name, verifier, next_owner }
     FileHandle { fs, file }
     ListingPlace { cookie, verifier, end }
-    State { agreed, nodes, files, directories, owners, waiting, given_up }
+    State { agreed, nodes, files, next_file, directories, owners, waiting, given_up }
     Agreed { minor, write_bytes, flags, more_flags }
     FileState { number, node, handle, flags, user, open_owner, is_lost }
     DirectoryState { number, handle, user, listing }
@@ -253,6 +256,7 @@ mod tests {
                 open_owner: 77,
                 is_lost: true,
             }],
+            next_file: 2,
             directories: vec![DirectoryState { number: 2, handle, user: None, listing }],
             owners: vec![OwnerState {
                 node: 5,

@@ -12,7 +12,7 @@ use crate::serve::Server;
 use crate::session::Session;
 use crate::tree::Tree;
 use dafs_client::{
-    Client, ClientIdentity, File, LockError, LockRange, OpenOptions, Status, acting_as,
+    Client, ClientIdentity, File, LockError, LockRange, OpenOptions, Status, User, acting_as,
 };
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -124,24 +124,13 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
     for (node, handle, lookups) in &state.nodes {
         sense(server.tree.nodes.take_over(*node, *handle, *lookups))?;
     }
+    server.files.begin_at(state.next_file);
     for file in &state.files {
         let options = content::options(file.flags).truncate(false);
         let open = || client.open_as(&file.handle, &options, file.open_owner);
-        let as_user = acting_as(file.user.as_ref(), open);
-        // The rights may have changed since the server let the user open it. An open file stays open,
-        // as far as the server lets the session have it.
-        let open = match as_user {
-            Err(error) if file.user.is_some() && is_refusal(&error) => open(),
-            other => other,
-        };
-        let open = match open {
-            Err(error) if file.user.is_some() && is_refusal(&error) => {
-                // One user must not keep all others from a newer version.
-                tracing::warn!(%error, number = file.number, "an open file is lost");
-                server.files.pass_over(file.number);
-                continue;
-            }
-            other => other?,
+        let Some(open) = opened_again(file.user.as_ref(), open)? else {
+            tracing::warn!(number = file.number, "an open file is lost");
+            continue;
         };
         if delegated::writes(file.flags) {
             server.delegated.begin_write(file.handle);
@@ -158,37 +147,59 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
         sense(server.directories.take_over(directory.number, open))?;
     }
     for owner in &state.owners {
-        let open = acting_as(owner.user.as_ref(), || open_and_lock(client, owner))?;
+        let Some(open) = opened_again(owner.user.as_ref(), || open_to_lock(client, owner))? else {
+            tracing::warn!(process = owner.process, "the locks of a process are lost");
+            continue;
+        };
+        let open = acting_as(owner.user.as_ref(), || lock(open, owner))?;
         let name = (owner.name, owner.process);
         server.locks.take_over(owner.node, name, open, owner.handles.clone());
     }
     sense(state.waiting.len() <= LOCK_WAITERS_MAX)
 }
 
-/// True when the user has not the rights.
-fn is_refusal(error: &dafs_client::Error) -> bool {
-    matches!(error.status(), Some(Status::Acces | Status::Perm))
+/// What was open, as its user, or as the session: rights may have changed since the server let the
+/// user open it, and an open file stays open as far as the server lets the session have it. `None`
+/// if the server refuses both. One user must not keep all others from a newer version.
+fn opened_again<T>(
+    user: Option<&User>,
+    open: impl Fn() -> dafs_client::Result<T>,
+) -> dafs_client::Result<Option<T>> {
+    let is_refusal = |error: &dafs_client::Error| {
+        user.is_some() && matches!(error.status(), Some(Status::Acces | Status::Perm))
+    };
+    let mut opened = acting_as(user, &open);
+    if opened.as_ref().is_err_and(is_refusal) {
+        opened = open();
+    }
+    match opened {
+        Err(error) if is_refusal(&error) => {
+            tracing::debug!(%error, "the server does not give what was open");
+            Ok(None)
+        }
+        other => other.map(Some),
+    }
 }
 
 /// The open of an owner, and true if it can write.
-fn open_and_lock(client: &Client, owner: &OwnerState) -> Result<(File, bool), TakeOverError> {
-    let (mut opened, mut may_write) = (Err(TakeOverError::Malformed), false);
+fn open_to_lock(client: &Client, owner: &OwnerState) -> dafs_client::Result<(File, bool)> {
     // This owner has it open already; the access mode of that open was not recorded.
-    let ways = [OpenOptions::read_write(), OpenOptions::read(), OpenOptions::write()];
-    for (way, writes) in ways.into_iter().zip([true, false, true]) {
-        let way = way.direct(true);
-        may_write = writes;
-        opened = client.open_as(&owner.handle, &way, owner.open_owner).map_err(Into::into);
-        if opened.is_ok() {
-            break;
-        }
-    }
-    let open = opened?;
+    let open = |way: OpenOptions, may_write| {
+        let opened = client.open_as(&owner.handle, &way.direct(true), owner.open_owner);
+        opened.map(|open| (open, may_write))
+    };
+    open(OpenOptions::read_write(), true)
+        .or_else(|_| open(OpenOptions::read(), false))
+        .or_else(|_| open(OpenOptions::write(), true))
+}
+
+/// Locks what the owner had locked.
+fn lock((open, may_write): (File, bool), owner: &OwnerState) -> Result<(File, bool), LockError> {
     for &(offset, length, exclusive) in &owner.locks {
         let range = if exclusive { LockRange::exclusive() } else { LockRange::shared() };
         if let Err(error) = open.try_lock(&range.bytes(offset, length)) {
             std::mem::forget(open);
-            return Err(error.into());
+            return Err(error);
         }
     }
     Ok((open, may_write))

@@ -204,8 +204,8 @@ impl Server {
         renamed
     }
 
-    /// Stops all caching, and makes all deferred opens at the server. Never called by a thread that
-    /// answers the kernel.
+    /// Stops all caching, and makes all deferred opens at the server. A user whose rights were
+    /// withdrawn loses its file. Never called by a thread that answers the kernel.
     ///
     /// # Errors
     /// `ETIMEDOUT` after the timeout, or the server's answer to an open that it refuses. The caller
@@ -238,11 +238,14 @@ impl Server {
         }
         // Also opens that failed when their file was given up, or that another thread is giving up.
         for number in self.delegated.all_promised() {
-            if let Err(error) = self.redeemed(number)
-                && self.delegated.deferred(number).is_some()
-            {
+            let Err(error) = self.redeemed(number) else { continue };
+            let Some(deferred) = self.delegated.deferred(number) else { continue };
+            if deferred.user.is_none() || !matches!(error, Errno::EACCES | Errno::EPERM) {
                 return Err(error);
             }
+            // Its rights were withdrawn. One user must not keep all others from a newer version.
+            tracing::warn!(number, "an open file is lost");
+            self.delegated.settle(number, || ());
         }
         Ok(())
     }
