@@ -66,16 +66,12 @@ pub fn act_as(identity: FileIdentity) -> io::Result<FileIdentityGuard> {
 /// Gives the thread the server's own identity back, if a store left another one on it.
 ///
 /// # Errors
-/// `EACCES` when the kernel refuses, or when an operation of a store is under way on this thread
-/// and still needs its caller's identity; the thread must not touch files then.
+/// `EACCES` when the kernel refuses, when the thread is about to end, or when an operation of a store
+/// is under way on this thread and still needs its caller's identity; the thread must not touch files
+/// then.
 pub fn as_server() -> io::Result<()> {
-    THREAD.with_borrow_mut(|thread| match &thread.current {
-        _ if thread.held.is_some() => Err(refused()),
-        Some(now) if now.uid != 0 || now.gid != 0 || !now.groups.is_empty() => {
-            thread.become_identity(&FileIdentity { uid: 0, gid: 0, groups: Arc::new([]) })
-        }
-        _ => Ok(()),
-    })
+    // Destructors of a thread that ends may come here when its identity is no longer known.
+    THREAD.try_with(|thread| thread.borrow_mut().become_server()).unwrap_or_else(|_| Err(refused()))
 }
 
 impl Drop for FileIdentityGuard {
@@ -96,6 +92,16 @@ impl Drop for FileIdentityGuard {
 }
 
 impl ThreadIdentity {
+    fn become_server(&mut self) -> io::Result<()> {
+        match &self.current {
+            _ if self.held.is_some() => Err(refused()),
+            Some(now) if now.uid != 0 || now.gid != 0 || !now.groups.is_empty() => {
+                self.become_identity(&FileIdentity { uid: 0, gid: 0, groups: Arc::new([]) })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn become_identity(&mut self, wanted: &FileIdentity) -> io::Result<()> {
         if self.current.as_ref() == Some(wanted) {
             return Ok(());
