@@ -491,8 +491,9 @@ impl Service {
     /// Recalls delegations on files that a local process has changed, bypassing the server, and ends
     /// the exposure of these files.
     /// [`tick`](Self::tick) calls it. The owner of a store's descriptor calls it at once when the
-    /// descriptor signals a change.
+    /// descriptor signals a change. While another thread does so, it does nothing.
     pub fn take_local_changes(&self, now_ns: u64) {
+        let Some(_looking) = self.state.writers.exposure.look() else { return };
         for export in self.namespace().exports() {
             let fs = export.store().fs_id();
             export.store().take_local_changes(&mut |file| {

@@ -25,7 +25,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 /// Slots that files share by their hash. A collision costs a writer a look into the list.
 const SLOTS: usize = 4096;
@@ -59,6 +59,8 @@ pub(crate) struct Exposure {
     slots: Box<[AtomicU32]>,
     memory: OnceLock<Arc<dyn Memory>>,
     files: RwLock<FxHashMap<Handle, Arc<ExposedFile>>>,
+    /// Held during a look for local changes.
+    looking: Mutex<()>,
     shared: Arc<Shared>,
 }
 
@@ -75,7 +77,8 @@ struct Shared {
 impl Default for Exposure {
     fn default() -> Self {
         let slots = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
-        Self { slots, memory: OnceLock::new(), files: RwLock::default(), shared: Arc::default() }
+        let (memory, files) = (OnceLock::new(), RwLock::default());
+        Self { slots, memory, files, looking: Mutex::default(), shared: Arc::default() }
     }
 }
 
@@ -92,7 +95,13 @@ impl Exposure {
         &self.slots[hasher.finish() as usize % SLOTS]
     }
 
-    /// Takes the time, after a look for local changes.
+    /// Begins a look for local changes. `None` while another thread looks: that one may have taken
+    /// changes from a store whose files are still exposed.
+    pub(crate) fn look(&self) -> Option<MutexGuard<'_, ()>> {
+        self.looking.try_lock()
+    }
+
+    /// Takes the time at which a look for local changes began, after its end.
     pub(crate) fn looked(&self, now_ns: u64) {
         if let Some(memory) = self.memory.get() {
             self.shared.clock_ns.fetch_max(now_ns, Ordering::Relaxed);
