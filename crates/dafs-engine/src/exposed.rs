@@ -50,6 +50,8 @@ pub struct ExposedMemory {
     segments: RwLock<Vec<Option<Arc<Segment>>>>,
     used_bytes: AtomicUsize,
     bytes_max: usize,
+    /// The kernel has refused memory, and the log has said so.
+    has_failed: AtomicBool,
     _life: Life,
 }
 
@@ -68,7 +70,8 @@ impl ExposedMemory {
             is_live: AtomicBool::new(true),
         };
         let segments = RwLock::new(vec![Some(Arc::new(page))]);
-        Ok(Self { segments, used_bytes: AtomicUsize::new(0), bytes_max, _life: life })
+        let (used_bytes, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Ok(Self { segments, used_bytes, bytes_max, has_failed, _life: life })
     }
 
     /// Returns the bytes in use.
@@ -146,7 +149,10 @@ impl Memory for ExposedMemory {
             return None;
         }
         let buffer = shm::exposed_buffer(bytes).inspect_err(|error| {
-            tracing::warn!(%error, "no memory for optimistic reads");
+            // Each read of a block tries again.
+            if !self.has_failed.swap(true, Ordering::Relaxed) {
+                tracing::warn!(%error, "no memory for optimistic reads");
+            }
         });
         let number = buffer.ok().and_then(|buffer| self.enter(kind, buffer, cost));
         if number.is_none() {
