@@ -9,7 +9,9 @@
 //! * A session that has proven a user, which no server trusts to act for others, acts as that user
 //!   whoever the process is.
 
+use crate::failure::{Errno, Result};
 use dafs_client::{Client, User, acting_as};
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,10 +24,16 @@ static HAS_CHANGED: AtomicBool = AtomicBool::new(false);
 /// User and group of the process at first.
 static FIRST: OnceLock<(u32, u32)> = OnceLock::new();
 
-/// Called with each session that was opened, and the user and group of the process before that: a
-/// thread that changes them meanwhile must not be taken for the one that opened it.
-pub(crate) fn opened(client: &Client, before: (u32, u32)) {
-    FIRST.get_or_init(|| before);
+thread_local! {
+    /// False during a call that began when no server was known to trust this process. The call has no
+    /// user then.
+    static HAS_USER: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Called with each session that was opened, and the user that it was opened for: a thread that
+/// changes the user meanwhile must not be taken for that one.
+pub(crate) fn opened(client: &Client, user: &User) {
+    FIRST.get_or_init(|| (user.ids().uid, user.ids().gid));
     if Some(&now()) != FIRST.get() {
         HAS_CHANGED.store(true, Ordering::Relaxed);
     }
@@ -36,17 +44,29 @@ pub(crate) fn opened(client: &Client, before: (u32, u32)) {
 
 /// Runs `work`, which serves a call, as the user of the process.
 pub(crate) fn as_caller<T>(work: impl FnOnce() -> T) -> T {
-    match user() {
+    let is_trusted = IS_TRUSTED.load(Ordering::Relaxed);
+    HAS_USER.set(is_trusted);
+    let done = match is_trusted.then(user).flatten() {
         Some(user) => acting_as(Some(&user), work),
         None => work(),
+    };
+    HAS_USER.set(true);
+    done
+}
+
+/// Checks that this call may use a session which another one has opened.
+///
+/// # Errors
+/// `EAGAIN` if the call began before there was a session, and the process is another user by now.
+pub(crate) fn check(client: &Client) -> Result<()> {
+    if client.session().trusted && !HAS_USER.get() && Some(&now()) != FIRST.get() {
+        return Err(Errno(libc::EAGAIN));
     }
+    Ok(())
 }
 
 /// The user of the process; `None` if that of its sessions will do.
 fn user() -> Option<User> {
-    if !IS_TRUSTED.load(Ordering::Relaxed) {
-        return None;
-    }
     if Some(&now()) != FIRST.get() {
         HAS_CHANGED.store(true, Ordering::Relaxed);
     }
@@ -55,7 +75,7 @@ fn user() -> Option<User> {
 }
 
 /// The effective user and group.
-pub(crate) fn now() -> (u32, u32) {
+fn now() -> (u32, u32) {
     // SAFETY: the calls take no memory.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }

@@ -4,7 +4,7 @@ use crate::acting;
 use crate::config::{self, Mount};
 use crate::failure::{Errno, Result};
 use crate::report;
-use dafs_client::{Client, File, FileHandle};
+use dafs_client::{Client, Credential, File, FileHandle, User};
 use dafs_mem::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,15 +59,22 @@ pub(crate) fn client(mount: usize) -> Result<Client> {
     let place = process().clients.lock().entry(mount).or_default().clone();
     let mut place = place.lock();
     if let Some(client) = &*place {
+        acting::check(client)?;
         return Ok(client.clone());
     }
     let connecting = &process().connecting;
     connecting.fetch_add(1, Ordering::Relaxed);
-    let user = acting::now();
-    let client = Client::connect(url, &config.options);
+    let user = User::of_process();
+    let mut options = config.options.clone();
+    if options.credential == Credential::Process {
+        let ids = user.ids();
+        let groups = ids.groups.clone();
+        options.credential = Credential::Ids { uid: ids.uid, gid: ids.gid, groups };
+    }
+    let client = Client::connect(url, &options);
     connecting.fetch_sub(1, Ordering::Relaxed);
     let client = client.inspect_err(|error| report::unreachable(mount, url, error))?;
-    acting::opened(&client, user);
+    acting::opened(&client, &user);
     *place = Some(client.clone());
     Ok(client)
 }
