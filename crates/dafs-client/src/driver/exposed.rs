@@ -1,8 +1,9 @@
 //! The driver's part in optimistic reads: memory that the server shows to a connection.
 //!
 //! Invariants
-//! * A number of a connection is not used again in this session. So memory that was mapped on a
-//!   connection that is gone is told apart without the lock.
+//! * A number of a connection on which memory can be mapped is not used again in this session: a
+//!   session that has two transports (`spare.rs`) has none by which memory is mapped. So memory that
+//!   was mapped on a connection that is gone is told apart without the lock.
 
 use super::{Driver, Shared};
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
