@@ -183,9 +183,7 @@ impl Users {
         if self.registered.len() < self.max {
             return Turn::Register(named.clone());
         }
-        // Requests that the session makes for itself, such as batches, need its own at any time.
-        let others = self.registered.iter().filter(|(user, _)| self.own.as_ref() != Some(*user));
-        let mut others = others.map(|(_, known)| known).peekable();
+        let mut others = self.others().peekable();
         if others.peek().is_none() {
             return Turn::Refused(Status::NoCreds);
         }
@@ -195,6 +193,13 @@ impl Users {
             // An answer to one of them comes.
             None => Turn::Waits,
         }
+    }
+
+    /// Those that can make room. Requests that the session makes for itself, such as batches, need its
+    /// own credential at any time.
+    fn others(&self) -> impl Iterator<Item = &Registered> {
+        let others = self.registered.iter().filter(|(user, _)| self.own.as_ref() != Some(*user));
+        others.map(|(_, known)| known)
     }
 
     pub(super) fn registered(&mut self, user: User, handle: CredHandle) {
@@ -294,8 +299,11 @@ impl SessionCore {
                 return users.registered(user, answer.cred_handle);
             }
             Ok(Outcome::Ok(_)) | Err(_) => Status::ServerFault,
-            // Other sessions of this client have filled the table.
-            Ok(Outcome::Error { status: Status::NoCreds, .. }) if !users.registered.is_empty() => {
+            // Other sessions of this client have filled the table. If none here can make room, the
+            // next call tries again: one of them may be that of a lost connection, which ends soon.
+            Ok(Outcome::Error { status: Status::NoCreds, .. })
+                if users.others().next().is_some() =>
+            {
                 users.max = users.registered.len();
                 return;
             }

@@ -177,6 +177,19 @@ fn a_user_that_the_server_refuses_delays_no_other() {
 }
 
 #[test]
+fn a_table_that_others_have_filled_refuses_users_only_as_long_as_it_is_full() {
+    let own = CredentialIds { uid: 7, gid: 7, groups: Vec::new() };
+    let config = SessionConfig { credential: Some(own), ..recovering() };
+    let mut world = World::open_with(config, |server| server.credentials.max = 1);
+    assert_eq!(ask_and_wait(&mut world, user(1), &create(b"one")), Status::NoCreds);
+    assert_eq!(ask_and_wait(&mut world, None, &create(b"two")), Status::Ok);
+    // Another session of this client has ended.
+    world.server.credentials.max = 2;
+    assert_eq!(ask_and_wait(&mut world, user(1), &create(b"three")), Status::Ok);
+    assert_eq!(users_of(&world, Procedure::Create), [7, 1]);
+}
+
+#[test]
 fn a_user_of_too_many_groups_ends_no_session() {
     let mut world = World::open_with(recovering(), |server| server.request_bytes_max = 4096);
     let groups: Vec<u32> = (0..1024).collect();
