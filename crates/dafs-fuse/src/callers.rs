@@ -5,7 +5,8 @@
 //!
 //! Invariants
 //! * A request runs with no group that its thread has not, or had not [`GROUPS_AGE_MAX`] ago.
-//! * A thread whose groups cannot be read has none.
+//! * A thread whose groups cannot be read has none. Neither has one that is another user than the
+//!   request: its number may have passed on to another thread.
 //! * The table is bounded.
 
 use crate::kernel::Caller;
@@ -30,7 +31,7 @@ impl Callers {
 
     /// The user that a request of a thread runs as; `None` for root, who has the session.
     pub(crate) fn user(&self, caller: Caller, thread: u32) -> Option<User> {
-        self.user_with(caller, thread, groups_of)
+        self.user_with(caller, thread, |thread| groups_of(caller, thread))
     }
 
     fn user_with(
@@ -58,10 +59,23 @@ impl Callers {
     }
 }
 
-/// The supplementary groups of a thread of this process's name space.
-fn groups_of(thread: u32) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
-    status.map_or_else(|_| Vec::new(), |status| groups_in(&status).collect())
+/// The supplementary groups of a thread of this process's name space, while it is the caller.
+fn groups_of(caller: Caller, thread: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    match is_of(&status, caller) {
+        true => groups_in(&status).collect(),
+        false => Vec::new(),
+    }
+}
+
+/// True if a thread with this status uses files as the caller.
+fn is_of(status: &str, caller: Caller) -> bool {
+    // Real, effective, saved and file-system id.
+    let id = |name: &str| {
+        let ids = status.lines().find_map(|line| line.strip_prefix(name))?;
+        ids.split_ascii_whitespace().nth(3)?.parse::<u32>().ok()
+    };
+    id("Uid:") == Some(caller.uid) && id("Gid:") == Some(caller.gid)
 }
 
 /// The supplementary groups in the status of a thread, as `/proc` has it.
@@ -82,12 +96,21 @@ mod tests {
         let status = "Name:\tcat\nGid:\t7\t7\t7\t7\nGroups:\t4 24 1000 \nNStgid:\t5\n";
         assert_eq!(groups(status), [4, 24, 1000]);
         assert!(groups("Groups:\t \n").is_empty() && groups("").is_empty());
-        assert!(groups_of(0).is_empty(), "a thread of another name space");
+        assert!(groups_of(ANNA, 0).is_empty(), "a thread of another name space");
         let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-        assert_eq!(
-            groups_of(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()),
-            groups(&own)
-        );
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        assert_eq!(groups_of(Caller { uid, gid }, thread), groups(&own));
+        assert!(groups_of(Caller { uid: uid + 1, gid }, thread).is_empty(), "it is another user");
+    }
+
+    #[test]
+    fn a_thread_is_known_by_its_file_system_ids() {
+        let status = "Name:\tcat\nUid:\t0\t0\t0\t1000\nGid:\t0\t0\t0\t100\nGroups:\t5 \n";
+        assert!(is_of(status, ANNA));
+        for other in [Caller { uid: 0, ..ANNA }, Caller { gid: 0, ..ANNA }] {
+            assert!(!is_of(status, other) && !is_of("", other), "{other:?}");
+        }
     }
 
     #[test]
