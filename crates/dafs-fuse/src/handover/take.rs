@@ -158,9 +158,9 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
     sense(state.waiting.len() <= LOCK_WAITERS_MAX)
 }
 
-/// What was open, as its user, or as the session: rights may have changed since the server let the
-/// user open it, and an open file stays open as far as the server lets the session have it. `None`
-/// if the server refuses both. One user must not keep all others from a newer version.
+/// Opens as the user, or as the session: rights may have changed since the server let the user open
+/// it, and an open file stays open as far as the server lets the session have it. Returns `None` if
+/// the server refuses both. One user must not keep all others from a newer version.
 fn opened_again<T>(
     user: Option<&User>,
     open: impl Fn() -> dafs_client::Result<T>,
