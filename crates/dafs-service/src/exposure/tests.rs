@@ -156,7 +156,7 @@ impl Run {
         let is_remote = match mistake {
             Mistake::EarlyReuse => true,
             Mistake::EarlyCheck => false,
-            _ => seed % 2 == 0,
+            _ => seed.is_multiple_of(2),
         };
         memory.0.lock().reuses_pages = mistake == Mistake::PagesAsFrames;
         let is_known = is_remote && mistake != Mistake::EarlyReuse;

@@ -107,7 +107,7 @@ fn an_open_file_is_used_as_its_opener() {
     assert_eq!(open.user, Some(User::new(ANNA.uid, ANNA.gid, &[])));
     drop(open);
     let path = mounted.served.path().join("shared");
-    std::fs::set_permissions(&path, Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o0)).unwrap();
     mounted.write(number, 0, b"DATA");
     for operation in [
         Operation::Sync { handle: number },
