@@ -137,8 +137,21 @@ complain() {
     failures=$((failures + 1))
 }
 
-# flood NAME -- runs the flood, and checks its effect on the honest host and on the server.
+# flood NAME -- checks a flood. A machine that does something else for a moment delays the honest host, too, so a
+# measurement that says "too long" is repeated twice.
 flood() {
+    local turn
+    for turn in 1 2 3; do
+        measure_flood "$1"
+        [[ $is_slow ]] || return 0
+        echo "measurement $turn of 3: the honest host waited too long"
+    done
+    complain "the honest host waited too long during the flood of $1, each time"
+}
+
+# measure_flood NAME -- runs the flood, and checks its effect on the server. Sets is_slow if the honest host waited too
+# long.
+measure_flood() {
     local before=$EPOCHREALTIME start end process most_kib=0 most_descriptors=0 now status=0
     step "$1"
     sleep "$quiet_seconds"
@@ -165,8 +178,8 @@ flood() {
     cat "$work/$1"
     [[ $status == 0 ]] || fail "the flood was none"
     echo "during: memory $most_kib KiB, descriptors $most_descriptors"
-    python3 scripts/e2e/honest.py judge $is_long "$before" "$start" "$end" "$work"/{dafs,nfs4,nfs3,arrivals,idle} ||
-        complain "the honest host waited too long during the flood of $1"
+    is_slow=''
+    python3 scripts/e2e/honest.py judge $is_long "$before" "$start" "$end" "$work"/{dafs,nfs4,nfs3,arrivals,idle} || is_slow=1
     all_work
     # A minute, and then it is over. As before the flood, the least value counts.
     local is_back=''
