@@ -8,6 +8,9 @@ source "$(dirname "$0")/lib.sh"
 needs_mounts
 needs_users
 needs_preload
+# That of the system, which any user may run.
+python=/usr/bin/python3
+[[ -x $python ]] || skip "there is no $python"
 
 export=$work/export
 point=$work/point
@@ -171,7 +174,7 @@ is '%u:%g' 1235:1235 later
 step "a newer version of the mount takes over"
 # A user whose rights to an open file were withdrawn loses it, and keeps no other from the new version.
 mkfifo -m 666 "$work/go-on" "$work/go-away"
-"${anna[@]}" python3 -c '
+"${anna[@]}" "$python" -c '
 import errno, fcntl, os, sys
 kept = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
 fcntl.lockf(kept, fcntl.LOCK_EX)
@@ -197,7 +200,7 @@ for round in 1 2; do
     eventually has_one_keeper
 done
 "${bert[@]}" touch "$point/many"
-"${bert[@]}" python3 -c '
+"${bert[@]}" "$python" -c '
 import os, sys
 kept = [os.open(sys.argv[1], os.O_RDWR) for _ in range(300)]
 print("ready", flush=True)
