@@ -1,4 +1,4 @@
-//! Whether an RDMA device of this host is of use for a session.
+//! The choice of an RDMA device of this host for a session.
 
 use crate::limits::DEVICE_CONNECT_TIME;
 use dafs_dat::verbs::{
