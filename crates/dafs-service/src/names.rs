@@ -1,7 +1,7 @@
 //! Operations on names: look up, make, link, remove, rename, list.
 
 use crate::enter::Patience;
-use crate::export::Touch;
+use crate::export::{Export, Touch};
 use crate::handle::Handle;
 use crate::limits::PATH_COMPONENTS_MAX;
 use crate::open::RemoveMode;
@@ -275,7 +275,8 @@ impl Service {
     /// end. In the directory of exports, entries stand for the exports' roots.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's. `WouldWait`, `Delay` if `attr` is set and this caller may have written to files
+    /// at data servers that have not answered.
     pub fn readdir(
         &self,
         caller: Caller<'_>,
@@ -287,14 +288,36 @@ impl Service {
         let namespace = self.namespace();
         let export = namespace.export(dir)?;
         let cred = export.map_cred(caller.cred);
+        let mut unknown = None;
         let mut each = |entry: DirEntry<'_>| {
             let object = match namespace.mounted(dir, entry.name) {
                 Some(root) if attr => self.getattr(&root).ok().map(|attr| (root, attr)),
                 _ => entry.object.map(|(file, attr)| (Handle { fs: dir.fs, file }, attr)),
             };
-            sink(entry, object)
+            match object.map(|object| self.with_own_writes(caller, export, object)).transpose() {
+                Ok(object) => sink(entry, object),
+                Err(error) => {
+                    unknown = Some(error);
+                    false
+                }
+            }
         };
-        Ok(export.store().readdir(&cred, &dir.file, cookie, attr, &mut each)?)
+        let end = export.store().readdir(&cred, &dir.file, cookie, attr, &mut each)?;
+        unknown.map_or(Ok(end), Err)
+    }
+
+    /// Returns an object's attributes with what this caller may have written at data servers.
+    fn with_own_writes(
+        &self,
+        caller: Caller<'_>,
+        export: &Export,
+        (handle, attr): (Handle, Attr),
+    ) -> Result<(Handle, Attr)> {
+        match self.layouts.extend_to_own_writes(caller, &export.key(&handle))? {
+            // An object that has been removed since was there when it was listed.
+            true => Ok((handle, self.getattr(&handle).unwrap_or(attr))),
+            false => Ok((handle, attr)),
+        }
     }
 }
 

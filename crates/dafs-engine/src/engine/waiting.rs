@@ -56,20 +56,19 @@ impl Context<'_> {
         }
     }
 
-    /// Runs `act` here or, where that may wait for other machines, on the pool. Then runs `then`
-    /// here with the result.
-    pub(crate) fn call_at<T: Send + 'static>(
+    /// Runs `act` here or, where that may wait for other machines or if it would wait, on the pool.
+    /// Then runs `then` here with the result.
+    pub(crate) fn call_at<T: Waits + Send + 'static>(
         &mut self,
         call: &Call,
         (handle, touch): (&Handle, Touch),
         act: impl Fn(&Service, Caller<'_>) -> T + Send + 'static,
         then: impl FnOnce(&mut Context<'_>, &Call, T) -> Done + Send + 'static,
     ) -> Done {
-        if !self.waits_for(handle, touch) {
-            let done = self.call_service_raw(call, act)?;
-            return then(self, call, done);
+        match self.waits_for(handle, touch) {
+            true => self.call_elsewhere(call, handle, act, then),
+            false => self.call_or_wait((call, self.lane(handle)), act, then),
         }
-        self.call_elsewhere(call, handle, act, then)
     }
 
     /// Runs `act` on the pool, where it may wait. Then runs `then` here.

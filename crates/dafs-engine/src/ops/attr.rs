@@ -237,17 +237,39 @@ fn set_fetched(cx: &mut Context<'_>, id: PendingId) {
 
 /// VERIFY succeeds when all given attributes match, NVERIFY when they do not.
 pub(crate) fn verify(cx: &mut Context<'_>, call: &Call, args: &Verify<'_>, equal: bool) -> Done {
-    let given = args.attributes.valid();
-    if !READABLE.contains(given) {
+    if !READABLE.contains(args.attributes.valid()) {
         return Err(Status::NotSupp);
     }
     let handle = convert::handle(&args.fh);
-    let attr =
-        cx.call_service(call, |service, caller| service.delegations.attributes(caller, &handle))?;
+    let ask = move |service: &Service, caller: Caller<'_>| {
+        service.delegations.attributes(caller, &handle)
+    };
+    let first = cx.call_service_raw(call, ask)?;
+    if first != Err(ServiceError::WouldWait) {
+        return verified(cx, call, (&handle, first), &args.attributes, equal);
+    }
+    // The request does not stay that long.
+    let (order, mut given) = (cx.transfers().order(), vec![0; STAGING_CHUNK_BYTES]);
+    let length = args.attributes.encode_direct(&mut given, order);
+    given.truncate(length.map_err(|_| Status::ServerFault)?);
+    cx.call_elsewhere(call, &handle, ask, move |cx, call, attr| {
+        let given = Attributes::decode_direct(&given, order).map_err(|_| Status::ServerFault)?;
+        verified(cx, call, (&handle, attr), &given, equal)
+    })
+}
+
+fn verified(
+    cx: &mut Context<'_>,
+    call: &Call,
+    (handle, attr): (&Handle, dafs_service::Result<Attr>),
+    attributes: &Attributes<'_>,
+    equal: bool,
+) -> Done {
+    let (attr, given) = (attr.map_err(convert::status)?, attributes.valid());
     let text = OwnerText::new(&attr);
-    let actual = convert::attributes(&handle, &attr, &text, given);
-    let same = Attributes { included: given, ..args.attributes }
-        == Attributes { included: given, ..actual };
+    let actual = convert::attributes(handle, &attr, &text, given);
+    let same =
+        Attributes { included: given, ..*attributes } == Attributes { included: given, ..actual };
     match (same, equal) {
         (true, true) => cx.reply(call, &Reply::Verify),
         (false, false) => cx.reply(call, &Reply::NVerify),

@@ -20,9 +20,9 @@ pub(crate) fn lookup(cx: &mut Context<'_>, call: &Call, args: &Lookup<'_>) -> Do
     let dir = convert::handle(&args.dir);
     if cx.waits_for(&dir, Touch::Object) {
         let path: Vec<Vec<u8>> = args.path.into_iter().map(<[u8]>::to_vec).collect();
-        return cx.call_at(
+        return cx.call_elsewhere(
             call,
-            (&dir, Touch::Object),
+            &dir,
             move |service, caller| follow(service, caller, &dir, path.iter().map(Vec::as_slice)),
             lookup_reply,
         );

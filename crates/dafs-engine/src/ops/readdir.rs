@@ -98,7 +98,7 @@ pub(crate) fn readdir_inline(cx: &mut Context<'_>, call: &Call, args: &ReadDirIn
         listing(cx, convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
     let max = cx.response_bytes_max();
     let room = max.saturating_sub(READDIR_INLINE_REPLY_ENTRIES_AT).min(args.maxcount as usize);
-    if !may_list(cx, &listing, room) {
+    if !may_list(cx, call, &listing, room)? {
         return list_elsewhere(cx, call, listing, room, |cx, call, entries, listed| {
             send_listing(cx, call, |_, _, area, _| {
                 let (length, eof) = listed?;
@@ -147,7 +147,7 @@ pub(crate) fn readdir_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirDi
     let buffers: SmallVec<[DirectBuffer; 4]> = args.buffers.iter().collect();
     let room: usize = buffers.iter().map(|buffer| buffer.byte_count as usize).sum();
     let room = room.min(args.maxcount as usize).min(STAGING_CHUNK_BYTES);
-    if !may_list(cx, &listing, room) {
+    if !may_list(cx, call, &listing, room)? {
         return list_elsewhere(cx, call, listing, room, move |cx, call, entries, listed| {
             place_listing(cx, call, &buffers, &entries, listed?)
         });
@@ -173,9 +173,17 @@ fn place_listing(
     cx.reply(call, &Reply::ReadDirDirect(reply))
 }
 
-/// True if a listing is short enough for the reactor, and the turn has budget left.
-fn may_list(cx: &mut Context<'_>, listing: &Listing, room: usize) -> bool {
-    listing.cost(room) <= LISTING_TURN_BYTES && *cx.listed() < LISTING_TURN_BYTES
+/// True if a listing is short enough for the reactor, and the turn has budget left. A client with
+/// layouts may have written to the listed files at data servers, which are then asked.
+fn may_list(
+    cx: &mut Context<'_>,
+    call: &Call,
+    listing: &Listing,
+    room: usize,
+) -> Result<bool, Status> {
+    let asks =
+        listing.looks() && cx.call_service_raw(call, |_, caller| caller.client.holds_layouts())?;
+    Ok(!asks && listing.cost(room) <= LISTING_TURN_BYTES && *cx.listed() < LISTING_TURN_BYTES)
 }
 
 /// Makes a listing on the reactor.

@@ -359,8 +359,12 @@ impl Client {
 
     /// True if it holds delegations or layouts, for which it may have to be called.
     pub fn holds_recallable(&self) -> bool {
-        let some = |count: &AtomicU32| count.load(Ordering::Relaxed) > 0;
-        some(&self.delegated) || some(&self.laid_out)
+        self.delegated.load(Ordering::Relaxed) > 0 || self.holds_layouts()
+    }
+
+    /// True if it holds layouts.
+    pub fn holds_layouts(&self) -> bool {
+        self.laid_out.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn front(&self) -> Option<Arc<dyn Front>> {

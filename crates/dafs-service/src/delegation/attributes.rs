@@ -79,14 +79,15 @@ impl DelegationState {
 
 impl Delegations {
     /// Returns the attributes for this caller. If another client holds a write delegation, it is
-    /// asked.
+    /// asked. If this caller may have written at data servers, they are.
     ///
     /// # Errors
-    /// The store's. `WouldWait`, `Delay` while the holder has not answered.
+    /// The store's. `WouldWait`, `Delay` while these have not answered.
     pub fn attributes(&self, caller: Caller<'_>, handle: &Handle) -> Result<Attr> {
         let namespace = self.exports.namespace();
         let export = namespace.export(handle)?;
         let key = export.key(handle);
+        self.layouts.extend_to_own_writes(caller, &key)?;
         if !self.state.guards.maybe_guarded(&key) {
             return self.state.getattr_in(export, handle);
         }

@@ -23,6 +23,7 @@
 
 mod commit;
 mod devices;
+mod ends;
 mod fencing;
 mod grant;
 mod late;

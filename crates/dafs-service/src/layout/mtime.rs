@@ -15,7 +15,6 @@ use crate::handle::Handle;
 use crate::{Caller, Result};
 use dafs_store::{TimeSpec, Wait};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl LayoutState {
     /// Notes that its holder writes.
@@ -67,9 +66,10 @@ impl Layouts {
         self.own(caller, key).iter().for_each(|layout| layout.note_mtime(time));
     }
 
-    fn own(&self, caller: Caller<'_>, key: &Handle) -> Vec<Arc<LayoutState>> {
+    /// Returns the layouts of a file that this client holds.
+    pub(super) fn own(&self, caller: Caller<'_>, key: &Handle) -> Vec<Arc<LayoutState>> {
         // Most clients have none.
-        if caller.client.laid_out.load(Ordering::Relaxed) == 0 {
+        if !caller.client.holds_layouts() {
             return Vec::new();
         }
         let table = self.state.lock();

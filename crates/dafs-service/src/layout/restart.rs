@@ -13,30 +13,17 @@
 //!   invent a layout of an earlier run.
 
 use super::Layouts;
-use super::fencing::{EndAsked, Written};
+use super::ends::Unknown;
+use super::fencing::Written;
 use crate::error::ServiceError;
 use crate::export::Export;
 use crate::handle::Handle;
-use crate::limits::{END_ANSWER_TIME, END_TURN_TIME, LAYOUTS_MAX, RECLAIM_PATIENCE_NS};
+use crate::limits::{LAYOUTS_MAX, RECLAIM_PATIENCE_NS};
 use crate::open::OpenClaim;
 use crate::state::StateRef;
 use crate::{Caller, OpenRequest, Result};
-use dafs_store::{AccessMask, StoreError, Wait};
-use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
-
-/// The pause between two attempts to get a turn.
-const TURN_PAUSE: Duration = Duration::from_millis(1);
-
-/// Why the end of a file is not known.
-enum Unknown {
-    /// Too many searches are under way.
-    Crowded,
-    /// Data servers do not answer.
-    Away,
-    /// The data servers, or the metadata, cannot be used.
-    Failed(StoreError),
-}
+use dafs_store::{AccessMask, Wait};
+use std::time::Duration;
 
 impl Layouts {
     /// Extends a file that a client reclaims to all that the client may have written. May wait for
@@ -61,7 +48,7 @@ impl Layouts {
             return Err(ServiceError::WouldWait);
         }
         let half_ns = nanoseconds(self.state.config.grace_time) / 2;
-        if let Err(unknown) = self.find_end(export, handle) {
+        if let Err(unknown) = self.find_end(export.store(), export.key(handle)) {
             let patience_ns = match unknown {
                 Unknown::Crowded => half_ns,
                 Unknown::Away => half_ns.min(RECLAIM_PATIENCE_NS),
@@ -101,7 +88,7 @@ impl Layouts {
         if !self.may_have_written(caller, export, handle)? {
             return Ok(());
         }
-        match self.find_end(export, handle) {
+        match self.find_end(export.store(), export.key(handle)) {
             Ok(()) => Ok(()),
             Err(Unknown::Crowded) => Err(ServiceError::Delay),
             Err(Unknown::Away)
@@ -146,42 +133,6 @@ impl Layouts {
         }
         table.fencing.note_written(store, key, Written { goes_on: true, mtime: None });
         true
-    }
-
-    /// Looks for the end of a file, in a thread of its own, because a data server may hang.
-    fn find_end(&self, export: &Export, handle: &Handle) -> std::result::Result<(), Unknown> {
-        let (store, key, file) = (export.store().clone(), export.key(handle), handle.file);
-        let asking = self.state.lock().fencing.asking_of(&store);
-        let begun = Instant::now();
-        let asked = loop {
-            if let Some(asked) = EndAsked::begin(asking.clone(), key) {
-                break asked;
-            }
-            if begun.elapsed() >= END_TURN_TIME {
-                let is_slow = asking.is_slow(&key);
-                return Err(if is_slow { Unknown::Away } else { Unknown::Crowded });
-            }
-            std::thread::sleep(TURN_PAUSE);
-        };
-        let (answer, answered) = sync_channel(1);
-        let ask = move || {
-            // It had layouts when the search was requested.
-            let layouts = store.layouts().ok_or(StoreError::Busy);
-            let found = layouts.and_then(|layouts| layouts.refresh_size(&file));
-            drop(asked);
-            // The caller may not wait for it any more.
-            let _ = answer.send(found);
-        };
-        let asker = std::thread::Builder::new().name("dafs-end".to_owned()).spawn(ask);
-        asker.map_err(|_| Unknown::Crowded)?;
-        match answered.recv_timeout(END_ANSWER_TIME) {
-            // The operation itself reports an object that is gone or no file.
-            Ok(Ok(()) | Err(StoreError::Stale | StoreError::BadHandle | StoreError::BadType)) => {
-                Ok(())
-            }
-            Ok(Err(StoreError::Busy)) | Err(_) => Err(Unknown::Away),
-            Ok(Err(error)) => Err(Unknown::Failed(error)),
-        }
     }
 }
 

@@ -52,6 +52,8 @@ pub(crate) struct Spread {
     pub(crate) grant_ttl_seconds: AtomicU64,
     pub(crate) moved: Mutex<Vec<FileId>>,
     pub(crate) gone: Mutex<Vec<DeviceKey>>,
+    /// How far clients have written at data servers.
+    pub(crate) reach: AtomicU64,
     /// Questions about clients that write at data servers, and the answers.
     pub(crate) write_recalls: Mutex<Vec<(FileId, bool)>>,
     pub(crate) without_writers: Mutex<Vec<bool>>,
@@ -139,6 +141,11 @@ impl Layouts for Spread {
 
     fn recover_size(&self, file: &FileId) -> Result<()> {
         self.ask(Asked::RecoverSize)?;
+        let reach = self.reach.load(Ordering::SeqCst);
+        if self.inner.getattr(file)?.size < reach {
+            let change = SetAttr { size: Some(reach), ..SetAttr::default() };
+            self.inner.setattr(&Cred::new(0, 0), file, &change, None)?;
+        }
         if self.touches.load(Ordering::SeqCst) {
             let change = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
             self.inner.setattr(&Cred::new(0, 0), file, &change, None)?;

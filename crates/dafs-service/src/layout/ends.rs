@@ -1,0 +1,94 @@
+//! The ends of files that clients write at data servers, asked for in bounded time.
+//!
+//! Invariants
+//! * Each caller waits a bounded time for data servers here, and few threads do, whatever clients
+//!   ask for.
+//! * A client that may have written to a file at data servers gets no attributes of it that are
+//!   older than these writes. Linux sends LAYOUTCOMMIT when it closes the file, but takes the size
+//!   of any reply before, if it has no data left to write. An append would then overwrite data.
+
+use super::fencing::EndAsked;
+use super::{LayoutState, Layouts};
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::limits::{END_ANSWER_TIME, END_TURN_TIME};
+use crate::{Caller, Result};
+use dafs_store::{Store, StoreError, Wait};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+/// The pause between two attempts to get a turn.
+const TURN_PAUSE: Duration = Duration::from_millis(1);
+
+/// Why the end of a file is not known.
+pub(super) enum Unknown {
+    /// Too many searches are under way.
+    Crowded,
+    /// Data servers do not answer.
+    Away,
+    /// The data servers, or the metadata, cannot be used.
+    Failed(StoreError),
+}
+
+impl Layouts {
+    /// Extends a file to all that this client may have written at data servers. Returns true if
+    /// there was anything to ask about: attributes read before are out of date.
+    ///
+    /// # Errors
+    /// `WouldWait`. `Delay` while data servers do not answer.
+    pub(crate) fn extend_to_own_writes(&self, caller: Caller<'_>, key: &Handle) -> Result<bool> {
+        let knows = |layout: &LayoutState| layout.store.layouts().is_none_or(|of| of.knows_ends());
+        let mut held = self.own(caller, key).into_iter();
+        let Some(layout) = held.find(|layout| layout.is_written() && !knows(layout)) else {
+            return Ok(false);
+        };
+        if caller.wait == Wait::Never {
+            return Err(ServiceError::WouldWait);
+        }
+        match self.find_end(&layout.store, *key) {
+            Ok(()) => Ok(true),
+            Err(Unknown::Crowded | Unknown::Away) => Err(ServiceError::Delay),
+            Err(Unknown::Failed(error)) => Err(error.into()),
+        }
+    }
+
+    /// Looks for the end of a file, in a thread of its own, because a data server may hang.
+    pub(super) fn find_end(
+        &self,
+        store: &Arc<dyn Store>,
+        key: Handle,
+    ) -> std::result::Result<(), Unknown> {
+        let (store, asking) = (store.clone(), self.state.lock().fencing.asking_of(store));
+        let begun = Instant::now();
+        let asked = loop {
+            if let Some(asked) = EndAsked::begin(asking.clone(), key) {
+                break asked;
+            }
+            if begun.elapsed() >= END_TURN_TIME {
+                let is_slow = asking.is_slow(&key);
+                return Err(if is_slow { Unknown::Away } else { Unknown::Crowded });
+            }
+            std::thread::sleep(TURN_PAUSE);
+        };
+        let (answer, answered) = sync_channel(1);
+        let ask = move || {
+            // It had layouts when the search was requested.
+            let layouts = store.layouts().ok_or(StoreError::Busy);
+            let found = layouts.and_then(|layouts| layouts.refresh_size(&key.file));
+            drop(asked);
+            // The caller may not wait for it any more.
+            let _ = answer.send(found);
+        };
+        let asker = std::thread::Builder::new().name("dafs-end".to_owned()).spawn(ask);
+        asker.map_err(|_| Unknown::Crowded)?;
+        match answered.recv_timeout(END_ANSWER_TIME) {
+            // The operation itself reports an object that is gone or no file.
+            Ok(Ok(()) | Err(StoreError::Stale | StoreError::BadHandle | StoreError::BadType)) => {
+                Ok(())
+            }
+            Ok(Err(StoreError::Busy)) | Err(_) => Err(Unknown::Away),
+            Ok(Err(error)) => Err(Unknown::Failed(error)),
+        }
+    }
+}
