@@ -19,9 +19,10 @@ if [[ ! ${DAFS_E2E_NETWORK:-} ]]; then
 fi
 floods=("$@")
 [[ $# != 0 ]] || floods=(strangers dead guesses silent clients unread)
-# Freed memory returns to the system after some seconds, so a short run allows more.
+# Freed memory returns to the system after some seconds, so a short run allows more. The allocator keeps some
+# 60 MiB of what clients took, however often the flood is repeated.
 quiet_seconds=1 flood_seconds=2 is_long=0 memory_slack_kib=262144
-[[ ! ${DAFS_TEST_LONG:-} ]] || quiet_seconds=10 flood_seconds=60 is_long=1 memory_slack_kib=65536
+[[ ! ${DAFS_TEST_LONG:-} ]] || quiet_seconds=10 flood_seconds=60 is_long=1 memory_slack_kib=131072
 # An eighth of all opens, which are a sixth of the descriptors, is kept for clients that are
 # disconnected, with two descriptors each.
 descriptors_slack=200
