@@ -98,12 +98,13 @@ pub(crate) fn change_info(change: DirChange) -> ChangeInfo {
     ChangeInfo { atomic: change.atomic, before: change.before, after: change.after }
 }
 
-/// Returns the kind of an object.
+/// Returns the kind of an object. It does not change, so no other client and no data server is
+/// asked.
 ///
 /// # Errors
 /// Those of a read of its attributes.
 pub(crate) fn kind_of(cx: &OpContext<'_>, handle: &Handle) -> Result<Kind, OpError> {
-    Ok(cx.service().delegations.attributes(cx.caller()?, handle)?.kind)
+    Ok(cx.service().getattr(handle)?.kind)
 }
 
 /// Returns the status for an object that is no directory where one is needed, for operations that

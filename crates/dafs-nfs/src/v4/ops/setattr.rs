@@ -50,7 +50,8 @@ pub(super) fn apply(
     let caller = cx.caller()?;
     let mut plain = change.plain;
     if let Some(masked) = change.mode_masked {
-        let mode = service.delegations.attributes(caller, handle).map_err(of_setattr)?.mode;
+        // No client changes the mode elsewhere, so none is asked.
+        let mode = service.getattr(handle).map_err(of_setattr)?.mode;
         plain.mode = Some(set::masked(mode, masked));
     }
     if plain != SetAttr::default() {
