@@ -101,7 +101,7 @@ pub use lock::{
 pub use metrics::{
     BUCKETS, DirectUse, Done, FrontEnd, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
 };
-pub use names::{EntrySink, RemoveKind};
+pub use names::{EntryObject, EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour, SessionProof};
 pub use open::{
     OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, Opens, RemoveMode, Share,

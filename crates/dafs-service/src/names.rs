@@ -1,17 +1,23 @@
 //! Operations on names: look up, make, link, remove, rename, list.
 
 use crate::enter::Patience;
+use crate::error::ServiceError;
 use crate::export::{Export, Touch};
 use crate::handle::Handle;
 use crate::limits::PATH_COMPONENTS_MAX;
 use crate::open::RemoveMode;
 use crate::{Caller, Resolved, Result, Service, Unresolved};
-use dafs_store::{Attr, DirChange, DirEntry, Kind, Made, NewObject, SetAttr, Store, StoreError};
+use dafs_store::{
+    Attr, DirChange, DirEntry, Kind, Made, NewObject, SetAttr, Store, StoreError, Wait,
+};
 use std::sync::{Arc, MutexGuard};
 
-/// A sink for directory entries: gets the entry, and its object with attributes where known.
-/// Returns false when it wants no more.
-pub type EntrySink<'s> = dyn FnMut(DirEntry<'_>, Option<(Handle, Attr)>) -> bool + 's;
+/// The object of a directory entry with its attributes where known, or the reason why they cannot be
+/// told now.
+pub type EntryObject = Result<Option<(Handle, Attr)>>;
+
+/// A sink for directory entries. Returns false when it wants no more.
+pub type EntrySink<'s> = dyn FnMut(DirEntry<'_>, EntryObject) -> bool + 's;
 
 /// The kind of object that a removal accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -274,9 +280,11 @@ impl Service {
     /// Feeds the entries after `cookie` to `sink` until that returns false. Returns true at the
     /// end. In the directory of exports, entries stand for the exports' roots.
     ///
+    /// If `attr` is set and this caller may have written to files at data servers, these are asked.
+    /// The sink gets `Delay` for the files about which they do not answer.
+    ///
     /// # Errors
-    /// The store's. `WouldWait`, `Delay` if `attr` is set and this caller may have written to files
-    /// at data servers that have not answered.
+    /// The store's. `WouldWait`.
     pub fn readdir(
         &self,
         caller: Caller<'_>,
@@ -288,35 +296,42 @@ impl Service {
         let namespace = self.namespace();
         let export = namespace.export(dir)?;
         let cred = export.map_cred(caller.cred);
-        let mut unknown = None;
+        let (mut would_wait, mut are_away) = (false, false);
         let mut each = |entry: DirEntry<'_>| {
             let object = match namespace.mounted(dir, entry.name) {
                 Some(root) if attr => self.getattr(&root).ok().map(|attr| (root, attr)),
                 _ => entry.object.map(|(file, attr)| (Handle { fs: dir.fs, file }, attr)),
             };
-            match object.map(|object| self.with_own_writes(caller, export, object)).transpose() {
-                Ok(object) => sink(entry, object),
-                Err(error) => {
-                    unknown = Some(error);
-                    false
-                }
-            }
+            let own = |object| self.with_own_writes(caller, export, object, &mut are_away);
+            let object = object.map(own).transpose();
+            would_wait = object == Err(ServiceError::WouldWait);
+            !would_wait && sink(entry, object)
         };
         let end = export.store().readdir(&cred, &dir.file, cookie, attr, &mut each)?;
-        unknown.map_or(Ok(end), Err)
+        if would_wait { Err(ServiceError::WouldWait) } else { Ok(end) }
     }
 
-    /// Returns an object's attributes with what this caller may have written at data servers.
+    /// Returns an object's attributes with what this caller may have written at data servers. If
+    /// they do not answer, sets `are_away`. Then it asks no more, so that a listing waits for them
+    /// once.
     fn with_own_writes(
         &self,
         caller: Caller<'_>,
         export: &Export,
         (handle, attr): (Handle, Attr),
+        are_away: &mut bool,
     ) -> Result<(Handle, Attr)> {
-        match self.layouts.extend_to_own_writes(caller, &export.key(&handle))? {
+        let wait = if *are_away { Wait::Never } else { caller.wait };
+        let asking = Caller { wait, ..caller };
+        match self.layouts.extend_to_own_writes(asking, &export.key(&handle)) {
             // An object that has been removed since was there when it was listed.
-            true => Ok((handle, self.getattr(&handle).unwrap_or(attr))),
-            false => Ok((handle, attr)),
+            Ok(true) => Ok((handle, self.getattr(&handle).unwrap_or(attr))),
+            Ok(false) => Ok((handle, attr)),
+            Err(ServiceError::WouldWait) if *are_away => Err(ServiceError::Delay),
+            Err(error) => {
+                *are_away = error == ServiceError::Delay;
+                Err(error)
+            }
         }
     }
 }

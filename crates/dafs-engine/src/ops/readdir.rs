@@ -12,8 +12,9 @@ use crate::limits::{
     BUFFERS_PER_REQUEST_MAX, LISTING_PLAIN_SHARE, LISTING_TURN_BYTES, STAGING_CHUNK_BYTES,
 };
 use dafs_mem::{Site, VolatileSlice};
-use dafs_service::{Caller, Handle, Namespace, Service, SessionProof, TransportSecurity};
-use dafs_store::Attr;
+use dafs_service::{
+    Caller, EntryObject, Handle, Namespace, Service, SessionProof, TransportSecurity,
+};
 use dafs_wire::dafs::{
     AttrMask, Attributes, ByteOrder, DirEntriesLength, DirEntriesWriter, DirEntry, DirectBuffer,
     READDIR_INLINE_REPLY_ENTRIES_AT, ReadDirDirect, ReadDirDirectReply, ReadDirInline, Reply,
@@ -70,9 +71,10 @@ impl Listing {
     ) -> Listed {
         let mut writer = DirEntriesWriter::new(area, order).map_err(|_| Status::ReadDirNoSpc)?;
         let (wanted, namespace) = (self.attributes, service.namespace());
-        let mut push = |entry: dafs_store::DirEntry<'_>, object: Option<(Handle, Attr)>| {
+        let mut push = |entry: dafs_store::DirEntry<'_>, object: EntryObject| {
             let text;
-            let told = object.filter(|(handle, _)| self.may_tell(&namespace, handle));
+            let told = object.ok().flatten();
+            let told = told.filter(|(handle, _)| self.may_tell(&namespace, handle));
             let attributes = match &told {
                 Some((handle, attr)) => {
                     text = OwnerText::new(attr);

@@ -12,7 +12,7 @@ use super::{Args, Context, Done, Stop, args, attributes};
 use crate::limits::{READDIR_LOOK_BYTES_MAX, TRANSFER_BYTES_MAX};
 use crate::wire_handle;
 use dafs_rpc::Reply;
-use dafs_service::Handle;
+use dafs_service::{EntryObject, Handle};
 use dafs_store::{Attr, Wait};
 use dafs_wire::nfs3::{
     Entry, EntryPlus, FileHandle, ObjectFailure, ReaddirArgs, ReaddirplusArgs, Status,
@@ -177,9 +177,10 @@ fn entries(
     let after = if listing.cookie <= COOKIE_PARENT { 0 } else { listing.cookie };
     let plus = listing.plus;
     let (origin, flavour) = (&cx.sender.origin, cx.sender.who.flavour);
-    let mut sink = |entry: dafs_store::DirEntry<'_>, object: Option<(Handle, Attr)>| {
-        // The root of an export in the directory of exports has rules of its own.
-        let object = object.filter(|(handle, _)| {
+    let mut sink = |entry: dafs_store::DirEntry<'_>, object: EntryObject| {
+        // Attributes are optional in results. The root of an export in the directory of exports has
+        // rules of its own.
+        let object = object.ok().flatten().filter(|(handle, _)| {
             handle.fs == dir.fs || cx.shared.admits(handle, origin, flavour).is_ok()
         });
         listing.push(reply, entry.name, entry.cookie, entry.file_id, object)

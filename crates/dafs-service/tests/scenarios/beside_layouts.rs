@@ -7,11 +7,11 @@ use crate::layouts::{Cluster, recall_of};
 use crate::spread::{Asked, FAILED, Spread};
 use dafs_service::limits::SWEEP_EVERY_NS;
 use dafs_service::{
-    Caller, Client, Export, ExportOptions, FenceObject, FenceRight, FenceUpdate, Handle,
-    LayoutMode, LockError, LockExtras, LockKind, LockRequest, Namespace, OpenRequest, Opened,
-    Service, ServiceError, Squash, StateRef, Want, WantKind,
+    Caller, Client, Export, ExportOptions, FenceObject, FenceRight, FenceUpdate, LayoutMode,
+    LockError, LockExtras, LockKind, LockRequest, Namespace, OpenRequest, Opened, Service,
+    ServiceError, Squash, StateRef, Want, WantKind,
 };
-use dafs_store::{Attr, DirEntry, SetAttr, SetTime, Store, TimeSpec, Wait};
+use dafs_store::{SetAttr, SetTime, Store, TimeSpec, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -319,73 +319,6 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_lock_is_given_up() {
     let other = world.open(&two, "f", BOTH).unwrap();
     let locked = lock(&two, &other);
     unlock(world.caller(&two), &other, locked).unwrap();
-}
-
-/// Linux takes the size of any reply, and appends there, also before its LAYOUTCOMMIT.
-#[test]
-fn a_writer_learns_how_far_it_has_written_before_it_commits() {
-    let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.service);
-    let (one, two) = (world.nfs("a"), world.nfs("b"));
-    let own = world.open(&one, "f", BOTH).unwrap();
-    let look = |caller| {
-        let attr = service.delegations.attributes(caller, own.state.handle())?;
-        Ok::<_, ServiceError>(attr.size)
-    };
-    let list = |caller| {
-        let mut sizes = Vec::new();
-        let mut sink = |_: DirEntry<'_>, object: Option<(Handle, Attr)>| {
-            sizes.extend(object.map(|(_, attr)| attr.size));
-            true
-        };
-        service.readdir(caller, &world.root, 0, true, &mut sink)?;
-        Ok::<_, ServiceError>(sizes)
-    };
-    cluster.get(&one, &own, true).unwrap();
-    // As far as the server knows, it has not written.
-    assert_eq!(look(world.caller(&one)), Ok(0));
-    assert_eq!(list(world.caller(&one)), Ok(vec![0]));
-    cluster.vouch("a", &own, own.state.reference(), true).unwrap();
-    cluster.store.take_asked();
-    for written in [5, 7] {
-        cluster.store.reach.store(written, Ordering::SeqCst);
-        assert_eq!(look(world.caller(&one)), Err(ServiceError::WouldWait));
-        assert_eq!(list(world.caller(&one)), Err(ServiceError::WouldWait));
-        assert_eq!(look(world.patient(&one)), Ok(written));
-        assert_eq!(list(world.patient(&one)), Ok(vec![written]));
-        assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize; 2]);
-    }
-    // An old size would be worse than none.
-    cluster.store.away.store(true, Ordering::SeqCst);
-    assert_eq!(look(world.patient(&one)), Err(ServiceError::Delay));
-    assert_eq!(list(world.patient(&one)), Err(ServiceError::Delay));
-    // Another client gets what is known.
-    cluster.store.take_asked();
-    assert_eq!(look(world.caller(&two)), Ok(7));
-    assert_eq!(list(world.caller(&two)), Ok(vec![7]));
-    assert!(cluster.store.take_asked().is_empty());
-}
-
-/// A data server that hangs holds up a writer's GETATTR for a bounded time.
-#[test]
-fn a_writer_waits_for_its_size_for_a_bounded_time() {
-    let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.service);
-    let one = world.nfs("a");
-    let own = world.open(&one, "f", BOTH).unwrap();
-    cluster.get(&one, &own, true).unwrap();
-    cluster.vouch("a", &own, own.state.reference(), true).unwrap();
-    let look = || service.delegations.attributes(world.patient(&one), own.state.handle());
-    let gate = cluster.store.hold_next();
-    assert_eq!(error(look()), ServiceError::Delay);
-    // The search that hangs is the only one for this file.
-    assert_eq!(error(look()), ServiceError::Delay);
-    gate.wait();
-    gate.wait();
-    let began = std::time::Instant::now();
-    while look().is_err() {
-        assert!(began.elapsed() < Duration::from_secs(60));
-    }
 }
 
 /// A client that has written to a file under a lock, and another one that waits for the lock.

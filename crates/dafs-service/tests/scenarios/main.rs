@@ -18,6 +18,7 @@ mod layouts_after_restart;
 mod locks;
 mod names;
 mod opens;
+mod own_writes;
 mod recovery;
 mod replies;
 mod share_keys;

@@ -14,8 +14,8 @@ use crate::v4::attr::owner::Names;
 use crate::v4::compound::context::OpContext;
 use crate::v4::status::{self, OpError, OpResult, without_perm};
 use dafs_rpc::Reply;
-use dafs_service::{Caller, Handle, Service, ServiceError};
-use dafs_store::{Attr as ObjectAttr, DirEntry, FsId, StoreError, Wait};
+use dafs_service::{Caller, EntryObject, Handle, Service, ServiceError};
+use dafs_store::{DirEntry, FsId, StoreError, Wait};
 use dafs_wire::nfs4::{Attr, Bitmap, ReaddirArgs, Status, Verifier};
 
 /// The verifier of all directories. Cookies stay valid as long as their entries exist, so one
@@ -125,7 +125,7 @@ struct Listing<'a> {
 impl Listing<'_> {
     /// Adds an entry. Returns false when it was not added because there is no room, or the list has
     /// failed.
-    fn push(&mut self, entry: DirEntry<'_>, object: Option<(Handle, ObjectAttr)>) -> bool {
+    fn push(&mut self, entry: DirEntry<'_>, object: EntryObject) -> bool {
         let name_bytes = 8 + 4 + entry.name.len().next_multiple_of(4);
         if name_bytes > self.names_left && self.count > 0 {
             return false;
@@ -161,19 +161,21 @@ impl Listing<'_> {
     fn attributes(
         &mut self,
         entry: &DirEntry<'_>,
-        object: Option<(Handle, ObjectAttr)>,
+        object: EntryObject,
     ) -> Result<(), ServiceError> {
         let mut encoder = self.reply.encoder();
         if self.request.is_subset_of(WITHOUT_LOOK) {
             get::encode_entry(&mut encoder, self.request, entry.file_id);
             return Ok(());
         }
-        let Some((handle, attr)) = object else {
-            if !self.request.contains(Attr::RdattrError) {
-                return Err(StoreError::Stale.into());
+        let found = object.and_then(|object| object.ok_or(StoreError::Stale.into()));
+        let (handle, attr) = match found {
+            Ok(found) => found,
+            Err(error) if self.request.contains(Attr::RdattrError) => {
+                get::encode_error(&mut encoder, status::of(error));
+                return Ok(());
             }
-            get::encode_error(&mut encoder, Status::Stale);
-            return Ok(());
+            Err(error) => return Err(error),
         };
         // The root of an export in the directory of exports has rules of its own.
         let refused = if handle.fs == self.fs { None } else { (self.refusal)(&handle) };

@@ -1,0 +1,109 @@
+//! Attributes of files that the asking client writes at data servers. Linux takes the size of any
+//! reply, and appends there, also before its LAYOUTCOMMIT.
+
+use crate::common::*;
+use crate::layouts::Cluster;
+use crate::spread::Asked;
+use dafs_service::{Caller, Client, EntryObject, Opened, Result, ServiceError};
+use dafs_store::DirEntry;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A client that has written to the file "f" at a data server.
+struct Writing {
+    cluster: Cluster,
+    one: Arc<Client>,
+    own: Opened,
+}
+
+impl Writing {
+    fn begin() -> Self {
+        let cluster = Cluster::new();
+        let (one, own, _) = cluster.writer();
+        cluster.vouch("a", &own, own.state.reference(), true).unwrap();
+        Self { cluster, one, own }
+    }
+
+    /// Returns the size in a GETATTR.
+    fn look(&self, caller: Caller<'_>) -> Result<u64> {
+        let attr = self.cluster.service.delegations.attributes(caller, self.own.state.handle())?;
+        Ok(attr.size)
+    }
+
+    fn look_patiently(&self) -> Result<u64> {
+        self.look(self.cluster.patient(&self.one))
+    }
+}
+
+/// Returns the sizes in a READDIR of the root.
+fn list(cluster: &Cluster, caller: Caller<'_>) -> Result<Vec<Result<u64>>> {
+    let mut sizes = Vec::new();
+    let mut sink = |_: DirEntry<'_>, object: EntryObject| {
+        sizes.push(object.map(|object| object.unwrap().1.size));
+        true
+    };
+    cluster.service.readdir(caller, &cluster.root, 0, true, &mut sink)?;
+    Ok(sizes)
+}
+
+#[test]
+fn a_writer_learns_how_far_it_has_written_before_it_commits() {
+    let cluster = Cluster::new();
+    let (one, own, _) = cluster.writer();
+    let two = cluster.nfs("b");
+    let writing = Writing { cluster, one, own };
+    let Writing { cluster, one, own } = &writing;
+    // As far as the server knows, it has not written.
+    assert_eq!(writing.look(cluster.caller(one)), Ok(0));
+    assert_eq!(list(cluster, cluster.caller(one)), Ok(vec![Ok(0)]));
+    cluster.vouch("a", own, own.state.reference(), true).unwrap();
+    cluster.store.take_asked();
+    for written in [5, 7] {
+        cluster.store.reach.store(written, Ordering::SeqCst);
+        assert_eq!(writing.look(cluster.caller(one)), Err(ServiceError::WouldWait));
+        assert_eq!(list(cluster, cluster.caller(one)), Err(ServiceError::WouldWait));
+        assert_eq!(writing.look_patiently(), Ok(written));
+        assert_eq!(list(cluster, cluster.patient(one)), Ok(vec![Ok(written)]));
+        assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize; 2]);
+    }
+    // An old size would be worse than none.
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(writing.look_patiently(), Err(ServiceError::Delay));
+    // Another client gets what is known.
+    cluster.store.take_asked();
+    assert_eq!(writing.look(cluster.caller(&two)), Ok(7));
+    assert_eq!(list(cluster, cluster.caller(&two)), Ok(vec![Ok(7)]));
+    assert!(cluster.store.take_asked().is_empty());
+}
+
+/// A data server that hangs holds up a writer's GETATTR for a bounded time.
+#[test]
+fn a_writer_waits_for_its_size_for_a_bounded_time() {
+    let writing = Writing::begin();
+    let gate = writing.cluster.store.hold_next();
+    assert_eq!(writing.look_patiently(), Err(ServiceError::Delay));
+    // The search that hangs is the only one for this file.
+    assert_eq!(writing.look_patiently(), Err(ServiceError::Delay));
+    gate.wait();
+    gate.wait();
+    let began = Instant::now();
+    while writing.look_patiently().is_err() {
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+}
+
+/// An entry without attributes does not hide the others.
+#[test]
+fn a_listing_waits_once_for_data_servers_that_are_away() {
+    let Writing { cluster, one, .. } = Writing::begin();
+    let other = cluster.open(&one, "g", BOTH).unwrap();
+    cluster.get(&one, &other, true).unwrap();
+    cluster.vouch("a", &other, other.state.reference(), true).unwrap();
+    cluster.open(&one, "h", BOTH).unwrap();
+    cluster.store.away.store(true, Ordering::SeqCst);
+    cluster.store.take_asked();
+    let sizes = list(&cluster, cluster.patient(&one)).unwrap();
+    assert_eq!(sizes, [Err(ServiceError::Delay), Err(ServiceError::Delay), Ok(0)]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
+}
