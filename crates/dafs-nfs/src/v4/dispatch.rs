@@ -40,6 +40,6 @@ pub(crate) fn run<'a>(cx: &mut OpContext<'a>, op: &Op<'a>, rest: &[u8]) -> OpRes
         | Op::CopyNotify(_)
         | Op::WriteSame(_) => Err(Status::NotSupp.into()),
         Op::Illegal(_) => Err(Status::OpIllegal.into()),
-        other => ops::dispatch(cx, other),
+        other => ops::dispatch(cx, other, rest),
     }
 }

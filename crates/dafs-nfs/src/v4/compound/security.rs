@@ -114,6 +114,12 @@ impl OpContext<'_> {
         self.service().state.check_state(caller, Some(&current.handle), state).is_ok()
     }
 
+    /// True if the client reads attributes and then ends its open or delegation. `rest` are the
+    /// operations that follow.
+    pub(crate) fn ends_state_next(&self, rest: &[u8]) -> bool {
+        matches!(self.behind_attributes(rest), Some(Op::Close(_) | Op::Delegreturn(_)))
+    }
+
     /// Returns the first operation of `rest` behind those for attributes.
     fn behind_attributes<'o>(&self, rest: &'o [u8]) -> Option<Op<'o>> {
         let mut decoder = Decoder::new(rest);

@@ -4,16 +4,17 @@ use crate::io::place_text;
 use crate::v4::attr::get::{self, Object};
 use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult, without_perm};
-use dafs_service::ServiceError;
-use dafs_store::StoreError;
+use dafs_service::{Handle, ServiceError};
+use dafs_store::{Attr as ObjectAttr, StoreError};
 use dafs_wire::nfs4::{Attr, Bitmap, GetattrArgs, Status};
 
-pub(crate) fn getattr(cx: &mut OpContext<'_>, args: &GetattrArgs) -> OpResult {
+/// Returns attributes. `rest` are the operations that follow.
+pub(crate) fn getattr(cx: &mut OpContext<'_>, args: &GetattrArgs, rest: &[u8]) -> OpResult {
     let handle = cx.current()?;
     check_request(args.request)?;
+    let attr = look(cx, &handle, rest)?;
     let names = cx.names();
     let (service, caller, minor, reply) = cx.split()?;
-    let attr = service.delegations.attributes(caller, &handle).map_err(without_perm)?;
     let mounted_on_file_id = if args.request.contains(Attr::MountedOnFileid) {
         service.namespace().mounted_on(&handle)
     } else {
@@ -22,6 +23,21 @@ pub(crate) fn getattr(cx: &mut OpContext<'_>, args: &GetattrArgs) -> OpResult {
     let object = Object { service, caller, minor, names: &names, handle, attr, mounted_on_file_id };
     get::encode(&mut reply.encoder(), &object, args.request).map_err(without_perm)?;
     cx.await_names(names)
+}
+
+/// Returns the attributes of an object.
+///
+/// Linux reads attributes in front of CLOSE and DELEGRETURN. While data servers do not answer, it
+/// would repeat such a request, and keep its open or delegation. Upon ACCESS it sends the request
+/// again without GETATTR.
+fn look(cx: &OpContext<'_>, handle: &Handle, rest: &[u8]) -> Result<ObjectAttr, OpError> {
+    let attr = cx.service().delegations.attributes(cx.caller()?, handle);
+    attr.map_err(|error| match error {
+        ServiceError::Delay | ServiceError::Store(StoreError::Io) if cx.ends_state_next(rest) => {
+            OpError::Status(Status::Access)
+        }
+        error => without_perm(error),
+    })
 }
 
 /// Refuses requests for attributes that can only be set (RFC 8881 18.7.3).

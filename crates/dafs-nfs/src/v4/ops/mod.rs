@@ -43,14 +43,14 @@ use dafs_store::{DirChange, Kind, StoreError};
 use dafs_wire::nfs4::{ChangeInfo, Op, Status};
 
 /// Runs an operation on files.
-pub(crate) fn dispatch<'a>(cx: &mut OpContext<'a>, op: &Op<'a>) -> OpResult {
+pub(crate) fn dispatch<'a>(cx: &mut OpContext<'a>, op: &Op<'a>, rest: &[u8]) -> OpResult {
     match op {
         Op::Access(args) => access::access(cx, args),
         Op::Close(args) => delegation::close(cx, args),
         Op::Commit(args) => commit::commit(cx, args),
         Op::Create(args) => create::create(cx, args),
         Op::Delegreturn(args) => delegation::delegreturn(cx, args),
-        Op::Getattr(args) => getattr::getattr(cx, args),
+        Op::Getattr(args) => getattr::getattr(cx, args, rest),
         Op::Getdeviceinfo(args) => layout::device::getdeviceinfo(cx, args),
         Op::Getdevicelist(args) => layout::device::getdevicelist(cx, args),
         Op::Layoutcommit(args) => layout::layoutcommit(cx, args),

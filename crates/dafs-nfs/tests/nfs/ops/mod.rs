@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 mod attributes;
+mod away;
 mod copies;
 mod delegations;
 mod directories;
