@@ -175,16 +175,16 @@ fn place_listing(
     cx.reply(call, &Reply::ReadDirDirect(reply))
 }
 
-/// True if a listing is short enough for the reactor, and the turn has budget left. A client with
-/// layouts may have written to the listed files at data servers, which are then asked.
+/// True if a listing is short enough for the reactor, and the turn has budget left. A client that has
+/// had layouts may have written to the listed files at data servers, which are then asked.
 fn may_list(
     cx: &mut Context<'_>,
     call: &Call,
     listing: &Listing,
     room: usize,
 ) -> Result<bool, Status> {
-    let asks =
-        listing.looks() && cx.call_service_raw(call, |_, caller| caller.client.holds_layouts())?;
+    let writes = |_: &Service, caller: Caller<'_>| caller.client.may_have_late_writes();
+    let asks = listing.looks() && cx.call_service_raw(call, writes)?;
     Ok(!asks && listing.cost(room) <= LISTING_TURN_BYTES && *cx.listed() < LISTING_TURN_BYTES)
 }
 

@@ -363,7 +363,7 @@ impl Client {
     }
 
     /// True if it holds layouts.
-    pub fn holds_layouts(&self) -> bool {
+    pub(crate) fn holds_layouts(&self) -> bool {
         self.laid_out.load(Ordering::Relaxed) > 0
     }
 

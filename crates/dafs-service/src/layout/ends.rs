@@ -9,6 +9,7 @@
 
 use super::fencing::EndAsked;
 use super::{LayoutState, Layouts};
+use crate::client::Client;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::limits::{END_ANSWER_TIME, END_TURN_TIME};
@@ -38,19 +39,33 @@ impl Layouts {
     /// # Errors
     /// `WouldWait`. `Delay` while data servers do not answer.
     pub(crate) fn extend_to_own_writes(&self, caller: Caller<'_>, key: &Handle) -> Result<bool> {
-        let knows = |layout: &LayoutState| layout.store.layouts().is_none_or(|of| of.knows_ends());
-        let mut held = self.own(caller, key).into_iter();
-        let Some(layout) = held.find(|layout| layout.is_written() && !knows(layout)) else {
+        let Some(store) = self.written_by(caller.client, key) else { return Ok(false) };
+        if store.layouts().is_none_or(|layouts| layouts.knows_ends()) {
             return Ok(false);
-        };
+        }
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        match self.find_end(&layout.store, *key) {
+        match self.find_end(&store, *key) {
             Ok(()) => Ok(true),
             Err(Unknown::Crowded | Unknown::Away) => Err(ServiceError::Delay),
             Err(Unknown::Failed(error)) => Err(error.into()),
         }
+    }
+
+    /// Returns the store of a file to which this client may have written without a report: by a
+    /// layout that it holds, or that it has returned while data servers did not answer.
+    fn written_by(&self, client: &Arc<Client>, key: &Handle) -> Option<Arc<dyn Store>> {
+        // Most clients never had a layout for writing.
+        if !client.may_have_late_writes() {
+            return None;
+        }
+        let table = self.state.lock();
+        let mut layouts = table.files.get(key).into_iter().flat_map(|file| &file.layouts);
+        let own =
+            |layout: &&Arc<LayoutState>| Arc::ptr_eq(&layout.client, client) && layout.is_written();
+        let held = layouts.find(own).map(|layout| layout.store.clone());
+        held.or_else(|| table.fencing.written_by(key, client.key()))
     }
 
     /// Looks for the end of a file, in a thread of its own, because a data server may hang.

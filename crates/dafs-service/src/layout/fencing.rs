@@ -20,6 +20,7 @@
 //!   no new layouts.
 
 use super::{LayoutState, Layouts};
+use crate::client::ClientKey;
 use crate::handle::Handle;
 use crate::limits::{
     END_ANSWER_TIME, ENDS_ASKED_MAX, FENCED_AT_ONCE, LAYOUT_PATIENCE_NS, RETURN_SETTLE_TIME,
@@ -133,6 +134,8 @@ pub(super) struct Written {
     pub(super) goes_on: bool,
     /// The modification time that it has set since.
     pub(super) mtime: Option<TimeSpec>,
+    /// The holder, or `None` for several.
+    pub(super) client: Option<ClientKey>,
 }
 
 /// The questions to a store about one file.
@@ -248,6 +251,13 @@ impl Fencing {
         self.files.get(key).is_some_and(|file| file.written.is_some())
     }
 
+    /// Returns the store of a file with such writes, if they may be this client's.
+    pub(super) fn written_by(&self, key: &Handle, client: ClientKey) -> Option<Arc<dyn Store>> {
+        let file = self.files.get(key)?;
+        let writer = file.written?.client;
+        writer.is_none_or(|writer| writer == client).then(|| file.store.clone())
+    }
+
     /// True if there is any question about this file.
     pub(super) fn has(&self, key: &Handle) -> bool {
         self.files.contains_key(key)
@@ -327,7 +337,9 @@ impl Fenced {
         self.noted = noted;
         if let Some(written) = written {
             let goes_on = written.goes_on && self.written.is_none_or(|before| before.goes_on);
-            self.written = Some(Written { goes_on, ..written });
+            let before = self.written.map_or(written.client, |before| before.client);
+            let client = written.client.filter(|_| before == written.client);
+            self.written = Some(Written { goes_on, client, ..written });
         }
     }
 }

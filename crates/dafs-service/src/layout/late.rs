@@ -83,7 +83,7 @@ pub(crate) struct DirectWriters {
 /// Writes of one client that may be under way, and that it has given up.
 #[derive(Default)]
 pub(crate) struct Late {
-    /// It has had a layout for writing.
+    /// It has had a layout for writing, perhaps in an earlier run of this server.
     any: AtomicBool,
     since: Mutex<Since>,
 }
@@ -122,6 +122,11 @@ impl Client {
     /// True if it has had a layout by which it may have written. Otherwise it has no late writes.
     pub fn may_have_late_writes(&self) -> bool {
         self.late.any.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it may have written by a layout of an earlier run of this server.
+    pub(super) fn note_earlier_layout(&self) {
+        self.late.any.store(true, Ordering::Relaxed);
     }
 }
 

@@ -170,7 +170,7 @@ impl LayoutState {
 
     /// Returns the note about writes that its holder may not have reported.
     fn written(&self, goes_on: bool) -> Written {
-        Written { goes_on, mtime: self.lock().own_mtime }
+        Written { goes_on, mtime: self.lock().own_mtime, client: Some(self.client.key()) }
     }
 
     /// True if its holder may have written without reporting it.

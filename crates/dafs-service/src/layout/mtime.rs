@@ -67,7 +67,7 @@ impl Layouts {
     }
 
     /// Returns the layouts of a file that this client holds.
-    pub(super) fn own(&self, caller: Caller<'_>, key: &Handle) -> Vec<Arc<LayoutState>> {
+    fn own(&self, caller: Caller<'_>, key: &Handle) -> Vec<Arc<LayoutState>> {
         // Most clients have none.
         if !caller.client.holds_layouts() {
             return Vec::new();

@@ -15,6 +15,7 @@
 use super::Layouts;
 use super::ends::Unknown;
 use super::fencing::Written;
+use crate::client::Client;
 use crate::error::ServiceError;
 use crate::export::Export;
 use crate::handle::Handle;
@@ -57,7 +58,7 @@ impl Layouts {
             if self.clients.grace_age_ns() < patience_ns {
                 return Err(ServiceError::Delay);
             }
-            if !self.find_end_later(export, handle) {
+            if !self.find_end_later(caller.client, export, handle) {
                 tracing::warn!(
                     "a reclaim succeeds before the size of the file is known, because many \
                     searches are queued"
@@ -96,7 +97,7 @@ impl Layouts {
             {
                 Err(ServiceError::Delay)
             }
-            Err(Unknown::Away) => match self.find_end_later(export, handle) {
+            Err(Unknown::Away) => match self.find_end_later(caller.client, export, handle) {
                 true => Ok(()),
                 false => Err(ServiceError::Delay),
             },
@@ -120,18 +121,20 @@ impl Layouts {
         Ok(!granted.is_empty() || store.getattr(&handle.file)?.uid == cred.uid)
     }
 
-    /// Queues a search for the end of a file. No client gets locks or delegations of it before.
-    /// False when too many are queued.
-    fn find_end_later(&self, export: &Export, handle: &Handle) -> bool {
+    /// Queues a search for the end of a file that a client may have written. No client gets locks or
+    /// delegations of it before. False when too many are queued.
+    fn find_end_later(&self, client: &Client, export: &Export, handle: &Handle) -> bool {
         let (store, key) = (export.store(), export.key(handle));
         let mut table = self.state.lock();
-        if table.fencing.is_written(&key) {
+        if table.fencing.written_by(&key, client.key()).is_some() {
             return true;
         }
-        if table.fencing.len_of(store) >= LAYOUTS_MAX {
+        if !table.fencing.is_written(&key) && table.fencing.len_of(store) >= LAYOUTS_MAX {
             return false;
         }
-        table.fencing.note_written(store, key, Written { goes_on: true, mtime: None });
+        let written = Written { goes_on: true, mtime: None, client: Some(client.key()) };
+        table.fencing.note_written(store, key, written);
+        client.note_earlier_layout();
         true
     }
 }

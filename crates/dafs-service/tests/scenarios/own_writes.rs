@@ -4,7 +4,7 @@
 use crate::common::*;
 use crate::layouts::Cluster;
 use crate::spread::Asked;
-use dafs_service::{Caller, Client, EntryObject, Opened, Result, ServiceError};
+use dafs_service::{Caller, Client, EntryObject, Opened, Result, ServiceError, StateRef};
 use dafs_store::DirEntry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,14 +15,15 @@ struct Writing {
     cluster: Cluster,
     one: Arc<Client>,
     own: Opened,
+    layout: StateRef,
 }
 
 impl Writing {
     fn begin() -> Self {
         let cluster = Cluster::new();
-        let (one, own, _) = cluster.writer();
+        let (one, own, layout) = cluster.writer();
         cluster.vouch("a", &own, own.state.reference(), true).unwrap();
-        Self { cluster, one, own }
+        Self { cluster, one, own, layout }
     }
 
     /// Returns the size in a GETATTR.
@@ -50,10 +51,10 @@ fn list(cluster: &Cluster, caller: Caller<'_>) -> Result<Vec<Result<u64>>> {
 #[test]
 fn a_writer_learns_how_far_it_has_written_before_it_commits() {
     let cluster = Cluster::new();
-    let (one, own, _) = cluster.writer();
+    let (one, own, layout) = cluster.writer();
     let two = cluster.nfs("b");
-    let writing = Writing { cluster, one, own };
-    let Writing { cluster, one, own } = &writing;
+    let writing = Writing { cluster, one, own, layout };
+    let Writing { cluster, one, own, .. } = &writing;
     // As far as the server knows, it has not written.
     assert_eq!(writing.look(cluster.caller(one)), Ok(0));
     assert_eq!(list(cluster, cluster.caller(one)), Ok(vec![Ok(0)]));
@@ -106,4 +107,44 @@ fn a_listing_waits_once_for_data_servers_that_are_away() {
     let sizes = list(&cluster, cluster.patient(&one)).unwrap();
     assert_eq!(sizes, [Err(ServiceError::Delay), Err(ServiceError::Delay), Ok(0)]);
     assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
+}
+
+/// Linux returns layouts without a LAYOUTCOMMIT.
+#[test]
+fn a_writer_that_has_returned_its_layout_waits_for_its_size() {
+    let writing = Writing::begin();
+    let Writing { cluster, one, own, layout } = &writing;
+    let two = cluster.nfs("b");
+    cluster.store.reach.store(5, Ordering::SeqCst);
+    cluster.store.away.store(true, Ordering::SeqCst);
+    cluster.give_back(one, own, *layout);
+    assert_eq!(writing.look_patiently(), Err(ServiceError::Delay));
+    assert_eq!(writing.look(cluster.caller(&two)), Ok(0));
+    cluster.store.away.store(false, Ordering::SeqCst);
+    assert_eq!(writing.look(cluster.caller(one)), Err(ServiceError::WouldWait));
+    assert_eq!(writing.look_patiently(), Ok(5));
+    // The server looks for the end by itself, too, and then all is known.
+    cluster.fence();
+    cluster.store.take_asked();
+    assert_eq!(writing.look(cluster.caller(one)), Ok(5));
+    assert!(cluster.store.take_asked().is_empty());
+}
+
+#[test]
+fn a_writer_that_reclaims_its_open_waits_for_its_size() {
+    let (mut cluster, _, opened, _) = Cluster::with_writer();
+    let handle = *opened.state.handle();
+    cluster.world.restart();
+    cluster.store.reach.store(5, Ordering::SeqCst);
+    cluster.store.away.store(true, Ordering::SeqCst);
+    let one = cluster.returning("a", 1);
+    cluster.pass_with(&[&one], 5 * SECOND_NS);
+    cluster.reclaim_by(cluster.patient(&one), &handle, BOTH).unwrap();
+    let look = || {
+        let attr = cluster.service.delegations.attributes(cluster.patient(&one), &handle)?;
+        Ok::<_, ServiceError>(attr.size)
+    };
+    assert_eq!(look(), Err(ServiceError::Delay));
+    cluster.store.away.store(false, Ordering::SeqCst);
+    assert_eq!(look(), Ok(5));
 }
