@@ -291,13 +291,14 @@ pub(crate) fn seek(cx: &mut Context<'_>, call: &Call, args: &XSeek) -> Done {
     cx.call_elsewhere(
         call,
         &handle,
-        move |_, _| -> Result<XSeekReply, StoreError> {
+        move |service, caller| -> dafs_service::Result<XSeekReply> {
+            service.layouts.extend_to_own(caller, &handle)?;
             let found = file.seek(offset, what)?;
             let size = file.attr()?.size;
             let offset = found.unwrap_or(size);
             Ok(XSeekReply { offset, eof: offset >= size })
         },
-        |cx, call, found| cx.reply(call, &Reply::XSeek(found.map_err(convert::store_status)?)),
+        |cx, call, found| cx.reply(call, &Reply::XSeek(found.map_err(convert::status)?)),
     )
 }
 

@@ -33,8 +33,18 @@ pub(super) enum Unknown {
 }
 
 impl Layouts {
-    /// Extends a file to all that this client may have written at data servers. Returns true if
-    /// there was anything to ask about: attributes read before are out of date.
+    /// Extends a file to all that this client may have written at data servers, for operations that
+    /// depend on the size but return no attributes: Linux sends no LAYOUTCOMMIT before them.
+    ///
+    /// # Errors
+    /// `BadHandle`, `WouldWait`. `Delay` while data servers do not answer.
+    pub fn extend_to_own(&self, caller: Caller<'_>, handle: &Handle) -> Result<()> {
+        let key = self.exports.namespace().export(handle)?.key(handle);
+        self.extend_to_own_writes(caller, &key).map(drop)
+    }
+
+    /// Does the same for the key of a file. Returns true if there was anything to ask about:
+    /// attributes read before are out of date.
     ///
     /// # Errors
     /// `WouldWait`. `Delay` while data servers do not answer.

@@ -78,6 +78,20 @@ fn a_writer_learns_how_far_it_has_written_before_it_commits() {
     assert!(cluster.store.take_asked().is_empty());
 }
 
+/// SEEK and COPY use a file's own size.
+#[test]
+fn a_file_reaches_as_far_as_its_writer_has_written_before_its_size_is_used() {
+    let Writing { cluster, one, own, .. } = Writing::begin();
+    let (service, handle) = (&cluster.service, own.state.handle());
+    cluster.store.reach.store(5, Ordering::SeqCst);
+    let extend = |caller| service.layouts.extend_to_own(caller, handle);
+    assert_eq!(extend(cluster.caller(&one)), Err(ServiceError::WouldWait));
+    assert_eq!(extend(cluster.patient(&one)), Ok(()));
+    assert_eq!(service.getattr(handle).unwrap().size, 5);
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(extend(cluster.patient(&one)), Err(ServiceError::Delay));
+}
+
 /// A data server that hangs holds up a writer's GETATTR for a bounded time.
 #[test]
 fn a_writer_waits_for_its_size_for_a_bounded_time() {

@@ -133,6 +133,7 @@ pub(crate) fn copy(cx: &mut OpContext<'_>, args: &CopyArgs<'_>) -> OpResult {
 /// Checks the plan, and sets its length.
 fn check(cx: &OpContext<'_>, plan: &mut Plan) -> OpResult {
     let (source, _) = plan.files(cx.shared(), cx.caller()?)?;
+    cx.service().layouts.extend_to_own(cx.caller()?, &plan.source)?;
     let size = source.attr()?.size;
     // The range must lie in the source (RFC 7862 15.2.3). A count of zero means all of the rest.
     let rest = size.checked_sub(plan.source_offset).ok_or(Status::Inval)?;

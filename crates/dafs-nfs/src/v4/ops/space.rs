@@ -20,6 +20,7 @@ pub(crate) fn seek(cx: &mut OpContext<'_>, args: &SeekArgs) -> OpResult {
     };
     cx.may_wait()?;
     let file = file(cx, &args.stateid, READ)?;
+    cx.service().layouts.extend_to_own(cx.caller()?, &cx.current()?)?;
     let found = file.seek(args.offset, what)?;
     let size = file.attr()?.size;
     let offset = found.unwrap_or(size);

@@ -70,9 +70,9 @@ impl Layer for Away {
 }
 
 /// A client that has the file "f" open, and may have written it at data servers.
-fn writing() -> (Client, Vec<u8>, Stateid) {
+fn writing(minor: u32) -> (Client, Vec<u8>, Stateid) {
     let names = Arc::new(MemoryStore::new(MemoryOptions::default()));
-    let mut client = Client::of(World::over(Arc::new(Layered::new(names, Away))), 1);
+    let mut client = Client::of(World::over(Arc::new(Layered::new(names, Away))), minor);
     let (fh, open) = client.file(b"f");
     let answer = client.send(&[putfh(&fh), get(open, 2)]);
     let layout = granted(&answer, 2).0;
@@ -85,7 +85,7 @@ fn writing() -> (Client, Vec<u8>, Stateid) {
 
 #[test]
 fn a_file_is_closed_while_data_servers_are_away() {
-    let (mut client, fh, open) = writing();
+    let (mut client, fh, open) = writing(1);
     let size = || getattr(&[Attr::Size]);
     assert_eq!(client.send(&[putfh(&fh), size()]).status(), Status::Delay);
     // Then Linux sends CLOSE alone. With DELAY it would repeat all.
@@ -95,7 +95,7 @@ fn a_file_is_closed_while_data_servers_are_away() {
 
 #[test]
 fn a_listing_tells_which_attributes_are_not_known() {
-    let (mut client, _, _) = writing();
+    let (mut client, _, _) = writing(1);
     let list = |request| {
         Op::Readdir(ReaddirArgs {
             cookie: 0,
@@ -116,7 +116,14 @@ fn a_listing_tells_which_attributes_are_not_known() {
 
 #[test]
 fn a_commit_does_not_ask_for_the_size() {
-    let (mut client, fh, _) = writing();
+    let (mut client, fh, _) = writing(1);
     let commit = Op::Commit(CommitArgs { offset: 0, count: 0 });
     assert_eq!(client.send(&[putfh(&fh), commit]).status(), Status::Ok);
+}
+
+#[test]
+fn seek_waits_for_the_size_of_what_the_client_writes() {
+    let (mut client, fh, open) = writing(2);
+    let seek = Op::Seek(SeekArgs { stateid: open, offset: 0, what: SeekWhat::Hole });
+    assert_eq!(client.send(&[putfh(&fh), seek]).status(), Status::Delay);
 }
