@@ -16,7 +16,7 @@ use dafs_store::{Attr, Cred, FileId, OpenFile, OpenMode, Result, Stability, Stor
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::any::Any;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -234,6 +234,14 @@ impl OpenFile for PosixFile {
         }
     }
 
+    /// A file system that cannot tell whether it would wait gives the kernel no way to wait without a
+    /// thread either.
+    fn read_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        let waits_aside =
+            !self.export.in_memory && !self.export.no_nowait_read.load(Ordering::Relaxed);
+        (waits_aside && self.check_reader(Wait::Never).is_ok()).then(|| self.fd.as_fd())
+    }
+
     fn write_at(
         &self,
         views: &[VolatileSlice<'_>],
@@ -367,6 +375,22 @@ mod tests {
         outside.set_times(std::fs::FileTimes::new().set_accessed(long_ago)).unwrap();
         assert_eq!(made.file.write_at(&views, 1, Stability::Unstable, Wait::Never), Ok(5));
         assert_eq!(outside.metadata().unwrap().accessed().unwrap(), long_ago);
+    }
+
+    #[test]
+    fn a_descriptor_is_lent_to_readers_alone() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (store, made) = new_file(dir.path());
+        let lends = |file: &dyn OpenFile| file.read_descriptor().is_some();
+        // A file system in memory never waits.
+        assert_eq!(lends(&*made.file), !store.export.in_memory);
+        let cred =
+            Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let writer = OpenMode { read: false, write: true };
+        let writer = store.open(&cred, &made.file.id(), writer).unwrap();
+        assert!(!lends(&*writer));
+        store.export.no_nowait_read.store(true, Ordering::Relaxed);
+        assert!(!lends(&*made.file), "each read would take a thread of the kernel");
     }
 
     #[test]

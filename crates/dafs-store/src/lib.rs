@@ -311,6 +311,14 @@ pub trait OpenFile: WholeFile + Send + Sync + 'static {
     /// wait for a device: [`StoreError::WouldBlock`] when no data is in memory.
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize>;
 
+    /// Lends the descriptor of a local file for one read that begins at once, where `pread(2)` does
+    /// all that [`read_at`](Self::read_at) with [`Wait::Allowed`] does, and the kernel can wait for
+    /// the device without a thread (io_uring). A wrapper whose reads check or change something lends
+    /// none. Does not wait for a device.
+    fn read_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Writes all of `views` at `offset`, or as much as possible before an error. An error without
     /// any written byte is returned. With `Wait::Never`, [`StoreError::WouldBlock`] when it might
     /// wait for a device. Returns only when the data has the wanted stability.

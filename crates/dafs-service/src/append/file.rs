@@ -14,6 +14,7 @@ use dafs_store::{
     OpenMode, Result, SeekWhat, Stability, StoreError, Wait, WholeFile, append_before,
 };
 use std::any::Any;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, RwLockReadGuard};
 
 /// A writer inside. The exposed blocks come back before the others do.
@@ -88,6 +89,10 @@ impl OpenFile for CountedFile {
 
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
         self.inner.read_at(views, offset, wait)
+    }
+
+    fn read_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.read_descriptor()
     }
 
     fn write_at(

@@ -10,6 +10,7 @@ use dafs_store::backend::before;
 use dafs_store::*;
 use std::any::Any;
 use std::ops::Deref;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// The operations of a store that layers can distinguish.
@@ -277,6 +278,11 @@ pub trait FileLayer: Send + Sync + 'static {
     /// Called before each read and write, which fails if this does.
     fn judge(&self, transfer: Transfer) -> Result<Verdict>;
 
+    /// Lends a descriptor for a read.
+    fn read_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     fn attr(&self, below: Attr) -> Attr {
         below
     }
@@ -328,6 +334,10 @@ impl<L: FileLayer> OpenFile for LayeredFile<L> {
         let (Verdict::Pass(bytes) | Verdict::Forget(bytes)) =
             self.judge(views, offset, wait, false)?;
         self.below.read_at(&before(views, bytes), offset, wait)
+    }
+
+    fn read_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.layer.read_descriptor()
     }
 
     fn write_at(
