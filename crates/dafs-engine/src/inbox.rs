@@ -5,7 +5,8 @@
 //!   that finds it awake knows that it will check the inbox again. The items and the sleep flag are
 //!   under one lock, so memory order is no concern.
 //! * The descriptor is written at most once for each declared sleep. If that write comes late,
-//!   after the reactor has woken for another reason, the next sleep ends early.
+//!   after the reactor has woken for another reason, the next sleep ends early. The kernel's ring for
+//!   reads writes it, too, when it has completions, awake or not.
 
 use dafs_mem::Mutex;
 use std::io;

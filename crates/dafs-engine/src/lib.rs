@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * The [`Engine`] has no clocks, threads or sockets. Only [`Reactor`], [`Clock`] and
-//!   [`ThreadPool`] have them.
+//!   [`ThreadPool`] have them. It reads from disks itself only where it is given a [`ReadRing`].
 //! * `dafs-service` holds the semantics: no code here decides the meaning of a file operation.
 //! * No code here knows the configuration or another front end.
 
@@ -25,7 +25,8 @@ pub use auth::{
 };
 pub use clock::Clock;
 pub use engine::{
-    Engine, EngineCounts, JobDone, JobResult, Registry, SessionFacts, Shared, Ticker,
+    DiskReads, Engine, EngineCounts, JobDone, JobResult, ReadRing, Registry, SessionFacts, Shared,
+    Ticker,
 };
 pub use exposed::ExposedMemory;
 pub use gss::{GssAuth, GssProof, GssStep, PartialContext};

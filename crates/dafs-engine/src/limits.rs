@@ -175,6 +175,10 @@ pub(crate) const LOAD_MOVES_MAX: usize = 256;
 pub(crate) const LOADS_ACTIVE_MAX: usize = 4;
 pub(crate) const LOADS_PER_TURN: usize = 8;
 
+/// Reads from disks that a reactor leaves to the kernel at a time, a power of two. The pool carries out
+/// others, so a client that takes all of them keeps no other from its turn there.
+pub(crate) const DISK_READS_MAX: usize = 256;
+
 /// Threads for calls that may wait for a device. Each export whose store waits for other machines
 /// has as many. A single client gets 16 of them.
 pub(crate) const POOL_THREADS_MAX: usize = 20;
@@ -220,6 +224,7 @@ pub const FENCE_DRAIN_TIME: Duration = Duration::from_secs(5);
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES < MESSAGE_BYTES_MIN);
 const _: () = assert!(APPEND_BYTES_MAX >= 65_536);
+const _: () = assert!(DISK_READS_MAX.is_power_of_two());
 const _: () = assert!(FLOW_CHUNKS_MAX < STAGING_CHUNKS_MAX);
 const _: () = assert!(FLOW_CHUNKS_PER_ORIGIN_MAX < FLOW_CHUNKS_MAX);
 const _: () = assert!(PULLED_CHUNKS_PER_STORE_MAX < FLOW_CHUNKS_MAX);

@@ -3,7 +3,7 @@
 //! Invariants
 //! * Before it sleeps, it arms every adapter and checks the inbox, so it misses no event.
 
-use crate::engine::{Engine, EngineCounts, JobDone, Shared};
+use crate::engine::{DiskReads, Engine, EngineCounts, JobDone, ReadRing, Shared};
 use crate::inbox::Inbox;
 use dafs_dat::{Adapter, Instant, Spin, Wake};
 use dafs_mem::Mutex;
@@ -29,14 +29,14 @@ const CLOSE_CHECK: Duration = Duration::from_millis(20);
 struct Control {
     stop: AtomicBool,
     /// Updated before the reactor sleeps and on request.
-    counts: Mutex<EngineCounts>,
+    counts: Mutex<(EngineCounts, DiskReads)>,
     publish: AtomicBool,
     inbox: Arc<Inbox<JobDone>>,
 }
 
 impl Control {
-    fn set_counts(&self, counts: EngineCounts) {
-        *self.counts.lock() = counts;
+    fn set_counts(&self, engine: &Engine) {
+        *self.counts.lock() = (engine.counts(), engine.disk_reads());
     }
 }
 
@@ -48,9 +48,14 @@ impl Gauge {
     /// Returns the latest counts, and requests fresh ones.
     pub fn counts(&self) -> EngineCounts {
         self.0.publish.store(true, Ordering::Relaxed);
-        let counts = *self.0.counts.lock();
+        let (counts, _) = *self.0.counts.lock();
         self.0.inbox.wake();
         counts
+    }
+
+    /// Returns the reads from disks, as of the same moment as the latest counts.
+    pub fn disk_reads(&self) -> DiskReads {
+        self.0.counts.lock().1
     }
 }
 
@@ -61,7 +66,8 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// Starts a reactor over `adapters`, which listen.
+    /// Starts a reactor over `adapters`, which listen. With a ring the kernel carries out its reads from
+    /// disks, without one the pool.
     ///
     /// # Errors
     /// The system has no thread or descriptor left.
@@ -70,13 +76,14 @@ impl Reactor {
         shared: Arc<Shared>,
         adapters: Vec<Box<dyn Adapter>>,
         wake: Wake,
+        ring: Option<ReadRing>,
     ) -> io::Result<Self> {
         let inbox = Arc::new(Inbox::watched()?);
         let engine = Engine::new(shared, adapters, inbox.clone());
         let (stop, publish) = (AtomicBool::new(false), AtomicBool::new(false));
         let control = Arc::new(Control { stop, counts: Mutex::default(), publish, inbox });
         let own = control.clone();
-        let thread = vital::spawn(name, move || run(engine, wake, &own))?;
+        let thread = vital::spawn(name, move || run(engine, wake, ring, &own))?;
         Ok(Self { control, thread: Some(thread) })
     }
 
@@ -100,7 +107,10 @@ impl Reactor {
 }
 
 /// Runs until it is stopped.
-fn run(mut engine: Engine, wake: Wake, control: &Control) {
+fn run(mut engine: Engine, wake: Wake, ring: Option<ReadRing>, control: &Control) {
+    if let Some(Err(error)) = ring.map(|ring| engine.use_ring(ring)) {
+        tracing::warn!(%error, "a reactor has no io_uring: the pool carries out its reads from disks");
+    }
     let mut spin = Spin::new(wake);
     let mut is_idle = false;
     let mut close_by: Option<Instant> = None;
@@ -117,7 +127,7 @@ fn run(mut engine: Engine, wake: Wake, control: &Control) {
         let busy = engine.turn(now);
         drop(held);
         if control.publish.swap(false, Ordering::Relaxed) {
-            control.set_counts(engine.counts());
+            control.set_counts(&engine);
         }
         if control.stop.load(Ordering::Relaxed) {
             let by = *close_by.get_or_insert_with(|| {
@@ -127,7 +137,7 @@ fn run(mut engine: Engine, wake: Wake, control: &Control) {
             let is_over = engine.counts() == EngineCounts::default()
                 && !engine.adapters().any(|adapter| adapter.is_lingering());
             if is_over || now >= by {
-                return control.set_counts(engine.counts());
+                return control.set_counts(&engine);
             }
         }
         if !is_idle && !busy {
@@ -140,7 +150,7 @@ fn run(mut engine: Engine, wake: Wake, control: &Control) {
             continue;
         }
         if !busy {
-            control.set_counts(engine.counts());
+            control.set_counts(&engine);
         }
         // No event tells that a peer has received everything.
         let limit = if close_by.is_some() { CLOSE_CHECK } else { Duration::MAX };

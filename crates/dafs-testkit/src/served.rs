@@ -188,7 +188,8 @@ impl Running {
         let clocks = clocks.iter().map(|start| start(service.clone()).unwrap()).collect();
         let adapters = adapters(&connections, listener);
         let name = "dafs-reactor".to_owned();
-        let reactor = Reactor::start(name, Arc::new(shared), adapters, Wake::Adaptive).unwrap();
+        let reactor =
+            Reactor::start(name, Arc::new(shared), adapters, Wake::Adaptive, None).unwrap();
         Self { service, reactors: [reactor], clocks, pools: [pool, proofs] }
     }
 }

@@ -22,6 +22,7 @@ pub(crate) mod convert;
 mod counts;
 pub(crate) mod credentials;
 mod data_door;
+pub(crate) mod disk;
 mod drain;
 mod durable;
 pub(crate) mod flows;
@@ -44,6 +45,7 @@ mod waiting;
 pub(crate) mod work;
 
 pub use counts::EngineCounts;
+pub use disk::{DiskReads, ReadRing};
 pub use registry::Registry;
 pub use survey::SessionFacts;
 pub use ticker::Ticker;
@@ -64,6 +66,7 @@ use dafs_dat::{
 };
 use dafs_mem::Shrinking as _;
 use dafs_service::{DataRole, Drain, Pool, Service, WriteVerifier};
+use disk::Disk;
 use drain::{DrainRequests, UnderWay};
 use memory::{Replies, ReplySlot};
 use request::Context;
@@ -74,7 +77,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use work::{Arrival, PendingTable};
+use work::{Arrival, PendingId, PendingTable};
 
 /// The interval of timeout checks.
 const TICK: Duration = Duration::from_millis(500);
@@ -119,6 +122,8 @@ pub struct Engine {
     front: Arc<BackFront>,
     ports: Vec<Port>,
     pending: PendingTable,
+    /// Reads that wait for the disk.
+    disk: Disk,
     events: Vec<Event>,
     done: Vec<JobDone>,
     /// Drain requests of fences.
@@ -233,6 +238,7 @@ impl Engine {
             drains: Vec::new(),
             ports: adapters.into_iter().map(port).collect(),
             pending: PendingTable::default(),
+            disk: Disk::default(),
             events: Vec::new(),
             done: Vec::new(),
             next_tick: Instant(0),
@@ -308,6 +314,7 @@ impl Engine {
             self.events = events;
         }
         busy |= self.collect(now);
+        busy |= self.collect_reads(now);
         self.drain(now);
         busy |= self.batches(now);
         for port in 0..self.ports.len() {
@@ -320,6 +327,7 @@ impl Engine {
             self.tick(now);
             self.next_tick = now + TICK;
         }
+        self.begin_reads(now);
         // The work of a tick may be the only work of this turn.
         if busy || ticks {
             for port in &mut self.ports {
@@ -516,6 +524,7 @@ impl Engine {
             port: port as u32,
             link,
             pending: &mut self.pending,
+            disk: &mut self.disk,
             connection,
             now,
             deferred: false,
@@ -535,21 +544,24 @@ impl Engine {
         self.inbox.take(&mut done);
         let busy = !done.is_empty();
         for JobDone(arrival) in done.drain(..) {
-            let (id, result) = match arrival {
-                Arrival::Result { pending, result } => (pending, result),
+            match arrival {
+                Arrival::Result { pending, result } => self.job_over(pending, result, now),
                 Arrival::Mail { port, endpoint, mail } => {
                     self.mail(port as usize, endpoint, mail, now);
-                    continue;
                 }
-            };
-            let Some(pending) = self.pending.get_mut(id) else { continue };
-            let (endpoint, port) = (pending.endpoint, pending.call.port as usize);
-            self.with(port, endpoint, now, |context| context.job_done(id, result));
-            self.leave(port, endpoint, now);
-            self.resume_waiting(port, now);
+            }
         }
         self.done = done;
         busy
+    }
+
+    /// Goes on with the request of a finished job.
+    fn job_over(&mut self, id: PendingId, result: JobResult, now: Instant) {
+        let Some(pending) = self.pending.get_mut(id) else { return };
+        let (endpoint, port) = (pending.endpoint, pending.call.port as usize);
+        self.with(port, endpoint, now, |context| context.job_done(id, result));
+        self.leave(port, endpoint, now);
+        self.resume_waiting(port, now);
     }
 
     /// Delivers mail to a connection.

@@ -3,6 +3,7 @@
 use super::back::{self, BackFront, Mail};
 use super::chain::ChainId;
 use super::connection::{Connection, Phase};
+use super::disk::Disk;
 use super::memory::SlotPart;
 use super::work::{JobDone, PendingTable};
 use super::{Link, Shared, credentials, data_door, gss, session_ops};
@@ -82,6 +83,7 @@ pub(crate) struct Context<'a> {
     pub(super) port: u32,
     pub(super) link: &'a mut Link,
     pub(super) pending: &'a mut PendingTable,
+    pub(super) disk: &'a mut Disk,
     pub(super) connection: &'a mut Connection,
     pub(crate) now: Instant,
     /// Set when the current request waits and keeps its receive slot.

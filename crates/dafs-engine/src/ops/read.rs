@@ -6,12 +6,14 @@
 //! there. In none of them does the server copy a byte of data in user space.
 //!
 //! Invariants
-//! * The reactor itself reads data that is in the page cache. The pool reads other data.
+//! * The reactor itself reads data that is in the page cache. The kernel's ring or the pool reads other
+//!   data.
 //! * A transfer holds at most the chunks of its own length, and waits for its turn when its session
 //!   may have no more.
 
 use crate::engine::allowed::Anonymous;
 use crate::engine::convert;
+use crate::engine::disk::{DiskRead, ReadMemory};
 use crate::engine::flows::Flow;
 use crate::engine::hints::Ride;
 use crate::engine::memory::ReplySlot;
@@ -68,27 +70,6 @@ fn read_now(
         }
     }
     Ok(ReadNow::Done(ReadEnd { count: done, eof: false }))
-}
-
-/// Reads all data if that is still allowed, and waits for devices. Runs on the pool.
-fn read_all(
-    anonymous: Option<&Anonymous>,
-    file: &dyn OpenFile,
-    views: &[VolatileSlice<'_>],
-    offset: u64,
-    wanted: usize,
-) -> Result<ReadEnd, StoreError> {
-    Anonymous::check(anonymous)?;
-    let mut done = 0;
-    while done < wanted {
-        match file.read_at(&skip(views, done), offset + done as u64, Wait::Allowed) {
-            Ok(0) => return Ok(ReadEnd { count: done, eof: true }),
-            Ok(count) => done += count,
-            Err(error) if done == 0 => return Err(error),
-            Err(_) => break,
-        }
-    }
-    Ok(ReadEnd { count: done, eof: false })
 }
 
 /// Combines a part of `done` bytes with the result of the rest, which had to wait.
@@ -241,7 +222,7 @@ impl ReadTransfer {
         }
     }
 
-    /// Goes on with a piece that the pool has read.
+    /// Goes on with a piece that was read from the disk.
     fn job_done(&mut self, id: PendingId, result: JobResult, by: &mut Transfers<'_>) -> Step {
         let Some((chunk, piece)) = self.job.take() else { return Step::Wait };
         match result {
@@ -309,10 +290,9 @@ pub(crate) fn read_inline(cx: &mut Context<'_>, call: &Call, args: &ReadInline) 
             let (offset, left) = (args.offset + done as u64, wanted - done);
             let anonymous = cx.transfers().anonymous(&handle, open.as_ref(), READ);
             let work = Work::ReadInline { slot, done, ride };
-            cx.defer_job((call, &handle), work, move || {
-                let anonymous = anonymous.as_ref();
-                JobResult::Read(read_into(anonymous, &*file, &buffer, at, left, offset))
-            });
+            let memory = (ReadMemory::Buffer(buffer), at);
+            let read = DiskRead::new((file, anonymous), memory, (offset, left));
+            cx.defer_read((call, &handle), work, read);
             Ok(())
         }
         Err(error) => {
@@ -401,19 +381,15 @@ fn read_mapped(
             sent
         }
         ReadNow::Blocked(done) => {
-            let job_windows = windows.clone();
+            let memory = (ReadMemory::Windows(windows.clone()), done);
             let anonymous = cx.transfers().anonymous(handle, open.as_ref(), READ);
             let sum = Box::new(move |count| {
                 if checksums { checksum_of(&views(&windows, count), count) } else { Checksum::ZERO }
             });
             let work = Work::ReadMapped { done, sum, ride };
-            cx.defer_job((call, handle), work, move || {
-                let views = views(&job_windows, wanted);
-                let rest = skip(&views, done);
-                let offset = offset + done as u64;
-                let anonymous = anonymous.as_ref();
-                JobResult::Read(read_all(anonymous, &*file, &rest, offset, wanted - done))
-            });
+            let rest = (offset + done as u64, wanted - done);
+            let read = DiskRead::new((file, anonymous), memory, rest);
+            cx.defer_read((call, handle), work, read);
             Ok(())
         }
     }
@@ -448,7 +424,7 @@ pub(crate) fn resume(cx: &mut Context<'_>, id: PendingId) {
     go_on(cx, id, |transfer, by| transfer.go_on(id, by));
 }
 
-/// Goes on with a transfer for which the pool has read.
+/// Goes on with a transfer whose piece was read from the disk.
 pub(crate) fn job_done(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
     go_on(cx, id, |transfer, by| transfer.job_done(id, result, by));
 }
@@ -465,10 +441,9 @@ fn go_on(
             let (file, handle) = (transfer.file.clone(), transfer.handle);
             let (anonymous, offset) =
                 (transfer.anonymous.clone(), transfer.offset + transfer.done as u64);
-            cx.submit(id, &handle, move || {
-                let anonymous = anonymous.as_ref();
-                JobResult::Read(read_into(anonymous, &*file, &buffer, 0, piece, offset))
-            });
+            let memory = (ReadMemory::Buffer(buffer), 0);
+            let read = DiskRead::new((file, anonymous), memory, (offset, piece));
+            cx.read_disk(id, &handle, read);
         }
         Step::Over(result) => finish(cx, id, result),
     }
@@ -488,17 +463,4 @@ fn finish(cx: &mut Context<'_>, id: PendingId, result: Result<bool, StoreError>)
         }
     };
     cx.finish(&pending.call, outcome);
-}
-
-/// Reads all data into a part of a buffer. Runs on the pool.
-fn read_into(
-    anonymous: Option<&Anonymous>,
-    file: &dyn OpenFile,
-    buffer: &Arc<Buffer>,
-    at: usize,
-    len: usize,
-    offset: u64,
-) -> Result<ReadEnd, StoreError> {
-    let view = buffer.slice(at, len).ok_or(StoreError::Io)?;
-    read_all(anonymous, file, &[view], offset, len)
 }

@@ -15,11 +15,11 @@ fn transfer_item(request_id: u64) -> CancelItem {
     CancelItem { kind: CancelKind::Transfer, stream: 0, sequence: 0, request_id }
 }
 
-fn request_item((stream, sequence): (u16, u16)) -> CancelItem {
+pub(crate) fn request_item((stream, sequence): (u16, u16)) -> CancelItem {
     CancelItem { kind: CancelKind::Request, stream, sequence, request_id: 0 }
 }
 
-fn cancel(world: &mut World, client: usize, items: &[CancelItem]) -> Vec<CancelOutcome> {
+pub(crate) fn cancel(world: &mut World, client: usize, items: &[CancelItem]) -> Vec<CancelOutcome> {
     let request = Request::XCancel(dafs::XCancel { items: Seq::new(items) });
     let answer = world.call(client, &request);
     let Reply::XCancel(reply) = answer.reply().unwrap() else { panic!() };

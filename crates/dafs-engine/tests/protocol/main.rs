@@ -16,6 +16,7 @@ mod credentials;
 mod credits;
 mod data;
 mod delegations;
+mod disk;
 mod durable;
 mod expose;
 mod faults;

@@ -243,7 +243,7 @@ impl DataServer {
             };
             let name = format!("dafs-ddafs-{number}");
             let adapters = dafs.adapters(config, front, 0, 1)?;
-            let reactor = Reactor::start(name, Arc::new(shared), adapters, config.wake)?;
+            let reactor = Reactor::start(name, Arc::new(shared), adapters, config.wake, None)?;
             server.reactors.push(reactor);
         }
         Ok(server)

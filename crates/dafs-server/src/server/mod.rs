@@ -235,7 +235,7 @@ impl Server {
             let name = format!("dafs-reactor-{index}");
             let front = (&connections, tls.as_ref());
             let adapters = listeners.adapters(config, front, index, threads)?;
-            let reactor = Reactor::start(name, shared.clone(), adapters, config.wake)?;
+            let reactor = Reactor::start(name, shared.clone(), adapters, config.wake, None)?;
             server.reactors.push(reactor);
         }
         for store in data_servers {

@@ -16,8 +16,8 @@ pub use store::{Disk, OnDisk};
 use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{Adapter, Address, Instant, PeerInfo};
 use dafs_engine::{
-    AuthConfig, Authenticator, Engine, EngineCounts, GssAuth, Inbox, OwnIdentity, Registry,
-    SessionLimits, Shared, Ticker, password_line,
+    AuthConfig, Authenticator, Engine, EngineCounts, GssAuth, Inbox, OwnIdentity, ReadRing,
+    Registry, SessionLimits, Shared, Ticker, password_line,
 };
 use dafs_journal::sim::SimDisk;
 use dafs_service::durable::JournalConfig;
@@ -29,6 +29,7 @@ use dafs_store::{FsId, MemoryOptions, MemoryStore, Store, Waits};
 use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -302,6 +303,20 @@ impl World {
         let (mut world, one) = Self::with_session(setup);
         let two = world.session(3, "b");
         (world, one, two)
+    }
+
+    /// Lets the kernel carry out reads, and files lend it this descriptor. Returns false, and says so,
+    /// where the kernel does not.
+    pub fn use_ring(&mut self, lent: OwnedFd) -> bool {
+        match ReadRing::new() {
+            Ok(ring) => self.engine.use_ring(ring).unwrap(),
+            Err(error) => {
+                println!("SKIPPED: no io_uring here: {error}");
+                return false;
+            }
+        }
+        self.disk.lend(lent);
+        true
     }
 
     /// From now on every transfer waits for the disk, and no job runs.

@@ -8,8 +8,9 @@ use dafs_store::{
 use dafs_testkit::stores::layer::{
     Call, FileLayer, Layer, Layered, LayeredFile, Transfer, Verdict,
 };
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The present faults of the disk. Clones share it.
 #[derive(Clone)]
@@ -38,6 +39,8 @@ struct Knobs {
     advised: Mutex<Result<Advised>>,
     /// Runs once, inside the next open of an existing file.
     on_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// The descriptor that all files lend.
+    lent: OnceLock<OwnedFd>,
 }
 
 impl Disk {
@@ -53,6 +56,7 @@ impl Disk {
             advice: Mutex::default(),
             advised: Mutex::new(Ok(Advised::Followed)),
             on_open: Mutex::new(None),
+            lent: OnceLock::new(),
         });
         Self { knobs, store: 0 }
     }
@@ -65,6 +69,11 @@ impl Disk {
     /// From now on writes of this store have to wait.
     pub fn set_slow_writes(&self, store: usize) {
         self.knobs.slow_writes.store(store, Ordering::Relaxed);
+    }
+
+    /// From now on each file lends this descriptor to those that read without the store. Only once.
+    pub fn lend(&self, descriptor: OwnedFd) {
+        self.knobs.lent.set(descriptor).unwrap();
     }
 
     pub fn set_slow(&self, slow: bool) {
@@ -124,6 +133,10 @@ impl FileLayer for Disk {
         }
         self.knobs.writes.fetch_add(u64::from(writes), Ordering::Relaxed);
         Ok(Verdict::Pass(len.min(usize::try_from(good).unwrap_or(usize::MAX))))
+    }
+
+    fn read_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.knobs.lent.get().map(AsFd::as_fd)
     }
 
     fn advise(

@@ -1,0 +1,228 @@
+//! A ring of io_uring(7), which one thread shares with the kernel. All unsafe code for it is here.
+//!
+//! Invariants
+//! * A ring reads from descriptors and does nothing else. The kernel refuses other operations and
+//!   changes of the ring, from before its first operation on and for good. So a sandbox may leave it
+//!   to a process.
+//! * Only the thread that has enabled a ring can use it: the kernel refuses others.
+//! * The caller has at most [`DISK_READS_MAX`] reads under way. So neither of the two queues is ever
+//!   too short.
+
+use crate::limits::DISK_READS_MAX;
+use dafs_mem::VolatileSlice;
+use io_uring::opcode::Read;
+use io_uring::register::Restriction;
+use io_uring::types::Fd;
+use io_uring::{Builder, EnterFlags, IoUring, Probe};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Longest single operation, in bytes. The kernel shortens longer ones itself.
+const OPERATION_BYTES_MAX: usize = 1 << 30;
+
+/// The one change of a ring that stays allowed, which tells about the kernel: IORING_REGISTER_PROBE.
+const PROBE: u8 = 8;
+
+/// A ring for reads that no thread uses yet.
+pub struct ReadRing(IoUring);
+
+impl ReadRing {
+    /// Asks the kernel for a ring, which takes about 24 KiB. Any thread may do so for another one.
+    ///
+    /// # Errors
+    /// The kernel has no io_uring, or one without the needed features (Linux 6.1 has them), or it is
+    /// forbidden to this process: by `kernel.io_uring_disabled`, or by the filter of system calls of
+    /// a container.
+    pub fn new() -> io::Result<Self> {
+        let mut builder: Builder = IoUring::builder();
+        // Completions are prepared when the thread asks for them, and a flag in memory tells it when to
+        // ask.
+        builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        // Until it is enabled, the ring may be restricted.
+        builder.setup_r_disabled();
+        let ring = builder.build(DISK_READS_MAX as u32)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        if !probe.is_supported(Read::CODE) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        // Each kind of restriction is in force only where it is named.
+        let mut allowed = [Restriction::sqe_op(Read::CODE), Restriction::register_op(PROBE)];
+        ring.submitter().register_restrictions(&mut allowed)?;
+        Ok(Self(ring))
+    }
+
+    /// Gives the ring to this thread. A completion makes the event descriptor `wakes` readable.
+    pub(super) fn enable(self, wakes: Option<BorrowedFd<'_>>) -> io::Result<Kernel> {
+        let Self(ring) = self;
+        if let Some(wakes) = wakes {
+            ring.submitter().register_eventfd(wakes.as_raw_fd())?;
+        }
+        ring.submitter().register_enable_rings()?;
+        Ok(Kernel(ring))
+    }
+}
+
+/// A ring in use.
+pub(super) struct Kernel(IoUring);
+
+impl Kernel {
+    /// Queues a read of a file into a view. Returns false if the queue is full.
+    ///
+    /// # Safety
+    /// The memory of the view stays mapped and writable until the completion with this tag was
+    /// taken, or for ever. The descriptor stays open until then, too.
+    pub(super) unsafe fn push(
+        &mut self,
+        tag: u64,
+        (file, offset): (BorrowedFd<'_>, u64),
+        view: VolatileSlice<'_>,
+    ) -> bool {
+        let len = view.len().min(OPERATION_BYTES_MAX) as u32;
+        let read = Read::new(Fd(file.as_raw_fd()), view.as_ptr(), len).offset(offset);
+        let entry = read.build().user_data(tag);
+        // SAFETY: the caller keeps the memory and the descriptor, and has no reference into the
+        // memory, for that is what a view stands for.
+        unsafe { self.0.submission().push(&entry) }.is_ok()
+    }
+
+    /// Begins all queued reads.
+    ///
+    /// # Errors
+    /// The kernel takes no more reads. [`unsubmitted`](Self::unsubmitted) of the last ones have not
+    /// begun.
+    pub(super) fn submit(&mut self) -> io::Result<()> {
+        loop {
+            match self.0.submit() {
+                Ok(_) if self.unsubmitted() == 0 => return Ok(()),
+                Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
+                // It stops behind an operation with an error, which has a completion of its own.
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Returns the number of queued reads.
+    pub(super) fn unsubmitted(&mut self) -> usize {
+        self.0.submission().len()
+    }
+
+    /// Takes the completions: tags with the results of `pread(2)`, errors as negative numbers.
+    pub(super) fn take(&mut self, completions: &mut Vec<(u64, i32)>) {
+        if self.0.submission().taskrun() {
+            let flags = EnterFlags::GETEVENTS.bits();
+            // SAFETY: the call begins no operation and passes no memory.
+            let prepared = unsafe { self.0.submitter().enter::<()>(0, 0, flags, None) };
+            if let Err(error) = prepared {
+                tracing::debug!(%error, "completions of io_uring have to wait for the next turn");
+            }
+        }
+        completions.extend(self.0.completion().map(|entry| (entry.user_data(), entry.result())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_mem::{Buffer, Site};
+    use io_uring::opcode::Nop;
+    use std::os::fd::AsFd;
+
+    /// Returns a ring, or says why there is none.
+    fn ring(wakes: Option<BorrowedFd<'_>>) -> Option<Kernel> {
+        match ReadRing::new() {
+            Ok(ring) => Some(ring.enable(wakes).unwrap()),
+            Err(error) => {
+                println!("SKIPPED: no io_uring here: {error}");
+                None
+            }
+        }
+    }
+
+    /// Queues a read from the beginning of a file into memory that is never freed.
+    fn push(ring: &mut Kernel, tag: u64, file: BorrowedFd<'_>, buffer: &'static Buffer) -> bool {
+        // SAFETY: the memory stays, and the kernel holds a file that it reads.
+        unsafe { ring.push(tag, (file, 0), buffer.view()) }
+    }
+
+    fn leaked(len: usize) -> &'static Buffer {
+        Box::leak(Box::new(Buffer::zeroed(len).unwrap()))
+    }
+
+    /// Waits for so many completions, and returns them in the order of their tags.
+    fn wait(ring: &mut Kernel, count: usize) -> Vec<(u64, i32)> {
+        let mut completions = Vec::new();
+        while completions.len() < count {
+            ring.take(&mut completions);
+            std::thread::yield_now();
+        }
+        completions.sort_unstable();
+        completions
+    }
+
+    #[test]
+    fn a_read_that_waits_wakes_the_sleeper() {
+        use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+        let wakes = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+        let Some(mut ring) = ring(Some(wakes.as_fd())) else { return };
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let buffer = leaked(8);
+        assert!(push(&mut ring, 7, reader.as_fd(), buffer));
+        assert_eq!(ring.unsubmitted(), 1);
+        ring.submit().unwrap();
+        let mut completions = Vec::new();
+        ring.take(&mut completions);
+        assert_eq!((completions, ring.unsubmitted()), (Vec::new(), 0));
+        rustix::io::write(&writer, b"hello").unwrap();
+        let mut set = [PollFd::from_borrowed_fd(wakes.as_fd(), PollFlags::IN)];
+        let minute = Timespec { tv_sec: 60, tv_nsec: 0 };
+        assert_eq!(poll(&mut set, Some(&minute)).unwrap(), 1);
+        assert_eq!(wait(&mut ring, 1), [(7, 5)]);
+        assert_eq!(buffer.view().to_vec(Site::Inspect), *b"hello\0\0\0");
+    }
+
+    #[test]
+    fn a_ring_reads_and_does_nothing_else() {
+        let Some(mut ring) = ring(None) else { return };
+        let entry = Nop::new().build().user_data(1);
+        // SAFETY: the operation has no memory.
+        unsafe { ring.0.submission().push(&entry) }.unwrap();
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        assert!(push(&mut ring, 2, zero.as_fd(), leaked(8)));
+        ring.submit().unwrap();
+        let denied = rustix::io::Errno::ACCESS.raw_os_error();
+        assert_eq!(wait(&mut ring, 2), [(1, -denied), (2, 8)]);
+        let changed = ring.0.submitter().register_eventfd(zero.as_raw_fd()).unwrap_err();
+        assert_eq!(changed.raw_os_error(), Some(denied));
+    }
+
+    #[test]
+    fn the_queue_holds_all_reads_that_may_be_under_way() {
+        let Some(mut ring) = ring(None) else { return };
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let buffer = leaked(1);
+        let count = DISK_READS_MAX as u64;
+        for tag in 0..count {
+            assert!(push(&mut ring, tag, reader.as_fd(), buffer), "{tag}");
+        }
+        assert!(!push(&mut ring, count, reader.as_fd(), buffer));
+        ring.submit().unwrap();
+        drop(writer);
+        let expected: Vec<_> = (0..count).map(|tag| (tag, 0)).collect();
+        assert_eq!(wait(&mut ring, DISK_READS_MAX), expected);
+    }
+
+    #[test]
+    fn another_thread_is_refused() {
+        let Some(mut ring) = ring(None) else { return };
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        assert!(push(&mut ring, 1, zero.as_fd(), leaked(8)));
+        let refused = std::thread::scope(|scope| {
+            let other = scope.spawn(|| (ring.submit().is_err(), ring.unsubmitted()));
+            other.join().unwrap()
+        });
+        assert_eq!(refused, (true, 1), "it tells how many have not begun");
+    }
+}

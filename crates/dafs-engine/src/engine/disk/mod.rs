@@ -1,0 +1,263 @@
+//! Reads that wait for the disk, and the way of each: the kernel's ring (io_uring) where there is one
+//! and the file lends its descriptor, else the pool.
+//!
+//! Invariants
+//! * The ring owns each of its reads, with the open file and the memory, until the kernel has
+//!   completed it: also when its connection is gone. With a ring that ends before, they stay for ever.
+//! * A read in the ring has begun, so X_CANCEL comes too late for it.
+//! * A ring that is full, refuses or fails leaves a read to the pool, which then tells the result.
+//! * A reactor has at most [`DISK_READS_MAX`] reads in its ring, each of a request that holds a credit.
+//! * The reads of a turn begin together at its end.
+
+mod kernel;
+mod read;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use kernel::ReadRing;
+pub(crate) use read::{DiskRead, ReadMemory};
+
+use super::Engine;
+use super::request::{Call, Context};
+use super::work::{JobResult, PendingId, ReadEnd, Work, submit};
+use crate::limits::DISK_READS_MAX;
+use dafs_dat::Instant;
+use dafs_service::Handle;
+use kernel::Kernel;
+use read::Next;
+use std::io;
+use std::iter::Sum;
+use std::os::fd::BorrowedFd;
+use table::{Table, Tag};
+
+/// The reads of single requests that had to wait for the disk so far, by their way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DiskReads {
+    /// Those that the kernel's ring has taken.
+    pub ring: u64,
+    /// Those that the pool has taken, also after the ring.
+    pub pool: u64,
+}
+
+impl Sum for DiskReads {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, reads| Self {
+            ring: sum.ring + reads.ring,
+            pool: sum.pool + reads.pool,
+        })
+    }
+}
+
+/// An engine's ways to the disk.
+#[derive(Default)]
+pub(super) struct Disk {
+    ring: Option<DiskRing>,
+    reads: DiskReads,
+    /// Kept for its memory.
+    ended: Vec<Ended>,
+}
+
+/// A read in the ring.
+struct Reading {
+    pending: PendingId,
+    /// The lane of the pool for its store.
+    lane: u64,
+    read: DiskRead,
+}
+
+/// A read that has left the ring.
+enum Ended {
+    Done(PendingId, ReadEnd),
+    /// The pool reads the rest.
+    Refused(Reading),
+}
+
+struct DiskRing {
+    kernel: Kernel,
+    table: Table<Reading>,
+    /// The reads that have not begun, in the order of the queue.
+    fresh: Vec<Tag>,
+    /// Kept for its memory.
+    completions: Vec<(u64, i32)>,
+    /// The kernel takes no more.
+    is_broken: bool,
+}
+
+impl DiskRing {
+    fn enable(ring: ReadRing, wakes: Option<BorrowedFd<'_>>) -> io::Result<Self> {
+        let (kernel, table) = (ring.enable(wakes)?, Table::default());
+        let (fresh, completions) = (Vec::new(), Vec::new());
+        Ok(Self { kernel, table, fresh, completions, is_broken: false })
+    }
+
+    /// Takes a read, or returns it.
+    fn begin(&mut self, reading: Reading) -> Option<Reading> {
+        if self.table.len() >= DISK_READS_MAX {
+            return Some(reading);
+        }
+        let tag = self.table.insert(reading);
+        if self.push(tag) { None } else { self.table.take(tag) }
+    }
+
+    /// Queues the rest of a read for the kernel. Returns false if that cannot be.
+    fn push(&mut self, tag: Tag) -> bool {
+        let reading = self.table.get_mut(tag).filter(|_| !self.is_broken);
+        let Some((file, offset, view)) = reading.and_then(|reading| reading.read.operation())
+        else {
+            return false;
+        };
+        // SAFETY: the table keeps the read, which owns the file and the memory, until this completion
+        // was taken. The drop below leaks reads that are under way.
+        let pushed = unsafe { self.kernel.push(tag.0, (file, offset), view) };
+        if pushed {
+            self.fresh.push(tag);
+        }
+        pushed
+    }
+
+    /// Begins the queued reads.
+    fn flush(&mut self, ended: &mut Vec<Ended>) {
+        if self.fresh.is_empty() {
+            return;
+        }
+        if let Err(error) = self.kernel.submit() {
+            tracing::error!(
+                %error,
+                "io_uring takes no more reads of a reactor: until a restart the pool reads from disks"
+            );
+            self.is_broken = true;
+            // They stay in the kernel's queue, and nothing begins them any more.
+            let begun = self.fresh.len().saturating_sub(self.kernel.unsubmitted());
+            let refused = self.fresh.drain(begun..).filter_map(|tag| self.table.take(tag));
+            ended.extend(refused.map(Ended::Refused));
+        }
+        self.fresh.clear();
+    }
+
+    /// Takes the completions.
+    fn reap(&mut self, ended: &mut Vec<Ended>) {
+        if self.table.is_empty() {
+            return;
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        self.kernel.take(&mut completions);
+        for (tag, result) in completions.drain(..) {
+            ended.extend(self.completed(Tag(tag), result));
+        }
+        self.completions = completions;
+    }
+
+    fn completed(&mut self, tag: Tag, result: i32) -> Option<Ended> {
+        let Some(reading) = self.table.get_mut(tag) else {
+            debug_assert!(false, "the kernel completed a read that it did not have");
+            return None;
+        };
+        let pending = reading.pending;
+        match reading.read.completed(result) {
+            Next::Over(end) => {
+                self.table.take(tag);
+                Some(Ended::Done(pending, end))
+            }
+            Next::Ring if self.push(tag) => None,
+            Next::Ring | Next::Pool => self.table.take(tag).map(Ended::Refused),
+        }
+    }
+}
+
+impl Drop for DiskRing {
+    fn drop(&mut self) {
+        if !self.table.is_empty() {
+            // The kernel may still write to their memory.
+            tracing::warn!(reads = self.table.len(), "a reactor ends before its reads from a disk");
+            std::mem::forget(std::mem::take(&mut self.table));
+        }
+    }
+}
+
+impl Engine {
+    /// Lets the kernel carry out reads that wait for the disk, by a ring of the calling thread, which
+    /// is the only one that may call `turn` from now on. Completions wake the sleeper on the inbox.
+    ///
+    /// # Errors
+    /// The kernel does not enable the ring for this thread. The pool carries out all reads.
+    pub fn use_ring(&mut self, ring: ReadRing) -> io::Result<()> {
+        self.disk.ring = Some(DiskRing::enable(ring, self.inbox.descriptor())?);
+        Ok(())
+    }
+
+    /// Counts the reads that had to wait for the disk.
+    pub fn disk_reads(&self) -> DiskReads {
+        self.disk.reads
+    }
+
+    /// Handles reads that the kernel has completed.
+    pub(super) fn collect_reads(&mut self, now: Instant) -> bool {
+        let mut ended = std::mem::take(&mut self.disk.ended);
+        if let Some(ring) = &mut self.disk.ring {
+            ring.reap(&mut ended);
+        }
+        self.end_reads(ended, now)
+    }
+
+    /// Begins the reads of this turn.
+    pub(super) fn begin_reads(&mut self, now: Instant) {
+        let mut ended = std::mem::take(&mut self.disk.ended);
+        if let Some(ring) = &mut self.disk.ring {
+            ring.flush(&mut ended);
+        }
+        self.end_reads(ended, now);
+    }
+
+    fn end_reads(&mut self, mut ended: Vec<Ended>, now: Instant) -> bool {
+        let busy = !ended.is_empty();
+        for ended in ended.drain(..) {
+            match ended {
+                Ended::Done(id, end) => self.job_over(id, JobResult::Read(Ok(end)), now),
+                Ended::Refused(Reading { pending: id, lane, read }) => {
+                    let Some(pending) = self.pending.get_mut(id) else { continue };
+                    let (endpoint, port) = (pending.endpoint, pending.call.port as usize);
+                    self.with(port, endpoint, now, |context| context.read_on(id, lane, read));
+                }
+            }
+        }
+        self.disk.ended = ended;
+        busy
+    }
+}
+
+impl Context<'_> {
+    /// Defers a request until a read from the disk is done, in the ring or on the pool.
+    pub(crate) fn defer_read(
+        &mut self,
+        (call, handle): (&Call, &Handle),
+        work: Work,
+        read: DiskRead,
+    ) {
+        let id = self.defer(call, work);
+        self.read_disk(id, handle, read);
+    }
+
+    /// Reads from the disk for a request that waits already.
+    pub(crate) fn read_disk(&mut self, id: PendingId, handle: &Handle, read: DiskRead) {
+        let lane = self.lane(handle);
+        let reading = Reading { pending: id, lane, read };
+        let left = match &mut self.disk.ring {
+            Some(ring) => ring.begin(reading),
+            None => Some(reading),
+        };
+        let Some(Reading { read, .. }) = left else {
+            self.disk.reads.ring += 1;
+            return;
+        };
+        self.disk.reads.pool += 1;
+        self.submit_in(lane, id, move || JobResult::Read(read.run()));
+    }
+
+    /// Reads on the pool the rest of a read that has begun in the ring.
+    fn read_on(&mut self, id: PendingId, lane: u64, read: DiskRead) {
+        self.disk.reads.pool += 1;
+        let pool = (&*self.shared.pool, self.place(lane));
+        submit(pool, self.inbox, id, move || JobResult::Read(read.run()));
+    }
+}

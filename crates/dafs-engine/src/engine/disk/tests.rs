@@ -1,0 +1,140 @@
+//! A ring that cannot take a read. The reads are of a pipe, so that they wait until the test writes.
+
+use super::*;
+use crate::engine::work::{Pending, PendingTable};
+use dafs_dat::EndpointId;
+use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_store::{Attr, FileId, OpenFile, PartOfFile, Result, Stability, StoreError, Wait};
+use std::any::Any;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// A file that is read from a pipe.
+struct Pipe(OwnedFd);
+
+impl OpenFile for Pipe {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> FileId {
+        FileId([0; dafs_store::FILE_ID_BYTES])
+    }
+
+    fn read_at(&self, _: &[VolatileSlice<'_>], _: u64, _: Wait) -> Result<usize> {
+        Err(StoreError::Io)
+    }
+
+    fn read_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
+    fn write_at(&self, _: &[VolatileSlice<'_>], _: u64, _: Stability, _: Wait) -> Result<usize> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        Err(StoreError::NotSupported)
+    }
+}
+
+impl PartOfFile for Pipe {}
+
+/// A ring, and reads of one byte each into one buffer.
+struct World {
+    ring: DiskRing,
+    file: Arc<dyn OpenFile>,
+    writer: OwnedFd,
+    buffer: Arc<Buffer>,
+    pending: PendingTable,
+}
+
+impl World {
+    /// Returns `None`, and says so, where the kernel has no ring.
+    fn new() -> Option<Self> {
+        let ring = match ReadRing::new() {
+            Ok(ring) => DiskRing::enable(ring, None).unwrap(),
+            Err(error) => {
+                println!("SKIPPED: no io_uring here: {error}");
+                return None;
+            }
+        };
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let buffer = Arc::new(Buffer::zeroed(2 * DISK_READS_MAX).unwrap());
+        let (file, pending) = (Arc::new(Pipe(reader)), PendingTable::default());
+        Some(Self { ring, file, writer, buffer, pending })
+    }
+
+    fn reading(&mut self, at: usize) -> Reading {
+        let call = Call::without_request(0, Instant(0));
+        let pending = self.pending.insert(Pending::new(EndpointId(1), &call, Work::Again));
+        let memory = (ReadMemory::Buffer(self.buffer.clone()), at);
+        let read = DiskRead::new((self.file.clone(), None), memory, (at as u64, 1));
+        Reading { pending, lane: 0, read }
+    }
+
+    /// Ends so many reads, and returns the numbers of those that are done, and of refused ones.
+    fn end(&mut self, count: usize) -> (usize, usize) {
+        rustix::io::write(&self.writer, &vec![7; count]).unwrap();
+        let mut ended = Vec::new();
+        while ended.len() < count {
+            self.ring.flush(&mut ended);
+            self.ring.reap(&mut ended);
+            std::thread::yield_now();
+        }
+        let full = ReadEnd { count: 1, eof: false };
+        let is_full = |ended: &&Ended| matches!(ended, Ended::Done(_, end) if *end == full);
+        let is_refused = |ended: &&Ended| matches!(ended, Ended::Refused(_));
+        (ended.iter().filter(is_full).count(), ended.iter().filter(is_refused).count())
+    }
+}
+
+#[test]
+fn a_full_ring_leaves_reads_to_the_pool() {
+    let Some(mut world) = World::new() else { return };
+    for at in 0..DISK_READS_MAX {
+        let reading = world.reading(at);
+        assert!(world.ring.begin(reading).is_none(), "{at}");
+    }
+    let reading = world.reading(DISK_READS_MAX);
+    let pending = reading.pending;
+    assert!(world.ring.begin(reading).is_some_and(|left| left.pending == pending));
+    assert_eq!(world.end(DISK_READS_MAX), (DISK_READS_MAX, 0));
+    assert!(world.ring.table.is_empty());
+    let filled = world.buffer.slice(0, DISK_READS_MAX + 1).unwrap().to_vec(Site::Inspect);
+    assert!(filled[..DISK_READS_MAX].iter().all(|byte| *byte == 7));
+    assert_eq!(filled[DISK_READS_MAX], 0);
+    // There is room again.
+    let reading = world.reading(0);
+    assert!(world.ring.begin(reading).is_none());
+    assert_eq!(world.end(1), (1, 0));
+}
+
+/// The kernel refuses a thread other than the one that has enabled the ring. Reads that it has begun
+/// go on.
+#[test]
+fn a_ring_that_fails_gives_back_what_has_not_begun() {
+    let Some(mut world) = World::new() else { return };
+    let first = world.reading(0);
+    assert!(world.ring.begin(first).is_none());
+    let mut ended = Vec::new();
+    world.ring.flush(&mut ended);
+    let others: Vec<_> = (1..4).map(|at| world.reading(at)).collect();
+    let expected: Vec<_> = others.iter().map(|reading| reading.pending).collect();
+    others.into_iter().for_each(|reading| assert!(world.ring.begin(reading).is_none()));
+    let ring = &mut world.ring;
+    std::thread::scope(|scope| scope.spawn(|| ring.flush(&mut ended)).join().unwrap());
+    let refused = ended.iter().map(|ended| match ended {
+        Ended::Refused(reading) => reading.pending,
+        Ended::Done(..) => panic!("nothing is done"),
+    });
+    assert_eq!(refused.collect::<Vec<_>>(), expected);
+    let late = world.reading(4);
+    assert!(world.ring.begin(late).is_some(), "it takes no more");
+    assert_eq!(world.end(1), (1, 0));
+    assert!(world.ring.table.is_empty());
+}
