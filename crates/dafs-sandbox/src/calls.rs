@@ -12,6 +12,8 @@
 //!   mapped from their files. This is a hurdle alone: a process may write a file, or a memory file,
 //!   and then map it as code.
 //! * No socket leads past the rules of Landlock, which know TCP alone.
+//! * Operations of io_uring pass no filter of system calls. So the process makes no ring. Those that it
+//!   has may be enabled, with the restrictions that they have, and used.
 
 use crate::limits::PROBED_CALLS;
 use crate::policy::{Part, Policy};
@@ -301,6 +303,10 @@ const SOCKET_TYPES: u64 = 0xf;
 const NETLINK: [libc::c_int; 3] =
     [libc::NETLINK_ROUTE, libc::NETLINK_SOCK_DIAG, libc::NETLINK_RDMA];
 
+/// Operations of `io_uring_register` that give a ring to a thread: IORING_REGISTER_EVENTFD and
+/// IORING_REGISTER_ENABLE_RINGS. The second one puts the restrictions of the ring in force.
+const GIVE_RING: [u64; 2] = [4, 12];
+
 /// Requests that put input into a terminal: TIOCSTI and TIOCLINUX.
 const TERMINAL_INPUT: [u64; 2] = [0x5412, 0x541C];
 
@@ -360,6 +366,12 @@ fn allowed(policy: &Policy, process: u64) -> Result<BTreeMap<i64, Vec<SeccompRul
     if policy.network_namespaces {
         let network = u64::from(libc::CLONE_NEWNET.unsigned_abs());
         allowed.insert(libc::SYS_setns, vec![rule([is(1, network)?])?]);
+    }
+    if policy.read_rings {
+        let [event, enable] = GIVE_RING;
+        let give = vec![rule([is(1, event)?])?, rule([is(1, enable)?])?];
+        allowed.insert(libc::SYS_io_uring_register, give);
+        allowed.insert(libc::SYS_io_uring_enter, Vec::new());
     }
     Ok(allowed)
 }
@@ -448,6 +460,7 @@ mod tests {
             is_root: false,
             network_namespaces: false,
             devices: false,
+            read_rings: false,
         }
     }
 
@@ -475,6 +488,8 @@ mod tests {
             libc::SYS_init_module,
             libc::SYS_finit_module,
             libc::SYS_io_uring_setup,
+            libc::SYS_io_uring_register,
+            libc::SYS_io_uring_enter,
             libc::SYS_pidfd_getfd,
             libc::SYS_open_tree,
             libc::SYS_move_mount,
@@ -492,6 +507,12 @@ mod tests {
         // In some network namespaces a server has data servers.
         let enters = Policy { network_namespaces: true, ..policy(Part::Open(Reason::Reload)) };
         assert!(allowed(&enters, 7).unwrap().contains_key(&libc::SYS_setns));
+        // Rings are used, and none is made.
+        let reads = Policy { read_rings: true, ..policy(Part::Open(Reason::Reload)) };
+        let list = allowed(&reads, 7).unwrap();
+        assert!(!list.contains_key(&libc::SYS_io_uring_setup));
+        assert!(list.contains_key(&libc::SYS_io_uring_enter));
+        assert_eq!(list[&libc::SYS_io_uring_register].len(), GIVE_RING.len());
     }
 
     #[test]

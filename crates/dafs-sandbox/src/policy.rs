@@ -123,6 +123,9 @@ pub struct Policy {
     pub network_namespaces: bool,
     /// The server uses RDMA devices.
     pub devices: bool,
+    /// The process has rings of io_uring, each made and restricted to reads before the sandbox. It
+    /// enables and uses them, and makes no others.
+    pub read_rings: bool,
 }
 
 #[cfg(test)]

@@ -55,6 +55,7 @@ impl World {
             is_root: rustix::process::geteuid().is_root(),
             network_namespaces: false,
             devices: false,
+            read_rings: false,
         }
     }
 
@@ -234,6 +235,7 @@ fn a_second_thread_prevents_the_sandbox() {
             is_root: false,
             network_namespaces: false,
             devices: false,
+            read_rings: false,
         };
         let refused = confine(&policy, Level::Required).unwrap_err().to_string();
         let report = confine(&policy, Level::IfPossible).unwrap();
@@ -282,6 +284,7 @@ fn denied_calls_are_told_from_unknown_ones() {
             is_root: false,
             network_namespaces: false,
             devices: false,
+            read_rings: false,
         };
         confine(&policy, Level::IfPossible).unwrap();
         let code = |number| call(number, [0; 4]).unwrap_err().raw_os_error();

@@ -9,6 +9,7 @@ mod config;
 mod limits;
 mod metrics;
 mod peers;
+mod rings;
 mod sandbox;
 mod server;
 

@@ -1,8 +1,8 @@
 //! The sandbox of a server: the policy that follows from its configuration.
 //!
 //! Invariants
-//! * A policy is a function of the configuration, of [`Surroundings`], and of the targets of symlinks;
-//!   nothing else is asked.
+//! * A policy is a function of the configuration, of [`Surroundings`], of the targets of symlinks, and
+//!   of whether the kernel has given this process rings for reads; nothing else is asked.
 //! * The default sandbox forbids nothing that a server without one does. So it leaves files and network
 //!   open where a reload may change the exports, and there is none for root and for storage engines
 //!   with libraries of their own.
@@ -12,6 +12,7 @@
 use crate::config::{
     Config, DataRdma, DataServerPlace, ExportConfig, ExportSource, NodeConfig, NodePlace,
 };
+use crate::rings;
 use crate::server::{DataServerConfig, StartError, open_state_directory};
 use dafs_sandbox::{
     Access, FileRule, Level, Part, Policy, Ports, Reason, Report, Sandbox, State, confine, in_force,
@@ -83,7 +84,7 @@ fn real(path: &Path) -> PathBuf {
 }
 
 /// Confines this process to the needs of a server. Must come before [`Server::start`], and before the
-/// second thread of the process.
+/// second thread of the process. Makes the rings by which the server reads from disks.
 ///
 /// [`Server::start`]: crate::Server::start
 ///
@@ -97,6 +98,7 @@ pub fn confine_server(config: &Config) -> Result<(), StartError> {
     config.check_exposure()?;
     let state = open_state_directory(config)?;
     let policy = policy_of_server(config, strength, &state, &surroundings);
+    let policy = Policy { read_rings: rings::prepare(config), ..policy };
     apply(&policy, level, config.sandbox, &surroundings)
 }
 
@@ -273,7 +275,8 @@ fn policy_of_server(
         _ => false,
     });
     let Surroundings { is_root, by_handle, .. } = *surroundings;
-    Policy { files, network, by_handle, is_root, network_namespaces, devices }
+    let read_rings = false;
+    Policy { files, network, by_handle, is_root, network_namespaces, devices, read_rings }
 }
 
 /// True if a data server in this process uses an RDMA device.
@@ -398,7 +401,8 @@ fn policy_of_data_server(config: &DataServerConfig, surroundings: &Surroundings)
         }
     };
     let Surroundings { is_root, by_handle, .. } = *surroundings;
-    Policy { files, network, by_handle, is_root, network_namespaces: false, devices }
+    let (network_namespaces, read_rings) = (false, false);
+    Policy { files, network, by_handle, is_root, network_namespaces, devices, read_rings }
 }
 
 /// Collects the rules for files.

@@ -363,6 +363,9 @@ pub struct Config {
     pub wake: Wake,
     /// Reactor threads.
     pub threads: usize,
+    /// DAFS reactors leave reads from disks to the kernel (io_uring) where it offers that. No file
+    /// sets this: it is for programs that compare both ways.
+    pub read_rings: bool,
     /// The rules of authentication.
     pub auth: AuthConfig,
     /// The use of Kerberos, if there is any.
@@ -408,6 +411,7 @@ impl Config {
             lease_time: Duration::from_secs(30),
             wake: Wake::Adaptive,
             threads: default_threads(),
+            read_rings: true,
             auth: AuthConfig::default(),
             kerberos: None,
             certificate_users: Vec::new(),

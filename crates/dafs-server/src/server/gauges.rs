@@ -1,14 +1,16 @@
 //! The gauges of both front ends: names and texts for Prometheus.
 
-use dafs_engine::{EngineCounts, ExposedMemory};
+use dafs_engine::{DiskReads, EngineCounts, ExposedMemory};
 use dafs_nfs::NfsCounts;
 use dafs_service::ExposureCounts;
 
 /// Name, help and value.
 type Gauge = (&'static str, &'static str, u64);
 
-/// Returns the gauges of the engines.
-pub(super) fn of_engines(counts: &EngineCounts) -> Vec<Gauge> {
+/// Returns the gauges of the engines of these reactors.
+pub(super) fn of_engines(reactors: &[dafs_engine::Gauge]) -> Vec<Gauge> {
+    let counts: EngineCounts = reactors.iter().map(dafs_engine::Gauge::counts).sum();
+    let reads: DiskReads = reactors.iter().map(dafs_engine::Gauge::disk_reads).sum();
     let gauge = |name, help, value: usize| (name, help, value as u64);
     vec![
         gauge("dafs_connections", "DAFS connections", counts.connections),
@@ -21,6 +23,8 @@ pub(super) fn of_engines(counts: &EngineCounts) -> Vec<Gauge> {
         gauge("dafs_credits_owed", "Credits to be given back", counts.credits_owed),
         gauge("dafs_important_sessions", "Those above weight 100", counts.important_sessions),
         gauge("dafs_important_credits", "Credits of these", counts.important_credits),
+        ("dafs_disk_reads_ring", "Reads from disks given to io_uring", reads.ring),
+        ("dafs_disk_reads_pool", "Those given to the pool, also after io_uring", reads.pool),
     ]
 }
 

@@ -41,11 +41,12 @@ use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
 use crate::limits::{PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector};
+use crate::rings;
 use administration::{Administration, open_exports};
 use dafs_dat::connections::Connections;
 use dafs_engine::{
-    AuthConfig, Authenticator, Clock, EngineCounts, ExposedMemory, Gauge, Reactor, Registry,
-    Shared, ThreadPool,
+    AuthConfig, Authenticator, Clock, EngineCounts, ExposedMemory, Reactor, Registry, Shared,
+    ThreadPool,
 };
 use dafs_journal::Workers;
 use dafs_service::{
@@ -230,12 +231,13 @@ impl Server {
             server.tls = Some(Tls::start(files, users.clone(), shared.pool.clone())?);
         }
         let tls = server.tls.as_ref().map(Tls::shared);
-        let threads = config.threads.max(1);
+        let (threads, mut rings) = (config.threads.max(1), rings::take(config));
         for index in 0..threads {
             let name = format!("dafs-reactor-{index}");
             let front = (&connections, tls.as_ref());
             let adapters = listeners.adapters(config, front, index, threads)?;
-            let reactor = Reactor::start(name, shared.clone(), adapters, config.wake, None)?;
+            let ring = rings.pop();
+            let reactor = Reactor::start(name, shared.clone(), adapters, config.wake, ring)?;
             server.reactors.push(reactor);
         }
         for store in data_servers {
@@ -368,7 +370,6 @@ impl Server {
         let nodes = Box::new(move || data::by_node(&by_node));
         let exposed = self.exposed.clone();
         let gauges = move || {
-            let engine: EngineCounts = reactors.iter().map(Gauge::counts).sum();
             let (held, all) = (service.counts(), connections.counts());
             let mut gauges = vec![
                 ("connections", "Connections at all front ends", all.connections as u64),
@@ -382,7 +383,7 @@ impl Server {
                 ("dafs_delegations", "Delegations held", held.delegations as u64),
                 ("dafs_revoked", "Revoked state, not freed yet", held.revoked as u64),
             ];
-            gauges.extend(gauges::of_engines(&engine));
+            gauges.extend(gauges::of_engines(&reactors));
             if let Some(memory) = &exposed {
                 gauges.extend(gauges::of_exposed(&service.exposure_counts(), memory));
             }
