@@ -47,12 +47,13 @@ pub(crate) fn run(child: Child) -> Result<()> {
             server.stop();
             Ok(())
         }
-        Child::Serve { directory, cpu, wake, optimistic } => {
+        Child::Serve { directory, cpu, wake, optimistic, pool } => {
             cpu::pin(cpu)?;
             let mut config = Config::for_directory(directory.clone());
             config.listen = vec![([127, 0, 0, 1], 0).into()];
             config.exports[0].options.squash = Squash::None;
             config.exports[0].options.optimistic = optimistic;
+            config.read_rings = !pool;
             config.state_directory = Some(directory.with_extension("state"));
             config.threads = 1;
             config.wake = wake.parse().map_err(|text: String| anyhow!(text))?;
@@ -136,6 +137,12 @@ impl Process {
     pub(crate) fn serve(directory: &Path, cpu: usize, wake: &str) -> Result<Self> {
         let directory = directory.to_str().context("the directory's name is not UTF-8")?;
         Self::start(&["serve", directory, &cpu.to_string(), wake])
+    }
+
+    /// A dafs server whose pool reads from the disk, also where the kernel has io_uring.
+    pub(crate) fn serve_by_pool(directory: &Path, cpu: usize, wake: &str) -> Result<Self> {
+        let directory = directory.to_str().context("the directory's name is not UTF-8")?;
+        Self::start(&["serve", directory, &cpu.to_string(), wake, "--pool"])
     }
 
     /// A dafs server that shows files to clients.

@@ -44,14 +44,14 @@ pub(crate) enum Load {
 }
 
 impl Load {
-    fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         match self {
             Load::Read { bytes, .. } | Load::Write { bytes, .. } => bytes,
             Load::Scattered { .. } => SMALL,
         }
     }
 
-    fn depth(self) -> usize {
+    pub(crate) fn depth(self) -> usize {
         match self {
             Load::Read { depth, .. }
             | Load::Write { depth, .. }
@@ -60,8 +60,8 @@ impl Load {
     }
 }
 
-const READ_1: Load = Load::Read { bytes: SMALL, depth: 1, random: true };
-const READ_32: Load = Load::Read { bytes: SMALL, depth: 32, random: true };
+pub(crate) const READ_1: Load = Load::Read { bytes: SMALL, depth: 1, random: true };
+pub(crate) const READ_32: Load = Load::Read { bytes: SMALL, depth: 32, random: true };
 const READ_16K: Load = Load::Read { bytes: 16 << 10, depth: 32, random: true };
 const STREAM_READ: Load = Load::Read { bytes: LARGE, depth: 8, random: false };
 const STREAM_WRITE: Load = Load::Write { bytes: LARGE, depth: 8 };

@@ -6,6 +6,7 @@
 
 mod applications;
 mod child;
+mod cold;
 mod cpu;
 mod database;
 mod files;
@@ -42,8 +43,8 @@ struct Arguments {
     /// Milliseconds that one case runs in one round.
     #[arg(long, default_value_t = 300)]
     milliseconds: u64,
-    /// Groups to run: transport, file, optimistic, nfs, rdma, security, sharing, fio, python, fronts,
-    /// applications, memory. All by default.
+    /// Groups to run: transport, file, cold, optimistic, nfs, rdma, security, sharing, fio, python,
+    /// fronts, applications, memory. All by default.
     #[arg(long)]
     group: Vec<String>,
     /// Only cases whose name contains this.
@@ -91,6 +92,8 @@ enum Child {
         wake: String,
         #[arg(long)]
         optimistic: bool,
+        #[arg(long)]
+        pool: bool,
     },
     #[command(hide = true)]
     ServeNfs { directory: PathBuf, cpu: usize },
@@ -145,6 +148,9 @@ fn main() -> Result<()> {
     }
     if wanted("file") {
         files::measure(&plan, &mut report)?;
+    }
+    if wanted("cold") {
+        cold::measure(&plan, &mut report)?;
     }
     if wanted("optimistic") {
         optimistic::measure(&plan, &mut report)?;
