@@ -1,7 +1,8 @@
 //! Memory from which clients of this host read blocks of files without a request.
 //!
 //! Invariants
-//! * A segment has frames or window pages, for its whole life, and is not used again afterwards.
+//! * A segment has frames or window pages, for its whole life, and is not used again afterwards. Its
+//!   number comes again last of all.
 //! * The memory of all segments stays within a budget.
 //! * A discarded segment is empty in every mapping of it, also in those that clients keep.
 
@@ -14,15 +15,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// The length of a segment in bytes: of the first one of a file, and of others.
-const SMALL_SEGMENT_BYTES: usize = 64 << 10;
-const SEGMENT_BYTES: usize = 1 << 20;
-
 /// The length of a window page in bytes.
 const PAGE_BYTES: usize = WINDOW_BLOCKS * size_of::<u64>();
-
-/// Bytes that the service keeps for each window, at most.
-const WINDOW_BYTES: usize = 16 << 10;
 
 /// The number of the last segment.
 const SEGMENTS_MAX: usize = u16::MAX as usize;
@@ -44,10 +38,35 @@ impl Segment {
     }
 }
 
+#[derive(Default)]
+struct Segments {
+    by_number: Vec<Option<Arc<Segment>>>,
+    /// The number from which on the next segment looks for a free one.
+    next: usize,
+}
+
+impl Segments {
+    fn get(&self, number: u16) -> Option<&Arc<Segment>> {
+        self.by_number.get(usize::from(number)).and_then(Option::as_ref)
+    }
+
+    /// Returns the next free number.
+    fn free(&mut self) -> Option<u16> {
+        if self.by_number.len() <= SEGMENTS_MAX {
+            self.by_number.push(None);
+            return u16::try_from(self.by_number.len() - 1).ok();
+        }
+        let mut numbers = (self.next..=SEGMENTS_MAX).chain(0..self.next);
+        let free = numbers.find(|number| self.by_number[*number].is_none())?;
+        self.next = free + 1;
+        u16::try_from(free).ok()
+    }
+}
+
 /// The memory of one server, in which it exposes files.
 pub struct ExposedMemory {
     /// The segments, by number. The life page has the number 0.
-    segments: RwLock<Vec<Option<Arc<Segment>>>>,
+    segments: RwLock<Segments>,
     used_bytes: AtomicUsize,
     bytes_max: usize,
     /// The kernel has refused memory, and the log has said so.
@@ -69,7 +88,8 @@ impl ExposedMemory {
             cost: 0,
             is_live: AtomicBool::new(true),
         };
-        let segments = RwLock::new(vec![Some(Arc::new(page))]);
+        let by_number = vec![Some(Arc::new(page))];
+        let segments = RwLock::new(Segments { by_number, ..Segments::default() });
         let (used_bytes, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         Ok(Self { segments, used_bytes, bytes_max, has_failed, _life: life })
     }
@@ -80,7 +100,7 @@ impl ExposedMemory {
     }
 
     pub(crate) fn segment(&self, number: u16) -> Option<Arc<Segment>> {
-        self.segments.read().get(usize::from(number)).cloned().flatten()
+        self.segments.read().get(number).cloned()
     }
 
     /// Reads a block of a file into its frame, as far as it is in memory. Returns the number of its
@@ -113,14 +133,10 @@ impl ExposedMemory {
     /// Enters a new segment under a free number.
     fn enter(&self, kind: ExposedKind, buffer: Buffer, cost: usize) -> Option<u16> {
         let mut segments = self.segments.write();
-        let free = segments.iter().position(Option::is_none).unwrap_or(segments.len());
-        let number = u16::try_from(free).ok().filter(|_| free <= SEGMENTS_MAX)?;
+        let number = segments.free()?;
         let (buffer, is_live) = (Arc::new(buffer), AtomicBool::new(true));
-        let segment = Some(Arc::new(Segment { number, kind, buffer, cost, is_live }));
-        match segments.get_mut(free) {
-            Some(place) => *place = segment,
-            None => segments.push(segment),
-        }
+        let segment = Arc::new(Segment { number, kind, buffer, cost, is_live });
+        segments.by_number[usize::from(number)] = Some(segment);
         Some(number)
     }
 }
@@ -137,13 +153,11 @@ fn word_of(entry: BlockEntry) -> EntryWord {
 
 impl Memory for ExposedMemory {
     fn add(&self, kind: SegmentKind, is_first: bool) -> Option<(u16, usize)> {
-        let bytes = if is_first { SMALL_SEGMENT_BYTES } else { SEGMENT_BYTES };
-        let (kind, places, cost) = match kind {
-            SegmentKind::Frames => (ExposedKind::Frames, bytes / BLOCK_BYTES, bytes),
-            SegmentKind::Index => {
-                let pages = bytes / PAGE_BYTES;
-                (ExposedKind::Index, pages, bytes + pages * WINDOW_BYTES)
-            }
+        let places = kind.places(is_first);
+        let (cost, bytes) = (kind.cost(places), places * BLOCK_BYTES);
+        let kind = match kind {
+            SegmentKind::Frames => ExposedKind::Frames,
+            SegmentKind::Index => ExposedKind::Index,
         };
         if !self.reserve(cost) {
             return None;
@@ -173,9 +187,8 @@ impl Memory for ExposedMemory {
 
     fn discard(&self, number: u16) {
         let mut segments = self.segments.write();
-        let Some(segment) = segments.get_mut(usize::from(number)).and_then(Option::take) else {
-            return;
-        };
+        let place = segments.by_number.get_mut(usize::from(number));
+        let Some(segment) = place.and_then(Option::take) else { return };
         drop(segments);
         segment.is_live.store(false, Ordering::Relaxed);
         if let Err(error) = shm::discard(&segment.buffer) {
@@ -185,10 +198,13 @@ impl Memory for ExposedMemory {
         self.used_bytes.fetch_sub(segment.cost, Ordering::Relaxed);
     }
 
+    fn is_scarce(&self) -> bool {
+        self.used_bytes() > self.bytes_max / 2
+    }
+
     fn looked(&self, now_ns: u64) {
         let segments = self.segments.read();
-        let page: Option<VolatileSlice<'_>> =
-            segments.first().and_then(Option::as_ref).map(|page| page.buffer.view());
+        let page: Option<VolatileSlice<'_>> = segments.get(0).map(|page| page.buffer.view());
         if let Some(word) = page.and_then(|page| page.word64(LOOKED_AT)) {
             word.store(now_ns.to_le(), Ordering::Release);
         }
@@ -198,9 +214,7 @@ impl Memory for ExposedMemory {
 /// The place of the time of the last look in the life page.
 const LOOKED_AT: usize = 8;
 
-const _: () = {
-    assert!(SEGMENT_BYTES / BLOCK_BYTES <= 256 && SEGMENT_BYTES / PAGE_BYTES <= 256);
-};
+const _: () = assert!(PAGE_BYTES == BLOCK_BYTES && SegmentKind::Index.places(false) <= 256);
 
 #[cfg(test)]
 mod tests {
@@ -221,8 +235,29 @@ mod tests {
         }
         assert_eq!((numbers, memory.used_bytes()), (vec![1, 2, 3], 3 << 20));
         assert!(memory.add(SegmentKind::Frames, true).is_none());
+        assert!(memory.is_scarce());
         memory.discard(2);
-        assert_eq!(memory.add(SegmentKind::Index, true), Some((2, 16)));
+        memory.discard(3);
+        assert!(!memory.is_scarce());
+        // The numbers of the others come again last.
+        assert_eq!(memory.add(SegmentKind::Index, true), Some((4, 16)));
+        assert_eq!(memory.used_bytes(), (1 << 20) + 16 * (20 << 10));
+    }
+
+    #[test]
+    fn numbers_come_again_last_and_in_turn() {
+        let mut segments = Segments::default();
+        for number in 0..=u16::MAX {
+            assert_eq!(segments.free(), Some(number));
+        }
+        assert_eq!((segments.free(), segments.free()), (Some(0), Some(1)));
+        let memory = memory();
+        segments.by_number[2] = memory.segment(0);
+        assert_eq!(segments.free(), Some(3));
+        segments.by_number.iter_mut().for_each(|place| *place = memory.segment(0));
+        assert_eq!(segments.free(), None);
+        segments.by_number[1] = None;
+        assert_eq!((segments.free(), segments.get(1).is_some()), (Some(1), false));
     }
 
     #[test]
@@ -239,10 +274,9 @@ mod tests {
         memory.discard(number);
         assert_eq!(word.load(Ordering::Acquire), 0);
         assert!(!former.is_live());
-        let (again, _) = memory.add(SegmentKind::Frames, true).unwrap();
-        assert_eq!(again, number);
-        let segment = memory.segment(number).unwrap();
-        assert!(!Arc::ptr_eq(&segment, &former));
+        let (other, _) = memory.add(SegmentKind::Frames, true).unwrap();
+        let segment = memory.segment(other).unwrap();
+        assert!(other != number && !Arc::ptr_eq(&segment, &former));
         segment.buffer.view().fill(1);
         assert_eq!(former.buffer.slice(0, 1).unwrap().to_vec(Site::Inspect), [0]);
     }

@@ -348,6 +348,20 @@ pub(crate) const EXPOSED_REUSE_DELAY_NS: u64 = 4_000_000_000;
 /// Frames of one file that are filled at a time.
 pub(crate) const EXPOSED_FILLS_MAX: usize = 64;
 
+/// Blocks of a file that are filled together, if they are in memory: 64 KiB, aligned.
+pub(crate) const EXPOSED_GROUP_BLOCKS: u64 = 16;
+
+/// Segments that an exposure may lose to other files. Then it ends, and another one begins: readers
+/// keep the mappings of all segments as long as it lasts.
+pub(crate) const EXPOSED_GONE_MAX: usize = 512;
+
+/// Segments in a row that a file with more than its share keeps because requests ask for their
+/// blocks.
+pub(crate) const EXPOSED_SPARED_MAX: u32 = 8;
+
+/// The least time between two searches for memory that a file can give to another one.
+pub(crate) const EXPOSED_SEARCH_NS: u64 = 10_000_000;
+
 /// Time in which a block must be asked for twice to be exposed.
 pub(crate) const EXPOSED_PERIOD_NS: u64 = 10_000_000_000;
 

@@ -7,7 +7,7 @@
 use super::request::Context;
 use crate::exposed::{ExposedMemory, Segment};
 use dafs_dat::{Adapter, EndpointId, MemoryRegion};
-use dafs_service::OpenState;
+use dafs_service::{ExposedFile, OpenState};
 use dafs_store::OpenFile;
 use dafs_wire::dafs::ExposedSegment;
 use std::sync::Arc;
@@ -98,8 +98,18 @@ impl Context<'_> {
         }
         let noted = self.shared.service.note_read(open, (offset, len as u64), self.now.0);
         let Some((exposed, fills)) = noted else { return };
+        // Behind a block that is not in memory, others are not worth a try.
+        let mut is_cold = false;
         for fill in fills {
-            exposed.fill(fill, || memory.read_block(file, &fill));
+            let is_worth = !(fill.is_neighbour && is_cold);
+            let read = || if is_worth { memory.read_block(file, &fill) } else { 0 };
+            let is_shown = exposed.fill(fill, read);
+            is_cold |= fill.is_neighbour && !is_shown;
         }
+    }
+
+    /// Makes room for a file that is to be exposed, for which there was no memory.
+    pub(crate) fn make_room_for(&self, exposed: &ExposedFile) {
+        self.shared.service.make_room_for_exposed(exposed);
     }
 }

@@ -3,7 +3,9 @@
 //! Invariants
 //! * Only an open that allows reading gets an answer that names memory, and memory of its file alone.
 //! * Only windows inside the file get a page, so a client without much to read takes little memory.
-//! * The reply fits one message. A client asks again for the segments that did not fit.
+//! * The reply fits one message. A client asks again for the segments that did not fit. The count of
+//!   segments that it knows covers those that have left the file, too, so it may be told of a known one
+//!   once more.
 
 use crate::engine::convert;
 use crate::engine::request::{Call, Context, Done};
@@ -47,22 +49,22 @@ pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -
     // Half of the room is for segments.
     let inside = args.window..size.div_ceil(COVERED_BYTES);
     let numbers = inside.take(asked.min(room / 2 / WINDOW_BYTES));
-    let windows: Vec<_> = numbers
-        .map_while(|window| {
-            let page = exposed.page(window)?;
-            Some(ExposedWindow { window, segment: page.segment.into(), page: page.page.into() })
-        })
-        .collect();
+    let mut windows = Vec::new();
+    for window in numbers {
+        let Some(page) = exposed.page(window) else {
+            cx.make_room_for(&exposed);
+            break;
+        };
+        windows.push(ExposedWindow {
+            window,
+            segment: page.segment.into(),
+            page: page.page.into(),
+        });
+    }
     // Another exposure has none of the segments that the client knows. The life page is the first.
     let known = if args.exposure == exposed.id() { args.known as usize } else { 0 };
     let life = memory.segment(0).filter(|_| known == 0);
-    let skipped = known.saturating_sub(1);
-    let own = exposed.segments(skipped).into_iter();
-    let own: Vec<_> = own.map_while(|number| memory.segment(number)).collect();
-    // After the end of an exposure its numbers may name segments of other files.
-    if exposed.segments(skipped).len() < own.len() {
-        return cx.reply(call, &Reply::XExposeGet(nothing));
-    }
+    let own = exposed.segments(known.saturating_sub(1), |number| memory.segment(number));
     let most = room.saturating_sub(windows.len() * WINDOW_BYTES) / SEGMENT_BYTES;
     let segments: Vec<_> = life.into_iter().chain(own).take(most).collect();
     let segments = cx.show(&segments);

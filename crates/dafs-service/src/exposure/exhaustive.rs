@@ -1,13 +1,16 @@
-//! Every order of the steps of a writer, a fill, a reader and the end of an exposure or a grant, for
-//! the blocks of one file. The random model has more of each; this one misses no order.
+//! Every order of the steps of a writer, a fill, a reader, the end of an exposure or a grant, and of
+//! blocks that make room, for the blocks of one file. The random model has more of each; this one
+//! misses no order.
 //!
 //! Invariants
 //! * A hit has one version of its block. No later version was complete when the read began.
 //! * No fill writes to memory that was taken back, nor for a reader that has no grant any more.
 
+use super::choices::Choices;
 use super::entry::{BLOCK_BYTES, BlockEntry, FramePlace};
 use super::file::{ChangeId, File, Fill, blocks};
 use super::{Memory, PagePlace, SegmentKind};
+use crate::limits::EXPOSED_REUSE_DELAY_NS;
 use dafs_mem::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -58,6 +61,10 @@ impl Memory for Shown {
         world.frames.retain(|place, _| place.segment != segment);
     }
 
+    fn is_scarce(&self) -> bool {
+        false
+    }
+
     fn looked(&self, _now_ns: u64) {}
 }
 
@@ -70,9 +77,15 @@ enum Actor {
     Ender,
     /// Ends one of two grants.
     Closer,
+    /// Wants a frame for another block, and lets the time of the second chance go by.
+    Evictor,
+    /// A request that reads block 0.
+    Asker,
+    /// Takes the segment of all frames away, for another file.
+    Leaver,
 }
 
-use Actor::{Closer, Ender, Filler, Reader, Writer};
+use Actor::{Asker, Closer, Ender, Evictor, Filler, Leaver, Reader, Writer};
 
 /// The actors and the file.
 #[derive(Debug, Clone, Copy)]
@@ -105,7 +118,7 @@ const EMPTY: Scene = Scene { is_published: false, ..PLAIN };
 const SHORT: Scene = Scene { blocks: 1, last_bytes: 100, written: 1, ..PLAIN };
 
 /// Those with few orders first.
-const SCENES: [Scene; 10] = [
+const SCENES: [Scene; 13] = [
     Scene { actors: &[Filler, Reader, Closer], ..EMPTY },
     Scene { actors: &[Writer, Reader, Ender], ..PLAIN },
     Scene { actors: &[Filler, Reader, Ender], ..EMPTY },
@@ -114,8 +127,12 @@ const SCENES: [Scene; 10] = [
     Scene { is_published: false, ..SHORT },
     PLAIN,
     EMPTY,
-    // The fill takes the frame of another block.
-    Scene { frames: 1, written: 1, filled: 1, ..PLAIN },
+    // A block makes room, and may come back.
+    Scene { actors: &[Evictor, Asker, Writer, Reader], frames: 1, filled: 1, ..PLAIN },
+    // The fill takes its frame.
+    Scene { actors: &[Evictor, Asker, Filler, Reader], frames: 1, filled: 1, ..PLAIN },
+    Scene { actors: &[Leaver, Filler, Reader], filled: 1, ..PLAIN },
+    Scene { actors: &[Leaver, Asker, Writer, Reader], ..PLAIN },
     Scene { is_remote: true, ..PLAIN },
 ];
 
@@ -139,37 +156,12 @@ enum Mistake {
     GrantStays,
     /// The end of an exposure does not wait for fills.
     HastyEnd,
+    /// A segment leaves although a fill writes there.
+    HastyLeave,
+    /// A block comes back although it has changed since it made room.
+    ChanceStays,
     /// Writers no longer find the file while its entries still stand.
     EarlyUnlist,
-}
-
-/// The choices of one run, each with the number of alternatives.
-#[derive(Default)]
-struct Choices {
-    made: Vec<(usize, usize)>,
-    at: usize,
-}
-
-impl Choices {
-    fn choose(&mut self, count: usize) -> usize {
-        if self.at == self.made.len() {
-            self.made.push((0, count));
-        }
-        self.at += 1;
-        self.made[self.at - 1].0
-    }
-
-    /// Turns to the next run. Returns false if there is none.
-    fn advance(&mut self) -> bool {
-        self.at = 0;
-        while let Some((choice, count)) = self.made.pop() {
-            if choice + 1 < count {
-                self.made.push((choice + 1, count));
-                return true;
-            }
-        }
-        false
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,6 +219,10 @@ struct Run {
     fill_step: usize,
     end_step: usize,
     close_step: usize,
+    leave_step: usize,
+    is_evicted: bool,
+    is_asked: bool,
+    now_ns: u64,
     is_read: bool,
     change: Option<ChangeId>,
     fill: Option<(Fill, usize)>,
@@ -265,6 +261,10 @@ impl Run {
             fill_step: 0,
             end_step: 0,
             close_step: 0,
+            leave_step: 0,
+            is_evicted: false,
+            is_asked: false,
+            now_ns: 0,
             is_read: false,
             change: None,
             fill: None,
@@ -292,6 +292,12 @@ impl Run {
                 1 => self.filling == Filling::Free,
                 step => step < 2,
             },
+            Evictor => !self.is_evicted,
+            Asker => !self.is_asked,
+            Leaver => match self.leave_step {
+                1 => self.filling == Filling::Free || self.mistake == Mistake::HastyLeave,
+                step => step < 3,
+            },
         }
     }
 
@@ -302,6 +308,12 @@ impl Run {
             Reader => return self.read(choices),
             Ender => self.end(),
             Closer => self.close(),
+            Evictor => self.evict(),
+            Asker => {
+                self.is_asked = true;
+                self.file.restore(0, self.now_ns, &self.memory);
+            }
+            Leaver => self.leave(),
         }
         Ok(())
     }
@@ -312,7 +324,14 @@ impl Run {
             self.file.forget_short();
         }
         let bytes = BLOCK_BYTES as u64;
-        self.file.begin_change(blocks(written * bytes, bytes), 0, &self.memory)
+        let changed = blocks(written * bytes, bytes);
+        if self.mistake == Mistake::ChanceStays {
+            let chances = std::mem::take(&mut self.file.chances);
+            let change = self.file.begin_change(changed, self.now_ns, &self.memory);
+            self.file.chances = chances;
+            return change;
+        }
+        self.file.begin_change(changed, self.now_ns, &self.memory)
     }
 
     fn write(&mut self) {
@@ -349,7 +368,7 @@ impl Run {
         let step = self.fill_step;
         self.fill_step += 1;
         if step == 0 {
-            let begun = self.file.begin_fill(self.scene.filled, 0, &self.memory);
+            let begun = self.file.begin_fill(self.scene.filled, self.now_ns, &self.memory);
             self.fill = begun.map(|fill| (fill, 0));
         }
         let Some((fill, bytes)) = self.fill else {
@@ -358,7 +377,7 @@ impl Run {
         };
         match step {
             0 => {}
-            1 if !self.file.may_fill() => {
+            1 if !self.file.may_write(&fill) => {
                 self.file.end_fill(fill, 0, &self.memory);
                 self.fill_step = 4;
             }
@@ -448,13 +467,39 @@ impl Run {
         match ending {
             Ending::Withdraw => {
                 self.filling = Filling::Exclusively;
-                self.segments = self.file.withdraw(0, &self.memory);
+                self.segments = self.file.withdraw(self.now_ns, &self.memory);
             }
             Ending::Discard => {
                 self.segments.drain(..).for_each(|segment| self.memory.discard(segment));
                 self.filling = Filling::Free;
             }
             Ending::Unlist => self.is_listed = false,
+        }
+    }
+
+    /// Another block wants a frame. The frame of block 0 can be used from then on, unless a request
+    /// asks for the block.
+    fn evict(&mut self) {
+        self.is_evicted = true;
+        if let Some(fill) = self.file.begin_fill(self.scene.filled, self.now_ns, &self.memory) {
+            self.file.end_fill(fill, 0, &self.memory);
+        }
+        self.now_ns = EXPOSED_REUSE_DELAY_NS;
+    }
+
+    fn leave(&mut self) {
+        self.leave_step += 1;
+        match self.leave_step {
+            1 => self.file.begin_leaving(self.now_ns, &self.memory),
+            2 => {
+                self.filling = Filling::Exclusively;
+                self.now_ns = EXPOSED_REUSE_DELAY_NS;
+                self.segments = self.file.end_leaving(self.now_ns, false, &self.memory);
+            }
+            _ => {
+                self.segments.drain(..).for_each(|segment| self.memory.discard(segment));
+                self.filling = Filling::Free;
+            }
         }
     }
 
@@ -531,6 +576,8 @@ fn some_order_shows_each_deliberate_mistake() {
         Mistake::ShortStays,
         Mistake::GrantStays,
         Mistake::HastyEnd,
+        Mistake::HastyLeave,
+        Mistake::ChanceStays,
         Mistake::EarlyUnlist,
     ] {
         let is_found = SCENES.iter().any(|scene| explore(scene, mistake).is_err());

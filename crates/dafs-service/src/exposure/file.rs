@@ -8,13 +8,22 @@
 //!   of another host may know it.
 //! * A block with fewer than 4096 bytes is the last one. A change behind its start takes it away.
 //! * After the end of a grant no frame that its reader may know is filled again.
+//! * A block that makes room keeps its frame for [`REUSE_DELAY_NS`], and its entry comes back only if
+//!   no change of it has begun since (`chance.rs`).
+//! * A segment that leaves takes its entries along first. Its number never names another segment of
+//!   the same exposure (`leave.rs`).
 
+use super::chance::Chances;
 use super::entry::{BLOCK_BYTES, FramePlace, WINDOW_BLOCKS};
-use super::frames::Frames;
+use super::frames::{FrameCounts, Frames};
+use super::leave::{Leaving, Limit};
 use super::policy::Asked;
 use super::window::{Loss, PagePlace, Window};
 use super::{Memory, SegmentKind};
-use crate::limits::{EXPOSED_FILLS_MAX, EXPOSED_REUSE_DELAY_NS as REUSE_DELAY_NS};
+use crate::limits::{
+    EXPOSED_FILLS_MAX, EXPOSED_GONE_MAX, EXPOSED_GROUP_BLOCKS, EXPOSED_PERIOD_NS,
+    EXPOSED_REUSE_DELAY_NS as REUSE_DELAY_NS,
+};
 use rustc_hash::FxHashMap;
 use std::ops::RangeInclusive;
 
@@ -30,11 +39,24 @@ pub struct Fill {
     pub block: u64,
     /// The frame.
     pub place: FramePlace,
+    /// No request has asked for the block: it comes along with one next to it.
+    pub is_neighbour: bool,
+}
+
+/// The numbers of what has happened to the blocks of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Events {
+    /// Published blocks that changes have taken away.
+    pub(super) changed: u64,
+    /// Published blocks that were to make room.
+    pub(super) evicted: u64,
+    /// Those that came back because requests asked for them.
+    pub(super) restored: u64,
 }
 
 /// The results of a fill that are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Valid {
+pub(super) enum Valid {
     /// None: the block has changed since the fill began.
     Nothing,
     /// A whole block. A change behind it has begun, so a block with fewer bytes may no longer be the
@@ -47,26 +69,41 @@ enum Valid {
 #[derive(Debug, Default)]
 pub(super) struct File {
     windows: FxHashMap<u64, Window>,
-    frames: Frames,
+    pub(super) frames: Frames,
+    pub(super) chances: Chances,
+    /// The segments that leave.
+    pub(super) leaving: Vec<Leaving>,
     /// Pages that no window has.
     pages: Vec<PagePlace>,
-    /// All segments, in the order in which they came.
-    segments: Vec<u16>,
+    /// All segments, in the order in which they came. `None` for one that has left.
+    pub(super) segments: Vec<Option<u16>>,
+    /// The numbers of segments that have left.
+    pub(super) gone: Vec<u16>,
+    /// Segments in a row that were to leave and stayed.
+    pub(super) spared: u32,
+    /// Its part of the memory in bytes, and the limit of that while others lack memory.
+    pub(super) bytes: usize,
+    pub(super) limit: Option<Limit>,
+    /// The bytes of the last segment for which there was no memory.
+    pub(super) lacking: Option<usize>,
+    /// The time of the last request that has read the file.
+    asked_ns: u64,
+    pub(super) events: Events,
     /// The blocks of changes under way.
     changes: Vec<(ChangeId, RangeInclusive<u64>)>,
     /// The fills under way.
-    fills: Vec<(Fill, Valid)>,
+    pub(super) fills: Vec<(Fill, Valid)>,
     next: u64,
     /// The published block with fewer than 4096 bytes.
-    short: Option<u64>,
+    pub(super) short: Option<u64>,
     /// Grants that have not ended.
     grants: usize,
     /// A reader without a grant may know the segments.
-    has_former_readers: bool,
+    pub(super) has_former_readers: bool,
     /// A reader of another host may know frames.
     pub(super) has_remote_readers: bool,
     /// It is no longer exposed.
-    is_over: bool,
+    pub(super) is_over: bool,
 }
 
 /// Returns the blocks that some bytes of a file lie in, and all behind them for `u64::MAX` bytes.
@@ -90,17 +127,63 @@ fn valid_beside(block: u64, changed: &RangeInclusive<u64>) -> Valid {
 }
 
 impl File {
+    pub(super) fn new(limit: Option<Limit>) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
     /// Notes that requests have read blocks. Returns those that are worth a frame.
     pub(super) fn asked(&mut self, asked: RangeInclusive<u64>, now_ns: u64) -> Vec<u64> {
         let mut wanted = Vec::new();
         for block in asked {
             let (number, at) = place_of(block);
             let Some(window) = self.windows.get_mut(&number) else { continue };
-            if window.asked(at, now_ns) == Asked::Often && !window.has(at) {
+            let is_worth = match window.asked(at, now_ns) {
+                Asked::Often => true,
+                Asked::Once => self.chances.has(block) || is_in(&self.leaving, block),
+                Asked::Rests => false,
+            };
+            if is_worth && !window.has(at) {
                 wanted.push(block);
             }
         }
+        self.asked_ns = now_ns;
         wanted
+    }
+
+    /// Returns the blocks next to a wanted one that are to come along with it: those of the same
+    /// [`EXPOSED_GROUP_BLOCKS`] without a frame. Those behind it come first.
+    pub(super) fn neighbours(&self, wanted: u64, now_ns: u64) -> Vec<u64> {
+        let first = wanted - wanted % EXPOSED_GROUP_BLOCKS;
+        // No window ends inside a group.
+        let (number, _) = place_of(wanted);
+        let Some(window) = self.windows.get(&number) else { return Vec::new() };
+        let is_free = |block: &u64| {
+            let (_, at) = place_of(*block);
+            let has_frame = window.has(at) || self.chances.has(*block);
+            !has_frame && !is_in(&self.leaving, *block) && !window.rests(at, now_ns)
+        };
+        let behind = wanted + 1..first + EXPOSED_GROUP_BLOCKS;
+        behind.chain((first..wanted).rev()).filter(is_free).collect()
+    }
+
+    /// Publishes a block again that was to make room and has its frame still. Returns false if it has
+    /// none.
+    pub(super) fn restore(&mut self, block: u64, now_ns: u64, memory: &dyn Memory) -> bool {
+        if !self.may_fill() {
+            return false;
+        }
+        let (number, at) = place_of(block);
+        let window = self.windows.get_mut(&number).filter(|window| !window.has(at));
+        let Some(window) = window else { return false };
+        if !window.may_publish(now_ns) {
+            return false;
+        }
+        let leaving = self.leaving.iter_mut().find_map(|leaving| leaving.blocks.remove(&block));
+        let Some(place) = leaving.or_else(|| self.chances.asked(block)) else { return false };
+        window.publish(at, (place, BLOCK_BYTES), memory);
+        self.frames.publish(place, block);
+        self.events.restored += 1;
+        true
     }
 
     /// Returns the page of a window. A window without one gets one. `None` when there is no memory,
@@ -118,19 +201,29 @@ impl File {
             return None;
         }
         if self.pages.is_empty() {
-            let (segment, pages) = memory.add(SegmentKind::Index, true)?;
-            self.segments.push(segment);
+            let (segment, pages) = self.add_segment(SegmentKind::Index, true, now_ns, memory)?;
             // INVARIANT: a segment has at most 256 pages.
             self.pages.extend((0..pages).rev().map(|page| PagePlace { segment, page: page as u8 }));
         }
         let page = self.pages.pop()?;
         self.windows.insert(number, Window::new(page, now_ns));
+        self.asked_ns = now_ns;
         Some(page)
     }
 
-    /// Returns all segments, in the order in which they came.
-    pub(super) fn segments(&self) -> &[u16] {
-        &self.segments
+    /// Returns its segments behind the first `skipped` ones that it has had, in the order in which
+    /// they came.
+    pub(super) fn segments(&self, skipped: usize) -> impl Iterator<Item = u16> {
+        self.segments.iter().skip(skipped).copied().flatten()
+    }
+
+    pub(super) fn frame_counts(&self) -> FrameCounts {
+        self.frames.counts()
+    }
+
+    /// True if no request has read it for a while.
+    pub(super) fn is_idle(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.asked_ns) >= EXPOSED_PERIOD_NS
     }
 
     /// Begins to fill a frame with a block. `None` while the block changes, while too many fills are
@@ -141,38 +234,101 @@ impl File {
         now_ns: u64,
         memory: &dyn Memory,
     ) -> Option<Fill> {
+        self.begin(block, false, now_ns, memory)
+    }
+
+    /// The same for a block that no request has asked for. No other block makes room for it.
+    pub(super) fn begin_neighbour(
+        &mut self,
+        block: u64,
+        now_ns: u64,
+        memory: &dyn Memory,
+    ) -> Option<Fill> {
+        self.begin(block, true, now_ns, memory)
+    }
+
+    fn begin(
+        &mut self,
+        block: u64,
+        is_neighbour: bool,
+        now_ns: u64,
+        memory: &dyn Memory,
+    ) -> Option<Fill> {
         let (number, at) = place_of(block);
         let window = self.windows.get_mut(&number)?;
         let is_wanted = !window.has(at) && window.may_publish(now_ns);
         let is_free = self.fills.len() < EXPOSED_FILLS_MAX
-            && !self.fills.iter().any(|(fill, _)| fill.block == block);
+            && !self.fills.iter().any(|(fill, _)| fill.block == block)
+            && !self.chances.has(block)
+            && !is_in(&self.leaving, block);
         let changes = self.changes.iter().map(|(_, changed)| valid_beside(block, changed));
         let valid = changes.min().unwrap_or(Valid::Any);
         if !self.may_fill() || !is_wanted || !is_free || valid == Valid::Nothing {
             return None;
         }
-        let place = self.take_frame(now_ns, memory)?;
+        let place = self.take_frame(is_neighbour, now_ns, memory)?;
         self.next += 1;
-        let fill = Fill { number: self.next, block, place };
+        let fill = Fill { number: self.next, block, place, is_neighbour };
         self.fills.push((fill, valid));
         Some(fill)
     }
 
-    fn take_frame(&mut self, now_ns: u64, memory: &dyn Memory) -> Option<FramePlace> {
+    fn take_frame(
+        &mut self,
+        is_neighbour: bool,
+        now_ns: u64,
+        memory: &dyn Memory,
+    ) -> Option<FramePlace> {
         if let Some(place) = self.frames.take(now_ns) {
             return Some(place);
         }
         if self.frames.many_wait(now_ns) {
             return None;
         }
-        if let Some((segment, frames)) = memory.add(SegmentKind::Frames, self.frames.is_empty()) {
-            self.segments.push(segment);
+        let is_first = self.frames.is_empty();
+        if let Some((segment, frames)) =
+            self.add_segment(SegmentKind::Frames, is_first, now_ns, memory)
+        {
             self.frames.add(segment, frames);
-        } else {
-            let victim = self.frames.victim()?;
-            self.take_away(victim..=victim, Loss::Eviction, now_ns, memory);
+            return self.frames.take(now_ns);
         }
+        if is_neighbour {
+            return None;
+        }
+        if let Some(place) = self.chances.expired(now_ns) {
+            return Some(place);
+        }
+        self.make_room(now_ns, memory);
         self.frames.take(now_ns)
+    }
+
+    /// Makes a block absent, whose frame may be used in a while.
+    fn make_room(&mut self, now_ns: u64, memory: &dyn Memory) {
+        if !self.chances.may_add(self.frames.len()) {
+            return;
+        }
+        let Some(block) = self.frames.victim() else { return };
+        if self.short == Some(block) {
+            self.take_away(block..=block, Loss::Eviction, now_ns, memory);
+        } else if let Some(place) = self.hide(block, now_ns, memory) {
+            self.chances.add(block, place, now_ns);
+        }
+    }
+
+    /// Makes a block of 4096 bytes absent that keeps its frame. Returns that.
+    pub(super) fn hide(
+        &mut self,
+        block: u64,
+        now_ns: u64,
+        memory: &dyn Memory,
+    ) -> Option<FramePlace> {
+        debug_assert_ne!(self.short, Some(block), "a change may make it longer");
+        let (number, at) = place_of(block);
+        let window = self.windows.get_mut(&number)?;
+        let place = window.take(at, (Loss::Eviction, now_ns), memory)?;
+        self.frames.hide(place);
+        self.events.evicted += 1;
+        Some(place)
     }
 
     /// Ends a fill. The frame has the first `bytes` bytes of the block, and zeros behind them; 0 if
@@ -247,7 +403,7 @@ impl File {
 
     /// True if its segments are to be replaced before anything more is filled.
     pub(super) fn is_used_up(&self) -> bool {
-        self.has_former_readers
+        self.has_former_readers || self.gone.len() > EXPOSED_GONE_MAX
     }
 
     /// Ends the exposure: takes all entries away. Returns the segments, to be discarded when no fill
@@ -259,7 +415,9 @@ impl File {
         self.frames.clear();
         self.pages.clear();
         self.windows.clear();
-        std::mem::take(&mut self.segments)
+        (self.bytes, self.lacking) = (0, None);
+        self.leaving.clear();
+        std::mem::take(&mut self.segments).into_iter().flatten().collect()
     }
 
     /// True while frames may be filled: all who know its segments have grants.
@@ -267,7 +425,12 @@ impl File {
         !self.is_over && !self.has_former_readers
     }
 
-    fn take_away(
+    /// True if the frame of a fill may be written now. Its segment may have left meanwhile.
+    pub(super) fn may_write(&self, fill: &Fill) -> bool {
+        self.may_fill() && self.fills.iter().any(|(own, _)| own == fill)
+    }
+
+    pub(super) fn take_away(
         &mut self,
         range: RangeInclusive<u64>,
         loss: Loss,
@@ -282,7 +445,16 @@ impl File {
             true => now_ns.saturating_add(REUSE_DELAY_NS),
             false => now_ns,
         };
-        let frames = &mut self.frames;
+        let (frames, events) = (&mut self.frames, &mut self.events);
+        let kept = self.chances.changed(&range);
+        let left = self.leaving.iter_mut().flat_map(|leaving| leaving.changed(&range));
+        kept.into_iter().chain(left).for_each(|place| frames.retire(place, until_ns));
+        let counter = match loss {
+            Loss::Change => Some(&mut events.changed),
+            Loss::Eviction => Some(&mut events.evicted),
+            Loss::End => None,
+        };
+        let mut taken = 0;
         let mut take = |number: u64, window: &mut Window| {
             let start = number * WINDOW_BLOCKS as u64;
             let from = first.saturating_sub(start) as usize;
@@ -290,6 +462,7 @@ impl File {
             for at in from..=to {
                 if let Some(place) = window.take(at, (loss, now_ns), memory) {
                     frames.retire(place, until_ns);
+                    taken += 1;
                 }
             }
         };
@@ -305,7 +478,17 @@ impl File {
                 self.windows.iter_mut().filter(|(number, _)| (first..=last).contains(*number));
             inside.for_each(|(number, window)| take(*number, window));
         }
+        if let Some(counter) = counter {
+            *counter += taken;
+        }
     }
+}
+
+const _: () = assert!((WINDOW_BLOCKS as u64).is_multiple_of(EXPOSED_GROUP_BLOCKS));
+
+/// True if a block of a segment that leaves has its frame still.
+fn is_in(leaving: &[Leaving], block: u64) -> bool {
+    leaving.iter().any(|leaving| leaving.blocks.contains_key(&block))
 }
 
 /// Mistakes that tests make on purpose.

@@ -1,4 +1,4 @@
-//! The exposed files, and the grants of opens.
+//! The exposed files, and the grants of opens. `room.rs` moves memory between them.
 //!
 //! Invariants
 //! * Each exposure of a file has segments of its own. A call that holds an exposure which has ended
@@ -9,7 +9,10 @@
 //! * No exposure ends under the lock of the table: its memory and its store take time.
 
 use super::Memory;
-use super::file::{ChangeId, File, Fill, blocks};
+use super::file::{ChangeId, Events, File, Fill, blocks};
+use super::frames::FrameCounts;
+use super::room::Room;
+use super::share::Payer;
 use super::window::PagePlace;
 use crate::append::Writers;
 use crate::enter::State;
@@ -37,8 +40,22 @@ pub struct ExposureCounts {
     pub files: u64,
     /// Grants that have begun.
     pub grants: u64,
+    /// Segments that files have given to others.
+    pub given: u64,
+    /// Published blocks that changes have taken away.
+    pub changed: u64,
+    /// Published blocks that were to make room for others.
+    pub evicted: u64,
+    /// Those of them that came back, because requests asked for them soon.
+    pub restored: u64,
     /// Blocks that were filled and published.
     pub published: u64,
+    /// Frames with published blocks now.
+    pub frames_published: u64,
+    /// Frames now whose former readers may still use them, or whose blocks may come back.
+    pub frames_waiting: u64,
+    /// Frames without a block now.
+    pub frames_free: u64,
     /// Fills that were thrown away, because the block changed or could not be read.
     pub wasted: u64,
     /// Exposures that have ended.
@@ -46,8 +63,12 @@ pub struct ExposureCounts {
 }
 
 #[derive(Default)]
-struct Counters {
+pub(super) struct Counters {
     grants: AtomicU64,
+    pub(super) given: AtomicU64,
+    changed: AtomicU64,
+    evicted: AtomicU64,
+    restored: AtomicU64,
     published: AtomicU64,
     wasted: AtomicU64,
     withdrawn: AtomicU64,
@@ -58,27 +79,30 @@ pub(crate) struct Exposure {
     /// The number of exposed files in each slot.
     slots: Box<[AtomicU32]>,
     memory: OnceLock<Arc<dyn Memory>>,
-    files: RwLock<FxHashMap<Handle, Arc<ExposedFile>>>,
+    pub(super) files: RwLock<FxHashMap<Handle, Arc<ExposedFile>>>,
     /// Held during a look for local changes.
     looking: Mutex<()>,
-    shared: Arc<Shared>,
+    /// Held while memory moves between files.
+    pub(super) room: Mutex<Room>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// The part that all exposures of files share.
 #[derive(Default)]
-struct Shared {
+pub(super) struct Shared {
     /// The last time that was handed in. It may be as old as the interval of the clock thread.
     clock_ns: AtomicU64,
     /// The number of exposures so far.
     ids: AtomicU64,
-    counters: Counters,
+    pub(super) counters: Counters,
 }
 
 impl Default for Exposure {
     fn default() -> Self {
         let slots = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
         let (memory, files) = (OnceLock::new(), RwLock::default());
-        Self { slots, memory, files, looking: Mutex::default(), shared: Arc::default() }
+        let (looking, room) = (Mutex::default(), Mutex::default());
+        Self { slots, memory, files, looking, room, shared: Arc::default() }
     }
 }
 
@@ -173,11 +197,12 @@ impl Exposure {
     }
 
     /// Ends an exposure. Two threads that do so wait for each other, so both return behind it.
-    fn end(&self, file: &Arc<ExposedFile>) {
+    pub(super) fn end(&self, file: &Arc<ExposedFile>) {
         // Fills that are under way end before, and no other one begins.
         let alone = file.filling.write();
         let mut inner = file.file.lock();
         let segments = inner.withdraw(file.shared.now_ns(), &*file.memory);
+        file.count(&mut inner);
         drop(inner);
         segments.into_iter().for_each(|segment| file.memory.discard(segment));
         drop(alone);
@@ -191,35 +216,51 @@ impl Exposure {
     }
 
     fn counts(&self) -> ExposureCounts {
-        let Counters { grants, published, wasted, withdrawn } = &self.shared.counters;
+        let files: Vec<_> = self.files.read().values().cloned().collect();
+        let mut frames = FrameCounts::default();
+        for file in &files {
+            let mut inner = file.file.lock();
+            file.count(&mut inner);
+            frames = frames.plus(inner.frame_counts());
+        }
+        let counters = &self.shared.counters;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ExposureCounts {
-            files: self.files.read().len() as u64,
-            grants: of(grants),
-            published: of(published),
-            wasted: of(wasted),
-            withdrawn: of(withdrawn),
+            files: files.len() as u64,
+            grants: of(&counters.grants),
+            given: of(&counters.given),
+            changed: of(&counters.changed),
+            evicted: of(&counters.evicted),
+            restored: of(&counters.restored),
+            published: of(&counters.published),
+            frames_published: frames.published,
+            frames_waiting: frames.waiting,
+            frames_free: frames.free,
+            wasted: of(&counters.wasted),
+            withdrawn: of(&counters.withdrawn),
         }
     }
 }
 
 impl Shared {
     /// Returns the time. Under the lock of a file, no call gets an earlier time than one before.
-    fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         self.clock_ns.load(Ordering::Relaxed)
     }
 }
 
 /// One exposure of a file. It ends once, and shows nothing afterwards.
 pub struct ExposedFile {
-    id: u64,
+    pub(super) id: u64,
     key: Handle,
+    /// The client that has exposed it first.
+    pub(super) payer: Payer,
     store: Arc<dyn Store>,
-    memory: Arc<dyn Memory>,
+    pub(super) memory: Arc<dyn Memory>,
     shared: Arc<Shared>,
-    file: Mutex<File>,
+    pub(super) file: Mutex<File>,
     /// Held while a frame is filled, and exclusively where that must not be.
-    filling: RwLock<()>,
+    pub(super) filling: RwLock<()>,
 }
 
 impl fmt::Debug for ExposedFile {
@@ -241,9 +282,24 @@ impl ExposedFile {
         file.page(window, self.shared.now_ns(), &*self.memory)
     }
 
-    /// Returns its segments from the `skipped`th on, in the order in which they came.
-    pub fn segments(&self, skipped: usize) -> Vec<u16> {
-        self.file.lock().segments().get(skipped..).unwrap_or_default().to_vec()
+    /// Returns its segments from the `skipped`th on that it has had, in the order in which they came,
+    /// as far as `find` finds them. While `find` runs, the number of a segment names no other one.
+    pub fn segments<T>(&self, skipped: usize, find: impl FnMut(u16) -> Option<T>) -> Vec<T> {
+        self.file.lock().segments(skipped).map_while(find).collect()
+    }
+
+    /// Adds what has happened to its blocks to the counters.
+    fn count(&self, file: &mut File) {
+        let Events { changed, evicted, restored } = std::mem::take(&mut file.events);
+        let counters = &self.shared.counters;
+        let add = |counter: &AtomicU64, count: u64| {
+            if count > 0 {
+                counter.fetch_add(count, Ordering::Relaxed);
+            }
+        };
+        add(&counters.changed, changed);
+        add(&counters.evicted, evicted);
+        add(&counters.restored, restored);
     }
 
     /// Fills a frame and publishes its block, unless it has changed meanwhile. `read` puts the first
@@ -252,12 +308,15 @@ impl ExposedFile {
     pub fn fill(&self, fill: Fill, read: impl FnOnce() -> usize) -> bool {
         // While this is held, the segment is not discarded, and no end of a grant is over.
         let _filling = self.filling.read();
-        let may_fill = self.file.lock().may_fill();
-        let bytes = if may_fill { read() } else { 0 };
+        let may_write = self.file.lock().may_write(&fill);
+        let bytes = if may_write { read() } else { 0 };
         let is_published = self.file.lock().end_fill(fill, bytes, &*self.memory);
         let Counters { published, wasted, .. } = &self.shared.counters;
-        let counter = if is_published { published } else { wasted };
-        counter.fetch_add(1, Ordering::Relaxed);
+        if is_published {
+            published.fetch_add(1, Ordering::Relaxed);
+        } else if bytes > 0 || !fill.is_neighbour {
+            wasted.fetch_add(1, Ordering::Relaxed);
+        }
         is_published
     }
 }
@@ -302,6 +361,26 @@ impl Drop for Grant {
     }
 }
 
+/// Begins to fill frames with the wanted blocks that have none, and with their neighbours.
+fn begin_fills(file: &mut File, wanted: &[u64], now_ns: u64, memory: &dyn Memory) -> Vec<Fill> {
+    let mut fills = Vec::new();
+    for block in wanted {
+        if !file.restore(*block, now_ns, memory) {
+            fills.extend(file.begin_fill(*block, now_ns, memory));
+        }
+    }
+    if memory.is_scarce() {
+        return fills;
+    }
+    let filled: Vec<u64> = fills.iter().map(|fill| fill.block).collect();
+    for block in filled {
+        let neighbours = file.neighbours(block, now_ns);
+        let begin = |block| file.begin_neighbour(block, now_ns, memory);
+        fills.extend(neighbours.into_iter().filter_map(begin));
+    }
+    fills
+}
+
 /// True if the export says that its files may be exposed, and its store reads them without other
 /// machines, and alone.
 fn is_exposable(export: &Export) -> bool {
@@ -329,8 +408,13 @@ impl State {
         u64::from(self.config.instance) << 32 | (number + 1) & u64::from(u32::MAX)
     }
 
-    /// Exposes a file, unless it is being changed.
-    fn expose(&self, key: Handle, store: &Arc<dyn Store>) -> Option<Arc<ExposedFile>> {
+    /// Exposes a file for a client, unless it is being changed.
+    fn expose(
+        &self,
+        key: Handle,
+        store: &Arc<dyn Store>,
+        payer: Payer,
+    ) -> Option<Arc<ExposedFile>> {
         let exposure = &self.writers.exposure;
         if let Some(known) = exposure.find(&key) {
             return Some(known);
@@ -338,13 +422,15 @@ impl State {
         let memory = exposure.memory.get()?;
         // Changes that bypass the server end the exposure, as far as the store reports them.
         store.watch(&key.file, Watch::Changes).ok()?;
+        let limit = exposure.limit_of_new(payer);
         let new = Arc::new(ExposedFile {
             id: self.next_exposure(),
             key,
+            payer,
             store: store.clone(),
             memory: memory.clone(),
             shared: exposure.shared.clone(),
-            file: Mutex::default(),
+            file: Mutex::new(File::new(limit)),
             filling: RwLock::default(),
         });
         let _alone = self.writers.try_alone(&key)?;
@@ -401,7 +487,9 @@ impl Service {
             return Ok(None);
         }
         let key = export.key(handle);
-        let Some(file) = self.state.expose(key, export.store()) else { return Ok(None) };
+        let client = &open.client;
+        let payer = Payer { host: client.host().host(), client: client.key() };
+        let Some(file) = self.state.expose(key, export.store(), payer) else { return Ok(None) };
         let writers = &self.state.writers;
         // A fence, a broken lock and rules that come later end this exposure.
         let is_barred = self.fences.is_fenced(&key) || self.state.guards.maybe_broken(&key);
@@ -415,6 +503,11 @@ impl Service {
             writers.exposure.end(&file);
         }
         Ok(is_granted.then_some(file))
+    }
+
+    /// Makes room in the memory for an exposed file that has got no page or frame.
+    pub fn make_room_for_exposed(&self, file: &ExposedFile) {
+        self.state.writers.exposure.make_room(file);
     }
 
     /// Notes that a request of an open has read bytes of its file. Returns the exposure of the file
@@ -439,9 +532,13 @@ impl Service {
             self.state.writers.exposure.end(&exposed);
             return None;
         }
-        let begin = |block| file.begin_fill(block, now_ns, memory);
-        let fills: Vec<_> = wanted.into_iter().filter_map(begin).collect();
+        let fills = begin_fills(&mut file, &wanted, now_ns, memory);
+        let is_lacking = file.lacking.is_some();
+        exposed.count(&mut file);
         drop(file);
+        if is_lacking {
+            self.state.writers.exposure.make_room(&exposed);
+        }
         (!fills.is_empty()).then_some((exposed, fills))
     }
 }

@@ -3,6 +3,7 @@
 //! Invariants
 //! * A frame is in use by at most one block.
 //! * A frame that readers may still read is not taken again before its time.
+//! * No frame of a segment that leaves the file is taken.
 
 use super::entry::FramePlace;
 use rustc_hash::FxHashMap;
@@ -19,6 +20,31 @@ pub(super) struct Frames {
     waiting: VecDeque<(u64, FramePlace)>,
     /// The next frame that [`victim`](Self::victim) looks at.
     hand: usize,
+    segments: Vec<u16>,
+    /// The next segment to leave.
+    next_segment: usize,
+    /// The segments that leave, and their free frames.
+    leaving: Vec<u16>,
+    left: Vec<FramePlace>,
+}
+
+/// The numbers of a file's frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct FrameCounts {
+    pub(super) published: u64,
+    /// Absent blocks that keep them, and those that others may still read.
+    pub(super) waiting: u64,
+    pub(super) free: u64,
+}
+
+impl FrameCounts {
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            published: self.published + other.published,
+            waiting: self.waiting + other.waiting,
+            free: self.free + other.free,
+        }
+    }
 }
 
 impl Frames {
@@ -28,23 +54,44 @@ impl Frames {
         let places = (0..count).map(|frame| FramePlace { segment, frame: frame as u8 });
         self.all.extend(places.clone());
         self.free.extend(places.rev());
+        self.segments.push(segment);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn counts(&self) -> FrameCounts {
+        let free = self.free.len() + self.left.len();
+        let in_use = self.published.len();
+        FrameCounts {
+            published: in_use as u64,
+            waiting: self.all.len().saturating_sub(free + in_use) as u64,
+            free: free as u64,
+        }
+    }
+
     /// Takes a frame for a block.
     pub(super) fn take(&mut self, now_ns: u64) -> Option<FramePlace> {
-        while self.waiting.front().is_some_and(|(until_ns, _)| *until_ns <= now_ns) {
-            self.free.extend(self.waiting.pop_front().map(|(_, place)| place));
+        while let Some((until_ns, place)) = self.waiting.front().copied() {
+            if until_ns > now_ns {
+                break;
+            }
+            self.waiting.pop_front();
+            self.give_back(place);
         }
         self.free.pop()
     }
 
     /// Returns a frame that no reader knows.
     pub(super) fn give_back(&mut self, place: FramePlace) {
-        self.free.push(place);
+        let is_leaving = self.leaving.contains(&place.segment);
+        let free = if is_leaving { &mut self.left } else { &mut self.free };
+        free.push(place);
     }
 
     pub(super) fn publish(&mut self, place: FramePlace, block: u64) {
@@ -59,11 +106,17 @@ impl Frames {
         self.waiting.push_back((until_ns, place));
     }
 
+    /// Takes a frame from its block, which may get it back.
+    pub(super) fn hide(&mut self, place: FramePlace) {
+        self.published.remove(&place);
+    }
+
     /// Returns the published block that has waited longest for the hand of the clock.
     pub(super) fn victim(&mut self) -> Option<u64> {
         for _ in 0..self.all.len() {
             let place = self.all.get(self.hand).copied();
             self.hand = (self.hand + 1) % self.all.len();
+            let place = place.filter(|place| !self.leaving.contains(&place.segment));
             let block = place.and_then(|place| self.published.get(&place).copied());
             if block.is_some() {
                 return block;
@@ -76,6 +129,52 @@ impl Frames {
     pub(super) fn many_wait(&self, now_ns: u64) -> bool {
         let due = self.waiting.partition_point(|(until_ns, _)| *until_ns <= now_ns);
         (self.waiting.len() - due) * 4 > self.all.len().max(4)
+    }
+
+    /// True if a segment may begin to leave: one, and at most one of 16 at a time.
+    pub(super) fn may_leave(&self) -> bool {
+        let leaving = self.leaving.len();
+        self.segments.len() > leaving && (leaving == 0 || leaving * 16 < self.segments.len())
+    }
+
+    /// Chooses the next segment to leave, in turn. No frame of it is taken any more.
+    pub(super) fn begin_leaving(&mut self) -> Option<u16> {
+        for _ in 0..self.segments.len() {
+            let segment = *self.segments.get(self.next_segment % self.segments.len())?;
+            self.next_segment = (self.next_segment + 1) % self.segments.len();
+            if !self.leaving.contains(&segment) {
+                self.leaving.push(segment);
+                let free = self.free.extract_if(.., |place| place.segment == segment);
+                self.left.extend(free);
+                return Some(segment);
+            }
+        }
+        None
+    }
+
+    /// Keeps a segment that was to leave.
+    pub(super) fn keep(&mut self, segment: u16) {
+        self.leaving.retain(|leaving| *leaving != segment);
+        let free = self.left.extract_if(.., |place| place.segment == segment);
+        self.free.extend(free);
+    }
+
+    /// Removes a segment. No block has a frame of it. Returns the number of its frames.
+    pub(super) fn remove(&mut self, segment: u16) -> usize {
+        let before = self.all.len();
+        self.all.retain(|place| place.segment != segment);
+        self.left.retain(|place| place.segment != segment);
+        self.waiting.retain(|(_, place)| place.segment != segment);
+        self.segments.retain(|known| *known != segment);
+        self.leaving.retain(|leaving| *leaving != segment);
+        self.hand = self.hand.checked_rem(self.all.len()).unwrap_or(0);
+        before - self.all.len()
+    }
+
+    /// Returns the blocks that are published in a segment.
+    pub(super) fn published_in(&self, segment: u16) -> Vec<u64> {
+        let places = (0..=u8::MAX).map(|frame| FramePlace { segment, frame });
+        places.filter_map(|place| self.published.get(&place).copied()).collect()
     }
 
     /// Forgets all frames.
@@ -124,5 +223,30 @@ mod tests {
             frames.retire(place, 10);
         }
         assert!(frames.many_wait(9) && !frames.many_wait(10));
+    }
+
+    #[test]
+    fn no_frame_of_a_segment_that_leaves_is_taken() {
+        let mut frames = Frames::default();
+        frames.add(1, 3);
+        frames.add(2, 1);
+        let places: Vec<_> = (0..3).filter_map(|_| frames.take(0)).collect();
+        assert_eq!(places.iter().map(|place| place.segment).collect::<Vec<_>>(), [2, 1, 1]);
+        frames.publish(places[1], 10);
+        frames.publish(places[0], 11);
+        assert_eq!((frames.may_leave(), frames.begin_leaving()), (true, Some(1)));
+        assert!(!frames.may_leave(), "one after the other");
+        frames.give_back(places[2]);
+        assert_eq!(frames.take(0), None);
+        assert_eq!((frames.victim(), frames.victim()), (Some(11), Some(11)));
+        assert_eq!(frames.published_in(1), [10]);
+        let counts = FrameCounts { published: 2, waiting: 0, free: 2 };
+        assert_eq!(frames.counts(), counts);
+        frames.keep(1);
+        assert!(frames.take(0).is_some_and(|place| place.segment == 1));
+        assert_eq!(frames.begin_leaving(), Some(2), "the next one");
+        frames.hide(places[0]);
+        assert_eq!((frames.remove(2), frames.len()), (1, 3));
+        assert_eq!(frames.victim(), Some(10));
     }
 }

@@ -9,6 +9,8 @@
 //! | the blocks of one file, their changes and their fills | `file.rs` |
 //! | one window: its entries, and the use of its blocks | `window.rs`, `policy.rs` |
 //! | frames: free, in use, waiting for reuse | `frames.rs` |
+//! | blocks that make room, and come back if requests ask for them | `chance.rs` |
+//! | segments that leave a file for another one, and the shares of files | `leave.rs`, `share.rs`, `room.rs` |
 //! | the exposed files, and the grants of opens | `files.rs` |
 //!
 //! Example. A client has block 7 in its directory. Another client writes to it: the entry becomes
@@ -21,13 +23,19 @@
 //! * A file becomes exposed while no change of it is under way, so none is missed.
 //! * A file that is not exposed costs a writer one relaxed load.
 
+mod chance;
+#[cfg(test)]
+mod choices;
 mod entry;
 #[cfg(test)]
 mod exhaustive;
 mod file;
 mod files;
 mod frames;
+mod leave;
 mod policy;
+mod room;
+mod share;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -50,8 +58,9 @@ pub enum SegmentKind {
 /// The memory that clients can read.
 pub trait Memory: Send + Sync {
     /// Makes a segment, which may be small if it is the first one of its kind for a file. Returns its
-    /// number and the number of its frames or pages, at most 256. The entries of its pages are absent.
-    /// `None` when there is no more memory.
+    /// number and the number of its frames or pages, at most 256: best that of
+    /// [`SegmentKind::places`]. The entries of its pages are absent. `None` when there is no more
+    /// memory. It is best if a number comes again late.
     fn add(&self, kind: SegmentKind, is_first: bool) -> Option<(u16, usize)>;
 
     /// Stores an entry of a window page. When it returns, no reader finds the one before.
@@ -60,6 +69,9 @@ pub trait Memory: Send + Sync {
     /// Takes the memory of a segment back from all who can read it. Its number may name a segment of
     /// another exposure from now on.
     fn discard(&self, segment: u16);
+
+    /// True if so much memory is in use that blocks are not worth it for which no request has asked.
+    fn is_scarce(&self) -> bool;
 
     /// Tells readers that the server has looked for changes which bypass it, at this time.
     fn looked(&self, now_ns: u64);

@@ -60,14 +60,19 @@ impl Use {
         self.asked[at / 64] &= !(1 << (at % 64));
     }
 
-    /// Notes that a request has read the block.
-    pub(super) fn asked(&mut self, at: usize, now_ns: u64) -> Asked {
-        self.turn(now_ns);
-        let rests = self.changed.iter().any(|(block, changes, last_ns)| {
+    /// True if the block changes too often.
+    pub(super) fn rests(&self, at: usize, now_ns: u64) -> bool {
+        self.changed.iter().any(|(block, changes, last_ns)| {
             usize::from(*block) == at
                 && *changes >= EXPOSED_CHANGES_MAX
                 && now_ns.saturating_sub(*last_ns) < REST_NS
-        });
+        })
+    }
+
+    /// Notes that a request has read the block.
+    pub(super) fn asked(&mut self, at: usize, now_ns: u64) -> Asked {
+        self.turn(now_ns);
+        let rests = self.rests(at, now_ns);
         let (word, bit) = (&mut self.asked[at / 64], 1 << (at % 64));
         let was_asked = *word & bit != 0;
         *word |= bit;

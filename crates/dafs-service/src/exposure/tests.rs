@@ -1,5 +1,6 @@
 //! The exposed blocks against a model of a file: writers, fills, readers of this host and of others,
-//! and the clock, in every order that a seed makes. Deliberate mistakes must be found.
+//! blocks and segments that make room, and the clock, in every order that a seed makes. Deliberate
+//! mistakes must be found.
 
 use super::entry::{BLOCK_BYTES, BlockEntry, FramePlace};
 use super::file::{ChangeId, File, Fill, blocks};
@@ -70,6 +71,10 @@ impl Memory for Shown {
         }
     }
 
+    fn is_scarce(&self) -> bool {
+        false
+    }
+
     fn looked(&self, _now_ns: u64) {}
 }
 
@@ -91,6 +96,8 @@ enum Mistake {
     GrantStays,
     /// Memory of window pages becomes memory of frames.
     PagesAsFrames,
+    /// A block comes back although it has changed since it made room.
+    ChanceStays,
 }
 
 /// A write under way: its block, its number, its steps so far.
@@ -191,14 +198,14 @@ impl Run {
         match self.rng.random_range(0..200) {
             0 if self.left.is_empty() => self.end_grant(),
             1 => self.expose_again(),
-            number => return self.usual_step(number % 12),
+            number => return self.usual_step(number % 14),
         }
         Ok(())
     }
 
     /// One of two readers closes the file, and still knows its segments.
     fn end_grant(&mut self) {
-        self.left = self.file.segments().to_vec();
+        self.left = self.file.segments(0).collect();
         assert!(!self.file.end_grant(), "another reader has a grant");
         if self.mistake == Mistake::GrantStays {
             self.file.forget_former_readers();
@@ -258,9 +265,25 @@ impl Run {
                 let limit_ns = oldest_ns.map_or(u64::MAX, |began| began + 3_000_000_000);
                 self.now_ns = (self.now_ns + self.rng.random_range(0..2_000_000_000)).min(limit_ns);
             }
+            12 => {
+                let block = self.rng.random_range(0..BLOCKS);
+                self.file.restore(block, self.now_ns, &self.memory);
+            }
+            13 => self.leave(),
             _ => {}
         }
         Ok(())
+    }
+
+    /// The segment of frames begins to leave, or is gone.
+    fn leave(&mut self) {
+        if self.rng.random_range(0..8) == 0 {
+            self.file.begin_leaving(self.now_ns, &self.memory);
+        }
+        let has_much = self.rng.random_range(0..2) == 0;
+        for segment in self.file.end_leaving(self.now_ns, has_much, &self.memory) {
+            self.memory.discard(segment);
+        }
     }
 
     fn change(&mut self, block: u64) -> ChangeId {
@@ -269,6 +292,12 @@ impl Run {
             self.file.forget_short();
         }
         let changed = blocks(block * BLOCK, BLOCK);
+        if self.mistake == Mistake::ChanceStays {
+            let chances = std::mem::take(&mut self.file.chances);
+            let change = self.file.begin_change(changed, self.now_ns, &self.memory);
+            self.file.chances = chances;
+            return change;
+        }
         self.file.begin_change(changed, self.now_ns, &self.memory)
     }
 
@@ -320,7 +349,7 @@ impl Run {
         let Filling { fill, step, .. } = self.fills[at];
         let place = fill.block as usize;
         self.fills[at].step += 1;
-        if !self.file.may_fill() {
+        if !self.file.may_write(&fill) {
             self.fills.swap_remove(at);
             self.file.end_fill(fill, 0, &self.memory);
         } else if step < 2 {
@@ -459,6 +488,7 @@ fn deliberate_mistakes_are_found() {
         Mistake::ShortStays,
         Mistake::GrantStays,
         Mistake::PagesAsFrames,
+        Mistake::ChanceStays,
     ] {
         let (error, _) = run(mistake, SEEDS_MAX);
         assert!(error.is_some(), "{mistake:?}");

@@ -18,7 +18,7 @@ pub struct PagePlace {
 pub(super) enum Loss {
     /// The file changes there.
     Change,
-    /// Its frame is wanted for another block.
+    /// Its frame is to be used for another block, unless requests ask for this one.
     Eviction,
     /// The file is no longer exposed.
     End,
@@ -75,5 +75,10 @@ impl Window {
 
     pub(super) fn asked(&mut self, at: usize, now_ns: u64) -> Asked {
         self.uses.asked(at, now_ns)
+    }
+
+    /// True if the block changes too often to be worth a frame.
+    pub(super) fn rests(&self, at: usize, now_ns: u64) -> bool {
+        self.uses.rests(at, now_ns)
     }
 }

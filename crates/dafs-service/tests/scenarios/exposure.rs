@@ -11,7 +11,7 @@ use dafs_service::{
 };
 use dafs_store::{OpenFile, OpenMode, SetAttr, Stability, Wait};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -25,6 +25,10 @@ struct Shown {
     entries: Mutex<HashMap<(PagePlace, usize), BlockEntry>>,
     segments: AtomicU16,
     discarded: Mutex<Vec<u16>>,
+    /// There is memory for as many segments of frames alone as were discarded.
+    is_full: AtomicBool,
+    returned: AtomicUsize,
+    is_plentiful: AtomicBool,
     /// Runs once, before the next entry is stored.
     before_store: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -38,7 +42,12 @@ impl Shown {
 
 impl Memory for Shown {
     fn add(&self, kind: SegmentKind, _is_first: bool) -> Option<(u16, usize)> {
-        let places = if kind == SegmentKind::Frames { 256 } else { 16 };
+        let places = kind.places(kind == SegmentKind::Index);
+        let less = |returned: usize| returned.checked_sub(1);
+        if kind == SegmentKind::Frames && self.is_full.load(Ordering::Relaxed) {
+            let order = Ordering::Relaxed;
+            self.returned.fetch_update(order, order, less).ok()?;
+        }
         Some((self.segments.fetch_add(1, Ordering::Relaxed), places))
     }
 
@@ -52,6 +61,11 @@ impl Memory for Shown {
 
     fn discard(&self, segment: u16) {
         self.discarded.lock().unwrap().push(segment);
+        self.returned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_scarce(&self) -> bool {
+        !self.is_plentiful.load(Ordering::Relaxed)
     }
 
     fn looked(&self, _now_ns: u64) {}
@@ -189,6 +203,86 @@ fn a_fill_whose_block_changes_meanwhile_is_not_shown() {
     assert_eq!(exposed.entries(), [None, FULL, Some(100)]);
     let counts = exposed.world.service.exposure_counts();
     assert_eq!((counts.published, counts.wasted), (4, 1));
+}
+
+#[test]
+fn blocks_next_to_a_wanted_one_come_along() {
+    let exposed = Exposed::new();
+    write(&*exposed.file, 0, 2 * BLOCK_BYTES);
+    exposed.shown.is_plentiful.store(true, Ordering::Relaxed);
+    let (world, state) = (&exposed.world, &exposed.opened.state);
+    let note = || world.service.note_read(state, (BLOCK, 1), world.now_ns.get());
+    assert!(note().is_none());
+    let (_, fills) = note().unwrap();
+    let blocks: Vec<_> = fills.iter().map(|fill| (fill.block, fill.is_neighbour)).collect();
+    // Block 2 is shown already. The file has no other ones.
+    assert_eq!((blocks[0], blocks[1], blocks[14]), ((1, false), (3, true), (0, true)));
+    let shown: Vec<bool> = fills.into_iter().map(|fill| exposed.end(fill)).collect();
+    assert_eq!(shown.iter().filter(|is_shown| **is_shown).count(), 2);
+    assert_eq!(exposed.entries(), [FULL, FULL, Some(100)]);
+    assert_eq!(world.service.exposure_counts().wasted, 0);
+}
+
+/// Another file of the same client, which has a window page and no frames, and the next one that a
+/// request reads twice.
+struct Other<'a> {
+    exposed: &'a Exposed,
+    opened: Opened,
+}
+
+impl<'a> Other<'a> {
+    fn new(exposed: &'a Exposed) -> Self {
+        let (world, client) = (&exposed.world, &exposed.client);
+        exposed.shown.is_full.store(true, Ordering::Relaxed);
+        let opened = world.open(client, "other", BOTH).unwrap();
+        let other = expose(world, client, &opened).unwrap().unwrap();
+        assert!(other.page(0).is_some());
+        let other = Self { exposed, opened };
+        assert!(!other.gets_frames(), "there is no memory");
+        assert_eq!(exposed.entries(), [None; 3], "the other file is to give some");
+        other
+    }
+
+    /// Some seconds later a request reads the first block twice.
+    fn gets_frames(&self) -> bool {
+        let world = &self.exposed.world;
+        world.now_ns.set(world.now_ns.get() + 5_000_000_000);
+        let note = || {
+            let noted = world.service.note_read(&self.opened.state, (0, 1), world.now_ns.get());
+            noted.is_some_and(|(_, fills)| !fills.is_empty())
+        };
+        let notes = [note(), note(), note()];
+        notes.contains(&true)
+    }
+}
+
+#[test]
+fn a_file_gets_memory_that_requests_for_another_one_do_not_use() {
+    let exposed = Exposed::new();
+    let other = Other::new(&exposed);
+    assert!(other.gets_frames());
+    assert_eq!((exposed.entries(), exposed.discarded()), ([None; 3], 1));
+    let counts = exposed.world.service.exposure_counts();
+    assert_eq!((counts.given, counts.evicted, counts.restored), (1, 3, 0));
+}
+
+#[test]
+fn blocks_that_requests_ask_for_come_back_and_stay_for_some_time() {
+    let exposed = Exposed::new();
+    let other = Other::new(&exposed);
+    assert_eq!(exposed.begin(), []);
+    assert_eq!(exposed.entries(), [FULL, FULL, None], "the end of the file is read anew");
+    assert!(!other.gets_frames());
+    assert_eq!(exposed.entries()[..2], [FULL, FULL]);
+    let counts = exposed.world.service.exposure_counts();
+    assert_eq!((counts.given, counts.restored), (0, 2));
+    // A file with more than its share does not keep all for ever.
+    let is_given = (0..100).any(|_| {
+        exposed.begin();
+        other.gets_frames()
+    });
+    assert!(is_given);
+    assert_eq!(exposed.world.service.exposure_counts().given, 1);
 }
 
 #[test]

@@ -1,0 +1,281 @@
+//! Memory that leaves a file, a segment at a time, because another file has none.
+//!
+//! The blocks of the segment become absent and keep their frames for a while. If requests ask for more
+//! than half of them meanwhile, the segment stays, and the next one is looked at. Else it is discarded.
+//! A file with more than its share of the memory loses a segment after a few such looks in any case.
+//!
+//! Invariants
+//! * No entry names a frame of a segment that is discarded, and no fill writes there.
+//! * A number of a segment is used once in an exposure, so an entry names the segment that a reader
+//!   knows by it.
+
+use super::entry::{BLOCK_BYTES, FramePlace};
+use super::file::File;
+use super::window::Loss;
+use super::{Memory, SegmentKind};
+use crate::limits::{EXPOSED_REUSE_DELAY_NS as REUSE_DELAY_NS, EXPOSED_SPARED_MAX};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// A segment that leaves.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    segment: u16,
+    since_ns: u64,
+    /// The frames of its absent blocks. Each is as the file has the block.
+    pub(super) blocks: BTreeMap<u64, FramePlace>,
+}
+
+impl Leaving {
+    /// Takes the frames of blocks that change.
+    pub(super) fn changed(&mut self, range: &RangeInclusive<u64>) -> Vec<FramePlace> {
+        let blocks: Vec<u64> = self.blocks.range(range.clone()).map(|(block, _)| *block).collect();
+        blocks.into_iter().filter_map(|block| self.blocks.remove(&block)).collect()
+    }
+}
+
+/// The most memory that a file may have until a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub(super) bytes: usize,
+    pub(super) until_ns: u64,
+}
+
+impl File {
+    /// Adds a segment. Returns its number and the number of its places.
+    pub(super) fn add_segment(
+        &mut self,
+        kind: SegmentKind,
+        is_first: bool,
+        now_ns: u64,
+        memory: &dyn Memory,
+    ) -> Option<(u16, usize)> {
+        let cost = kind.cost(kind.places(is_first));
+        let limit = self.limit.filter(|limit| now_ns < limit.until_ns);
+        if limit.is_some_and(|limit| self.bytes.saturating_add(cost) > limit.bytes) {
+            return None;
+        }
+        let Some((segment, places)) = memory.add(kind, is_first) else {
+            self.lacking = Some(cost);
+            return None;
+        };
+        if self.gone.contains(&segment) {
+            // A reader may know it as the one that has left.
+            memory.discard(segment);
+            return None;
+        }
+        self.lacking = None;
+        self.bytes += kind.cost(places);
+        self.segments.push(Some(segment));
+        Some((segment, places))
+    }
+
+    /// True if a segment of frames can begin to leave.
+    pub(super) fn may_leave(&self) -> bool {
+        !self.is_over && self.frames.may_leave()
+    }
+
+    /// Makes the blocks of the next segment absent.
+    pub(super) fn begin_leaving(&mut self, now_ns: u64, memory: &dyn Memory) {
+        let segment = self.may_leave().then(|| self.frames.begin_leaving()).flatten();
+        let Some(segment) = segment else { return };
+        let mut blocks = self.chances.take_segment(segment);
+        for block in self.frames.published_in(segment) {
+            if self.short == Some(block) {
+                self.take_away(block..=block, Loss::Eviction, now_ns, memory);
+            } else if let Some(place) = self.hide(block, now_ns, memory) {
+                blocks.insert(block, place);
+            }
+        }
+        self.leaving.push(Leaving { segment, since_ns: now_ns, blocks });
+    }
+
+    /// True if the time of a segment that leaves is over.
+    pub(super) fn has_left(&self, now_ns: u64) -> bool {
+        let is_due = |leaving: &Leaving| leaving.since_ns.saturating_add(REUSE_DELAY_NS) <= now_ns;
+        self.leaving.first().is_some_and(is_due)
+    }
+
+    /// Decides about the segments whose time is over, and removes those of which requests have not
+    /// asked for more than half. `has_much` is true for a file with more than its share. Returns the
+    /// removed ones, to be discarded before any fill begins.
+    pub(super) fn end_leaving(
+        &mut self,
+        now_ns: u64,
+        has_much: bool,
+        memory: &dyn Memory,
+    ) -> Vec<u16> {
+        let mut removed = Vec::new();
+        while self.has_left(now_ns) {
+            let Leaving { segment, blocks, .. } = self.leaving.remove(0);
+            let published = self.frames.published_in(segment);
+            let is_spared = !has_much || self.spared < EXPOSED_SPARED_MAX;
+            if published.len() > blocks.len() && is_spared {
+                self.spared += 1;
+                self.frames.keep(segment);
+                blocks
+                    .into_iter()
+                    .for_each(|(block, place)| self.chances.add(block, place, now_ns));
+                continue;
+            }
+            self.spared = 0;
+            for block in published {
+                self.take_away(block..=block, Loss::Eviction, now_ns, memory);
+            }
+            self.fills.retain(|(fill, _)| fill.place.segment != segment);
+            self.bytes -= SegmentKind::Frames.cost(self.frames.remove(segment));
+            let place = self.segments.iter_mut().find(|known| **known == Some(segment));
+            if let Some(place) = place {
+                *place = None;
+            }
+            self.gone.push(segment);
+            removed.push(segment);
+        }
+        removed
+    }
+}
+
+impl SegmentKind {
+    /// Returns the number of frames or pages of a segment, of 4096 bytes each: few in the first one of
+    /// its kind for a file, 256 in others.
+    pub const fn places(self, is_first: bool) -> usize {
+        if is_first { 16 } else { 256 }
+    }
+
+    /// Returns the bytes of the memory that a segment with so many places takes: its own, and at most
+    /// 16 KiB for what the service keeps for each window.
+    pub const fn cost(self, places: usize) -> usize {
+        match self {
+            Self::Frames => places * BLOCK_BYTES,
+            Self::Index => places * (BLOCK_BYTES + (16 << 10)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exposure::{BlockEntry, PagePlace};
+    use dafs_mem::Mutex;
+
+    /// The numbers of segments to come, with four frames each, and those that were discarded.
+    #[derive(Default)]
+    struct Numbers {
+        next: Mutex<Vec<u16>>,
+        discarded: Mutex<Vec<u16>>,
+    }
+
+    impl Memory for Numbers {
+        fn add(&self, kind: SegmentKind, _is_first: bool) -> Option<(u16, usize)> {
+            match kind {
+                SegmentKind::Frames => self.next.lock().pop().map(|number| (number, 4)),
+                SegmentKind::Index => Some((100, 1)),
+            }
+        }
+
+        fn store(&self, _page: PagePlace, _at: usize, _entry: BlockEntry) {}
+
+        fn discard(&self, segment: u16) {
+            self.discarded.lock().push(segment);
+        }
+
+        fn is_scarce(&self) -> bool {
+            true
+        }
+
+        fn looked(&self, _now_ns: u64) {}
+    }
+
+    /// A file with four published blocks in segment 1.
+    fn file(memory: &Numbers) -> File {
+        memory.next.lock().push(1);
+        let mut file = File::default();
+        assert!(file.begin_grant(false) && file.page(0, 0, memory).is_some());
+        for block in 0..4 {
+            let fill = file.begin_fill(block, 0, memory).unwrap();
+            assert!(file.end_fill(fill, BLOCK_BYTES, memory));
+        }
+        assert_eq!(file.frames.published_in(1), [0, 1, 2, 3]);
+        file
+    }
+
+    #[test]
+    fn a_segment_leaves_whose_blocks_no_request_asks_for() {
+        let memory = Numbers::default();
+        let mut file = file(&memory);
+        let bytes = file.bytes;
+        file.begin_leaving(0, &memory);
+        assert!(file.frames.published_in(1).is_empty());
+        assert!(file.restore(0, 1, &memory) && !file.restore(0, 1, &memory));
+        assert!(file.restore(3, 1, &memory) && !file.may_leave());
+        assert!(file.end_leaving(REUSE_DELAY_NS - 1, false, &memory).is_empty());
+        assert_eq!(file.end_leaving(REUSE_DELAY_NS, false, &memory), [1]);
+        assert_eq!(bytes - file.bytes, 4 * BLOCK_BYTES);
+        assert_eq!(file.segments(0).collect::<Vec<_>>(), [100]);
+        assert!(!file.restore(1, REUSE_DELAY_NS, &memory));
+        // The number of the lost segment is no good for another one, to which entries would lead.
+        memory.next.lock().extend([2, 1]);
+        assert_eq!(file.begin_fill(0, REUSE_DELAY_NS, &memory), None);
+        assert_eq!(*memory.discarded.lock(), [1]);
+        let fill = file.begin_fill(0, REUSE_DELAY_NS, &memory).unwrap();
+        assert_eq!(fill.place.segment, 2);
+        assert_eq!(file.segments(2).collect::<Vec<_>>(), [2], "the lost one counts");
+    }
+
+    #[test]
+    fn a_file_with_more_than_its_share_loses_also_what_requests_ask_for() {
+        let memory = Numbers::default();
+        let mut file = file(&memory);
+        let mut now_ns = 0;
+        let mut look = |has_much: bool| {
+            file.begin_leaving(now_ns, &memory);
+            assert_eq!((0..4).filter(|block| file.restore(*block, now_ns, &memory)).count(), 4);
+            now_ns += REUSE_DELAY_NS;
+            file.end_leaving(now_ns, has_much, &memory)
+        };
+        for _ in 0..EXPOSED_SPARED_MAX {
+            assert!(look(true).is_empty());
+        }
+        assert!(look(false).is_empty());
+        assert_eq!(look(true), [1]);
+        assert_eq!(file.segments(0).collect::<Vec<_>>(), [100]);
+    }
+
+    #[test]
+    fn a_change_takes_a_block_out_that_could_have_come_back() {
+        let memory = Numbers::default();
+        let mut file = file(&memory);
+        file.begin_leaving(0, &memory);
+        let change = file.begin_change(1..=2, 0, &memory);
+        file.end_change(change);
+        let restored = [0, 1, 2, 3].map(|block| file.restore(block, 0, &memory));
+        assert_eq!(restored, [true, false, false, true]);
+        assert!(file.end_leaving(REUSE_DELAY_NS, false, &memory).is_empty(), "it is in use");
+        assert!(file.begin_fill(1, REUSE_DELAY_NS, &memory).is_some());
+    }
+
+    #[test]
+    fn a_fill_does_not_write_to_a_segment_that_is_gone() {
+        let memory = Numbers::default();
+        let mut file = file(&memory);
+        let change = file.begin_change(1..=1, 0, &memory);
+        file.end_change(change);
+        let fill = file.begin_fill(1, 0, &memory).unwrap();
+        file.begin_leaving(0, &memory);
+        assert!(file.may_write(&fill));
+        assert_eq!(file.end_leaving(REUSE_DELAY_NS, false, &memory), [1]);
+        assert!(!file.may_write(&fill) && !file.end_fill(fill, BLOCK_BYTES, &memory));
+    }
+
+    #[test]
+    fn a_file_does_not_grow_beyond_its_limit_while_others_lack_memory() {
+        let memory = Numbers::default();
+        memory.next.lock().push(1);
+        let mut file = File::new(None);
+        assert!(file.begin_grant(false) && file.page(0, 0, &memory).is_some());
+        file.limit = Some(Limit { bytes: file.bytes, until_ns: 10 });
+        assert_eq!((file.begin_fill(0, 9, &memory), file.lacking), (None, None));
+        assert!(file.begin_fill(0, 10, &memory).is_some());
+        assert_eq!(file.begin_fill(4, 10, &memory).map(|fill| fill.place.segment), Some(1));
+    }
+}

@@ -1,0 +1,109 @@
+//! Room in the memory for a file that lacks it: others give segments, each after a second chance.
+//!
+//! Invariants
+//! * No file keeps all memory for ever while another one with less than its share reads: one with
+//!   more than its share gives a segment at least after a few that requests have asked for, and does
+//!   not grow meanwhile.
+//! * The lock of the room is taken under no other lock of an exposure.
+
+use super::files::{ExposedFile, Exposure};
+use super::leave::Limit;
+use super::share::{Gift, Holding, Payer, Shares, giver};
+use crate::limits::{EXPOSED_PERIOD_NS, EXPOSED_SEARCH_NS};
+use std::sync::atomic::Ordering;
+
+/// The state of the search for memory.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// The time before which there is no other search.
+    next_ns: u64,
+    /// The exposure that gave last.
+    hand: u64,
+    /// Until then, files with more than their share do not grow.
+    pressed_until_ns: u64,
+    /// The shares as of the last search.
+    shares: Shares,
+}
+
+impl Exposure {
+    /// Makes room for a file that has got no page or frame. It gets that when it asks again, some
+    /// seconds later.
+    pub(super) fn make_room(&self, wanting: &ExposedFile) {
+        let Some(mut room) = self.room.try_lock() else { return };
+        let now_ns = self.shared.now_ns();
+        if now_ns < room.next_ns {
+            return;
+        }
+        room.next_ns = now_ns.saturating_add(EXPOSED_SEARCH_NS);
+        let mut wants = wanting.file.lock();
+        let (bytes, lacking) = (wants.bytes, wants.lacking.take());
+        drop(wants);
+        let Some(lacking) = lacking else { return };
+        let mut files: Vec<_> = self.files.read().values().cloned().collect();
+        files.sort_unstable_by_key(|file| file.id);
+        let holdings: Vec<_> = files.iter().map(|file| file.holding(now_ns)).collect();
+        room.shares = Shares::of(&holdings);
+        let is_entitled = bytes.saturating_add(lacking) <= room.shares.share(wanting.payer);
+        if is_entitled {
+            room.pressed_until_ns = now_ns.saturating_add(EXPOSED_PERIOD_NS);
+        }
+        let until_ns = room.pressed_until_ns;
+        let is_pressed = now_ns < until_ns;
+        for (file, holding) in files.iter().zip(&holdings) {
+            let share = room.shares.share(holding.payer);
+            let limit = is_pressed.then_some(Limit { bytes: share, until_ns });
+            self.end_leaving(file, limit, is_pressed && holding.bytes > share);
+        }
+        let wish = (wanting.id, is_entitled);
+        let Some((at, gift)) = giver(&holdings, &room.shares, wish, room.hand) else { return };
+        room.hand = holdings[at].id;
+        match gift {
+            Gift::Segment => {
+                let mut file = files[at].file.lock();
+                file.begin_leaving(self.shared.now_ns(), &*files[at].memory);
+            }
+            Gift::All => self.end(&files[at]),
+        }
+    }
+
+    /// Returns the limit of a file that a client exposes now.
+    pub(super) fn limit_of_new(&self, payer: Payer) -> Option<Limit> {
+        let room = self.room.lock();
+        let is_pressed = self.shared.now_ns() < room.pressed_until_ns;
+        let (bytes, until_ns) = (room.shares.share_of_new(payer), room.pressed_until_ns);
+        is_pressed.then_some(Limit { bytes, until_ns })
+    }
+
+    /// Sets the limit of a file, and discards its segments that have left.
+    fn end_leaving(&self, file: &ExposedFile, limit: Option<Limit>, has_much: bool) {
+        let mut inner = file.file.lock();
+        inner.limit = limit;
+        let has_left = inner.has_left(self.shared.now_ns());
+        drop(inner);
+        if !has_left {
+            return;
+        }
+        // Fills that are under way end before, so none writes to a segment that is gone.
+        let alone = file.filling.write();
+        let mut inner = file.file.lock();
+        let removed = inner.end_leaving(self.shared.now_ns(), has_much, &*file.memory);
+        drop(inner);
+        removed.iter().for_each(|segment| file.memory.discard(*segment));
+        drop(alone);
+        self.shared.counters.given.fetch_add(removed.len() as u64, Ordering::Relaxed);
+    }
+}
+
+impl ExposedFile {
+    fn holding(&self, now_ns: u64) -> Holding {
+        let file = self.file.lock();
+        Holding {
+            id: self.id,
+            payer: self.payer,
+            bytes: file.bytes,
+            has_frames: !file.frames.is_empty(),
+            may_leave: file.may_leave(),
+            is_idle: file.is_idle(now_ns),
+        }
+    }
+}
