@@ -28,6 +28,8 @@ pub(crate) struct Segment {
     pub(crate) buffer: Arc<Buffer>,
     /// Its part of the budget in bytes.
     cost: usize,
+    /// Its pages stay in memory from their first use on.
+    is_locked: bool,
     /// False when it is discarded.
     is_live: AtomicBool,
 }
@@ -68,6 +70,7 @@ pub struct ExposedMemory {
     /// The segments, by number. The life page has the number 0.
     segments: RwLock<Segments>,
     used_bytes: AtomicUsize,
+    locked_bytes: AtomicUsize,
     bytes_max: usize,
     /// The kernel has refused memory, and the log has said so.
     has_failed: AtomicBool,
@@ -86,17 +89,25 @@ impl ExposedMemory {
             kind: ExposedKind::Life,
             buffer: life.page().clone(),
             cost: 0,
+            is_locked: false,
             is_live: AtomicBool::new(true),
         };
         let by_number = vec![Some(Arc::new(page))];
         let segments = RwLock::new(Segments { by_number, ..Segments::default() });
-        let (used_bytes, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Ok(Self { segments, used_bytes, bytes_max, has_failed, _life: life })
+        let (used_bytes, locked_bytes) = Default::default();
+        let has_failed = AtomicBool::new(false);
+        Ok(Self { segments, used_bytes, locked_bytes, bytes_max, has_failed, _life: life })
     }
 
     /// Returns the bytes in use.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of segments that the system does not swap out. The limit of locked memory
+    /// (RLIMIT_MEMLOCK) bounds them.
+    pub fn locked_bytes(&self) -> usize {
+        self.locked_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn segment(&self, number: u16) -> Option<Arc<Segment>> {
@@ -134,8 +145,13 @@ impl ExposedMemory {
     fn enter(&self, kind: ExposedKind, buffer: Buffer, cost: usize) -> Option<u16> {
         let mut segments = self.segments.write();
         let number = segments.free()?;
+        // Beyond the limit of the process a hit may wait for a page that was swapped out.
+        let is_locked = shm::lock(&buffer).is_ok();
+        if is_locked {
+            self.locked_bytes.fetch_add(buffer.len(), Ordering::Relaxed);
+        }
         let (buffer, is_live) = (Arc::new(buffer), AtomicBool::new(true));
-        let segment = Arc::new(Segment { number, kind, buffer, cost, is_live });
+        let segment = Arc::new(Segment { number, kind, buffer, cost, is_locked, is_live });
         segments.by_number[usize::from(number)] = Some(segment);
         Some(number)
     }
@@ -195,6 +211,10 @@ impl Memory for ExposedMemory {
             tracing::warn!(%error, "memory of optimistic reads is overwritten, not released");
             segment.buffer.view().fill(0);
         }
+        // Connections may keep the mapping for a while.
+        if segment.is_locked && shm::unlock(&segment.buffer).is_ok() {
+            self.locked_bytes.fetch_sub(segment.buffer.len(), Ordering::Relaxed);
+        }
         self.used_bytes.fetch_sub(segment.cost, Ordering::Relaxed);
     }
 
@@ -236,9 +256,11 @@ mod tests {
         assert_eq!((numbers, memory.used_bytes()), (vec![1, 2, 3], 3 << 20));
         assert!(memory.add(SegmentKind::Frames, true).is_none());
         assert!(memory.is_scarce());
+        let locked_bytes = memory.locked_bytes();
+        assert!(locked_bytes <= 3 << 20 && locked_bytes.is_multiple_of(1 << 20));
         memory.discard(2);
         memory.discard(3);
-        assert!(!memory.is_scarce());
+        assert!(!memory.is_scarce() && memory.locked_bytes() <= 1 << 20);
         // The numbers of the others come again last.
         assert_eq!(memory.add(SegmentKind::Index, true), Some((4, 16)));
         assert_eq!(memory.used_bytes(), (1 << 20) + 16 * (20 << 10));

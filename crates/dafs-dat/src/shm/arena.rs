@@ -25,6 +25,7 @@ use dafs_mem::sys::as_server;
 use dafs_mem::{Buffer, PAGE_BYTES, VolatileSlice};
 use rustc_hash::FxHashMap;
 use rustix::fs::FallocateFlags;
+use rustix::mm::MlockFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -74,6 +75,28 @@ pub fn exposed_buffer(bytes: usize) -> io::Result<Buffer> {
         Some(_) => Ok(buffer),
         None => Err(io::Error::from_raw_os_error(libc::EMFILE)),
     }
+}
+
+/// Keeps the pages of a buffer in memory from their first use on: they are not swapped out.
+///
+/// # Errors
+/// `ENOMEM`, `EAGAIN` or `EPERM` beyond what the process may lock (RLIMIT_MEMLOCK).
+pub fn lock(buffer: &Buffer) -> io::Result<()> {
+    let memory = buffer.as_ptr().cast();
+    // SAFETY: the buffer is mapped as long as it is borrowed. Locking changes none of its bytes.
+    unsafe { rustix::mm::mlock_with(memory, buffer.len(), MlockFlags::ONFAULT)? };
+    Ok(())
+}
+
+/// Undoes [`lock`]. So does the end of the buffer.
+///
+/// # Errors
+/// The kernel's.
+pub fn unlock(buffer: &Buffer) -> io::Result<()> {
+    let memory = buffer.as_ptr().cast();
+    // SAFETY: the buffer is mapped as long as it is borrowed. Unlocking changes none of its bytes.
+    unsafe { rustix::mm::munlock(memory, buffer.len())? };
+    Ok(())
 }
 
 /// Takes the content of a buffer of [`exposed_buffer`] away, also from peers that have mapped it:
@@ -290,6 +313,19 @@ mod tests {
         // The peer cannot do the same to the server.
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert!(rustix::fs::fallocate(&file, flags, 0, PAGE_BYTES as u64).is_err());
+    }
+
+    #[test]
+    fn locked_memory_can_be_discarded_and_unlocked() {
+        let buffer = exposed_buffer(2 * PAGE_BYTES).unwrap();
+        if let Err(error) = lock(&buffer) {
+            println!("SKIPPED: the process may lock no memory: {error}");
+            return;
+        }
+        buffer.view().fill(7);
+        discard(&buffer).unwrap();
+        assert_eq!(buffer.slice(PAGE_BYTES, 2).unwrap().to_vec(Site::Inspect), [0; 2]);
+        unlock(&buffer).unwrap();
     }
 
     #[test]

@@ -60,7 +60,7 @@ use crate::types::{
     ProtectionDomain, RegionId, RemoteBuffer, RemoteWindow, RequestId, Transfer,
 };
 use arena::Arena;
-pub use arena::{discard, exposed_buffer};
+pub use arena::{discard, exposed_buffer, lock, unlock};
 use conn::{Conn, Stage};
 use dafs_mem::Buffer;
 pub use life::{Life, is_alive};
