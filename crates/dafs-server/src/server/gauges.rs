@@ -32,10 +32,18 @@ pub(super) fn of_engines(reactors: &[dafs_engine::Gauge]) -> Vec<Gauge> {
 pub(super) fn of_exposed(counts: &ExposureCounts, memory: &ExposedMemory) -> Vec<Gauge> {
     vec![
         ("dafs_exposed_bytes", "Memory of optimistic reads", memory.used_bytes() as u64),
+        ("dafs_exposed_locked_bytes", "Memory of them never swapped", memory.locked_bytes() as u64),
         ("dafs_exposed_files", "Files in it", counts.files),
+        ("dafs_exposed_frames_published", "Blocks in it", counts.frames_published),
+        ("dafs_exposed_frames_waiting", "Frames that wait for reuse", counts.frames_waiting),
+        ("dafs_exposed_frames_free", "Frames without a block", counts.frames_free),
         ("dafs_exposed_grants", "Opens that were shown their file", counts.grants),
         ("dafs_exposed_published", "Blocks put there", counts.published),
         ("dafs_exposed_wasted", "Blocks that changed while they were read", counts.wasted),
+        ("dafs_exposed_changed", "Blocks that changes have taken away", counts.changed),
+        ("dafs_exposed_evicted", "Blocks that made room for others", counts.evicted),
+        ("dafs_exposed_restored", "Those that requests have brought back", counts.restored),
+        ("dafs_exposed_given", "Segments that files have given to others", counts.given),
         ("dafs_exposed_withdrawn", "Files that were taken away", counts.withdrawn),
     ]
 }
