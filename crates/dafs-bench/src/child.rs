@@ -52,7 +52,8 @@ pub(crate) fn run(child: Child) -> Result<()> {
             let mut config = Config::for_directory(directory.clone());
             config.listen = vec![([127, 0, 0, 1], 0).into()];
             config.exports[0].options.squash = Squash::None;
-            config.exports[0].options.optimistic = optimistic;
+            config.exports[0].options.optimistic = optimistic.is_some();
+            config.optimistic_memory_bytes = optimistic.unwrap_or(config.optimistic_memory_bytes);
             config.read_rings = !pool;
             config.state_directory = Some(directory.with_extension("state"));
             config.threads = 1;
@@ -145,10 +146,16 @@ impl Process {
         Self::start(&["serve", directory, &cpu.to_string(), wake, "--pool"])
     }
 
-    /// A dafs server that shows files to clients.
-    pub(crate) fn serve_optimistic(directory: &Path, cpu: usize, wake: &str) -> Result<Self> {
+    /// A dafs server that shows files to clients, in so many bytes of memory.
+    pub(crate) fn serve_optimistic(
+        directory: &Path,
+        cpu: usize,
+        wake: &str,
+        bytes: u64,
+    ) -> Result<Self> {
         let directory = directory.to_str().context("the directory's name is not UTF-8")?;
-        Self::start(&["serve", directory, &cpu.to_string(), wake, "--optimistic"])
+        let (cpu, bytes) = (cpu.to_string(), format!("--optimistic={bytes}"));
+        Self::start(&["serve", directory, &cpu, wake, &bytes])
     }
 
     /// A dafs server for NFS alone.

@@ -7,9 +7,10 @@
 //!   and has a mount or a session of its own.
 //! * Every record that is read is compared with the expected one (`applications/berkeley_db.c`).
 
-use crate::fronts::{MEMORY, ROOT, Site, Way};
+use crate::child::Process;
+use crate::fronts::{MEMORY, OPTIMISTIC, ROOT, Site, Way};
 use crate::report::{Case, Report, Sample};
-use crate::{Plan, peer};
+use crate::{Plan, cpu, peer};
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,14 @@ const RECORDS: u64 = 490_000;
 /// About four for each page of the table.
 const LOOKUPS: u64 = 150_000;
 
-const WAYS: [Way; 3] = [Way::Local, Way::Run, Way::Mount];
+/// A way, with options behind the server's URL.
+type Door = (Way, &'static str);
+
+const WAYS: [Door; 3] = [(Way::Local, ""), (Way::Run, ""), (Way::Mount, "")];
+const SHOWN_WAYS: [Door; 3] = [(Way::Local, ""), (Way::Run, ""), (Way::Run, OPTIMISTIC)];
+
+/// The memory in which a server shows the table: a fourth more than that has.
+const SHOWN_BYTES: u64 = BYTES + BYTES / 4;
 
 /// Runs are long, so a few rounds must do.
 const ROUNDS_MAX: usize = 3;
@@ -49,7 +57,28 @@ enum Work {
 }
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
-    let mut list = list();
+    let mut list = list(&WAYS);
+    list.extend(scans());
+    let title = "Berkeley DB: lookups in, and a scan of,";
+    measure_all(plan, report, list, title, || Site::start(Path::new(MEMORY)))
+}
+
+/// Measures lookups under `dafs run` with and without reads from memory that the server shows.
+pub(crate) fn measure_optimistic(plan: &Plan, report: &mut Report) -> Result<()> {
+    let bytes = (SHOWN_BYTES * plan.scale / 100).max(1 << 20);
+    let cpu = usize::from(cpu::cpu_count() > 1);
+    let serve = |export: &Path| Process::serve_optimistic(export, cpu, "adaptive", bytes);
+    let title = "optimistic reads, Berkeley DB: lookups in";
+    measure_all(plan, report, list(&SHOWN_WAYS), title, || Site::start_by(Path::new(MEMORY), serve))
+}
+
+fn measure_all(
+    plan: &Plan,
+    report: &mut Report,
+    mut list: Vec<Row>,
+    title: &str,
+    start: impl FnOnce() -> Result<Site>,
+) -> Result<()> {
     list.retain(|(case, ..)| case.name.contains(&plan.only));
     if list.is_empty() {
         return Ok(());
@@ -61,35 +90,46 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         );
         return Ok(());
     }
-    let site = Site::start(Path::new(MEMORY))?;
+    let site = start()?;
     let stage = Stage::new(&site, plan.scale)?;
     for _ in 0..plan.rounds.min(ROUNDS_MAX) {
-        for (case, way, work, part) in &mut list {
-            let sample = stage.run(*way, *work, *part).with_context(|| case.name.clone())?;
+        for (case, door, work, part) in &mut list {
+            let sample = stage.run(*door, *work, *part).with_context(|| case.name.clone())?;
             case.samples.push(sample);
         }
     }
     let cases: Vec<Case> = list.into_iter().map(|(case, ..)| case).collect();
     let (lookups, mib) = (stage.lookups, stage.bytes >> 20);
-    let title = format!("Berkeley DB: {lookups} lookups in, and a scan of, a table of {mib} MiB");
+    let title = format!("{title} a table of {mib} MiB, {lookups} lookups");
     report.add_programs(&title, &cases);
     Ok(())
 }
 
-fn list() -> Vec<(Case, Way, Work, Part)> {
-    let mut list = Vec::new();
-    let works = PARTS.map(|part| (Work::Look, part));
-    for (work, part) in works.into_iter().chain([(Work::Scan, PARTS[0])]) {
-        let name = |way: Way| match work {
-            Work::Look => format!("DB lookups, cache for {}, {}", part.name, way.name()),
-            Work::Scan => format!("DB scan, {}", way.name()),
-        };
-        for way in WAYS {
-            let floor = (way != Way::Local).then(|| name(Way::Local).into());
-            list.push((Case { floor, ..Case::new(name(way), None, None) }, way, work, part));
-        }
-    }
-    list
+type Row = (Case, Door, Work, Part);
+
+/// Lookups by these ways.
+fn list(ways: &[Door]) -> Vec<Row> {
+    let rows = |part: Part| {
+        let name = move |door| format!("DB lookups, cache for {}, {}", part.name, name_of(door));
+        ways.iter().map(move |door| row(*door, Work::Look, part, name))
+    };
+    PARTS.into_iter().flat_map(rows).collect()
+}
+
+fn scans() -> Vec<Row> {
+    let name = |door| format!("DB scan, {}", name_of(door));
+    WAYS.into_iter().map(|door| row(door, Work::Scan, PARTS[0], name)).collect()
+}
+
+fn row(door: Door, work: Work, part: Part, name: impl Fn(Door) -> String) -> Row {
+    let floor = (door.0 != Way::Local).then(|| name(WAYS[0]).into());
+    let target = (door.1 == OPTIMISTIC).then_some("at most 1.5");
+    (Case { floor, ..Case::new(name(door), None, target) }, door, work, part)
+}
+
+fn name_of((way, options): Door) -> String {
+    let optimistic = if options == OPTIMISTIC { " optimistic" } else { "" };
+    format!("{}{optimistic}", way.name())
 }
 
 /// The table and the program that reads it.
@@ -122,8 +162,8 @@ impl<'a> Stage<'a> {
         Ok(Self { site, program, bytes, records, lookups })
     }
 
-    fn run(&self, way: Way, work: Work, part: Part) -> Result<Sample> {
-        let front = self.site.front(way)?;
+    fn run(&self, (way, options): Door, work: Work, part: Part) -> Result<Sample> {
+        let front = self.site.front_with(way, options)?;
         let cache = self.bytes * part.numerator / part.denominator;
         let mut command = front.command(&self.program);
         command.arg(match work {

@@ -90,8 +90,9 @@ enum Child {
         directory: PathBuf,
         cpu: usize,
         wake: String,
+        /// Shows files to clients, in so many bytes of memory.
         #[arg(long)]
-        optimistic: bool,
+        optimistic: Option<usize>,
         #[arg(long)]
         pool: bool,
     },

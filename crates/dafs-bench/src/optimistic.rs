@@ -1,11 +1,14 @@
 //! Optimistic reads over shared memory, against READ and local files.
 //!
 //! One client reads from memory that the server shows, another by requests, in turn. The file fits the memory
-//! and is shown whole before the measurement. The hit ratio of each row stands below the table.
+//! and is shown whole before the measurement. The hit ratio of each row stands below the table. `sets.rs` has
+//! files that do not fit, and clients that write; `fronts` has unmodified programs.
+
+mod sets;
 
 use crate::child::Process;
 use crate::report::{Case, Measure, Report, Sample};
-use crate::{Plan, cpu};
+use crate::{Plan, cpu, fronts};
 use anyhow::{Result, bail, ensure};
 use dafs_client::{
     Client, ConnectOptions, DafsUrl, File, IoBuffer, OpenOptions, TransportChoice, WaitPolicy,
@@ -18,6 +21,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const FILE_BYTES: u64 = 16 << 20;
+
+/// The memory in which the server shows it.
+const MEMORY_BYTES: u64 = 256 << 20;
 const SIZES: [usize; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 const SMALL: usize = SIZES[0];
 const LARGE: usize = SIZES[4];
@@ -63,7 +69,10 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     for (wake, together) in groups.into_iter().filter(|(wake, _)| wake.contains(&plan.wake)) {
         group(plan, report, &export, wake, together)?;
     }
-    cpu::unpin()
+    cpu::unpin()?;
+    sets::measure(plan, report)?;
+    cpu::unpin()?;
+    fronts::measure_optimistic(plan, report)
 }
 
 fn group(
@@ -93,10 +102,29 @@ fn group(
         .collect();
     let cases: Vec<Case> = rows.into_iter().map(|row| row.case).collect();
     report.add(&title, &cases);
+    add_ratios(report, &title, ratios);
+    Ok(())
+}
+
+/// Adds the hit ratios of rows below their table.
+fn add_ratios(report: &mut Report, title: &str, ratios: Vec<(String, f64)>) {
     for (name, ratio) in ratios {
         report.figure(&format!("{title}: {name}, hit ratio"), ratio, &format!("{ratio:.4}"));
     }
-    Ok(())
+}
+
+/// Connects over shared memory, and opens the file.
+fn open(url: &DafsUrl, wake: &str, optimistic: bool, how: &OpenOptions) -> Result<(Client, File)> {
+    let wait = match wake {
+        "poll" => WaitPolicy::Poll,
+        "sleep" => WaitPolicy::Sleep,
+        _ => WaitPolicy::default(),
+    };
+    let transport = TransportChoice::Shm;
+    let options = ConnectOptions { transport, wait, optimistic, ..ConnectOptions::default() };
+    let client = Client::connect(url, &options)?;
+    let file = client.open(url.path(), how)?;
+    Ok((client, file))
 }
 
 fn rows(wake: &str, together: bool) -> Vec<Row> {
@@ -137,21 +165,9 @@ fn rows(wake: &str, together: bool) -> Vec<Row> {
 
 impl World {
     fn start(export: &Path, server_cpu: usize, wake: &str) -> Result<Self> {
-        let process = Process::serve_optimistic(export, server_cpu, wake)?;
+        let process = Process::serve_optimistic(export, server_cpu, wake, MEMORY_BYTES)?;
         let url = DafsUrl::parse(&format!("{}data", process.address))?;
-        let wait = match wake {
-            "poll" => WaitPolicy::Poll,
-            "sleep" => WaitPolicy::Sleep,
-            _ => WaitPolicy::default(),
-        };
-        let open = |optimistic| -> Result<(Client, File)> {
-            let transport = TransportChoice::Shm;
-            let options =
-                ConnectOptions { transport, wait, optimistic, ..ConnectOptions::default() };
-            let client = Client::connect(&url, &options)?;
-            let file = client.open(url.path(), &OpenOptions::read())?;
-            Ok((client, file))
-        };
+        let open = |optimistic| open(&url, wake, optimistic, &OpenOptions::read());
         let local = std::fs::File::open(export.join("data"))?;
         let world = Self { local, plain: open(false)?, optimistic: open(true)?, process };
         world.warm()?;

@@ -12,10 +12,10 @@ mod mounted;
 mod start;
 mod ways;
 
-pub(crate) use ways::{Front, MEMORY, ROOT, Site, Way, in_own_mounts, missing, output};
+pub(crate) use ways::{Front, MEMORY, OPTIMISTIC, ROOT, Site, Way, in_own_mounts, missing, output};
 
-use crate::Plan;
 use crate::report::Report;
+use crate::{Plan, database};
 use anyhow::Result;
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
@@ -28,4 +28,16 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         })?,
     }
     groups::measure(plan, report)
+}
+
+/// Measures programs that read from memory that the server shows.
+pub(crate) fn measure_optimistic(plan: &Plan, report: &mut Report) -> Result<()> {
+    if let Some(reason) = missing() {
+        println!("\noptimistic reads of programs: SKIPPED, {reason}");
+        return Ok(());
+    }
+    in_own_mounts(|| {
+        mounted::measure_optimistic(plan, report)?;
+        database::measure_optimistic(plan, report)
+    })
 }

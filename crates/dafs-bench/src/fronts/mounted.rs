@@ -8,8 +8,9 @@
 //! Invariants
 //! * Every block begins with its number, also after writes, and each one read is checked.
 
-use super::ways::MEMORY;
+use super::ways::{MEMORY, OPTIMISTIC};
 use super::{Front, Site, Way};
+use crate::child::Process;
 use crate::files::FILE_BYTES;
 use crate::report::{Case, Report, Sample};
 use crate::{Plan, cpu};
@@ -34,6 +35,7 @@ struct Load {
     bytes: usize,
     direct: bool,
     threads: usize,
+    file_bytes: u64,
 }
 
 pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
@@ -66,7 +68,7 @@ fn list() -> Vec<(Case, Way, Load)> {
         for (size, bytes) in SIZES {
             for (direct, kind) in [(true, "direct"), (false, "cached")] {
                 for threads in THREADS {
-                    let load = Load { writes, bytes, direct, threads };
+                    let load = Load { writes, bytes, direct, threads, file_bytes: FILE_BYTES };
                     let name =
                         |way: Way| format!("{does} {size} {kind} x{threads}, {}", way.name());
                     for way in WAYS {
@@ -83,6 +85,51 @@ fn list() -> Vec<(Case, Way, Load)> {
         }
     }
     list
+}
+
+/// The file that the server shows, and the runs before a measurement in which it comes to do so.
+const SHOWN_BYTES: u64 = 16 << 20;
+const WARM_RUNS: usize = 4;
+
+/// Measures reads of 4 KiB by one and four threads through a mount, with and without reads from
+/// memory that the server shows.
+pub(super) fn measure_optimistic(plan: &Plan, report: &mut Report) -> Result<()> {
+    let mut list = Vec::new();
+    for threads in THREADS {
+        let file_bytes = SHOWN_BYTES;
+        let load = Load { writes: false, bytes: BLOCK, direct: true, threads, file_bytes };
+        let name = |options| match options {
+            OPTIMISTIC => format!("read 4 KiB direct x{threads}, mount optimistic"),
+            _ => format!("read 4 KiB direct x{threads}, mount"),
+        };
+        for options in ["", OPTIMISTIC] {
+            let floor = (options == OPTIMISTIC).then(|| name("").into());
+            list.push((Case { floor, ..Case::new(name(options), None, None) }, options, load));
+        }
+    }
+    list.retain(|(case, ..)| case.name.contains(&plan.only));
+    if list.is_empty() {
+        return Ok(());
+    }
+    let server_cpu = usize::from(cpu::cpu_count() > 1);
+    let serve =
+        |export: &Path| Process::serve_optimistic(export, server_cpu, "adaptive", 4 * SHOWN_BYTES);
+    let site = Site::start_by(Path::new(MEMORY), serve)?;
+    let content: Vec<u8> = (0..SHOWN_BYTES / BLOCK as u64).flat_map(block).collect();
+    std::fs::write(site.export.join("data"), content)?;
+    for _ in 0..plan.rounds {
+        for (case, options, load) in &mut list {
+            let front = site.front_with(Way::Mount, options)?;
+            for _ in 0..WARM_RUNS {
+                run(plan, &site, &front, *load).with_context(|| case.name.clone())?;
+            }
+            let sample = run(plan, &site, &front, *load);
+            case.samples.push(sample.with_context(|| case.name.clone())?);
+        }
+    }
+    let cases: Vec<Case> = list.into_iter().map(|(case, ..)| case).collect();
+    report.add("optimistic reads, mount", &cases);
+    Ok(())
 }
 
 fn block(number: u64) -> [u8; BLOCK] {
@@ -153,7 +200,7 @@ impl Worker {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(load.writes).custom_flags(flags);
         let file = file.open(front.root.join("data"))?;
-        let len = FILE_BYTES / load.threads as u64;
+        let len = load.file_bytes / load.threads as u64;
         let random = SmallRng::seed_from_u64(thread as u64);
         let memory = vec![0; load.bytes + BLOCK];
         let this = Self { file, load, begin: thread as u64 * len, len, random, memory };

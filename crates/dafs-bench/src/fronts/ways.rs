@@ -92,13 +92,21 @@ pub(crate) struct Site {
 impl Site {
     /// A server on any CPU, with its files below `place`.
     pub(crate) fn start(place: &Path) -> Result<Self> {
+        Self::start_by(place, |export| Process::serve_sharing(export, "off", 0, None))
+    }
+
+    /// The same with a server that `serve` starts for a folder.
+    pub(crate) fn start_by(
+        place: &Path,
+        serve: impl FnOnce(&Path) -> Result<Process>,
+    ) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir_in(place)?;
         // Applications run as other users, which need access.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open)?;
         let export = folder.path().join("export");
         std::fs::create_dir(&export)?;
-        let server = Process::serve_sharing(&export, "off", 0, None)?;
+        let server = serve(&export)?;
         Ok(Self { export, folder, server })
     }
 
@@ -108,18 +116,24 @@ impl Site {
 
     /// Prepares a way.
     pub(crate) fn front(&self, way: Way) -> Result<Front> {
+        self.front_with(way, "")
+    }
+
+    /// Prepares a way, with options behind the URL.
+    pub(crate) fn front_with(&self, way: Way, options: &str) -> Result<Front> {
+        let url = format!("{}{options}", self.url()?);
         let (mut helper, mut wrapper) = (None, Vec::new());
         let root = match way {
             Way::Local | Way::Fsspec => self.export.clone(),
             Way::Run => {
                 let dafs = dafs()?.to_str().context("a path is not UTF-8")?.to_owned();
-                let at = format!("--at={PREFIX}={}", self.url()?);
+                let at = format!("--at={PREFIX}={url}");
                 wrapper = vec![dafs, "run".to_owned(), at];
                 PREFIX.into()
             }
             Way::Mount => {
                 let mut command = Command::new(dafs()?);
-                command.args(["mount", "--foreground", &self.url()?]);
+                command.args(["mount", "--foreground", &url]);
                 let mounted = Mounted::start(self.point("mount")?, command)?;
                 helper.insert(mounted).point.clone()
             }
@@ -245,6 +259,9 @@ impl Drop for Mounted {
         }
     }
 }
+
+/// The option behind a URL by which a client reads from memory that the server shows.
+pub(crate) const OPTIMISTIC: &str = "?optimistic=yes";
 
 /// A directory in memory, for files that must not lie on a disk.
 pub(crate) const MEMORY: &str = "/dev/shm";
