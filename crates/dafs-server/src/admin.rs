@@ -12,6 +12,7 @@
 use crate::limits::{ADMIN_PEERS_MAX, ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};
 use crate::peers::serve_each;
 use dafs_dat::connections::{Admitted, ConnectionLimits, Connections, Origin};
+use dafs_service::ExposureCounts;
 use dafs_store::vital;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -40,6 +41,8 @@ pub enum AdminRequest {
     Reload,
     /// List the sessions.
     Sessions,
+    /// Count the blocks that clients of this host read without requests.
+    Exposed,
     /// List locked and broken byte ranges.
     Locks,
     /// Show the layout of a file.
@@ -104,6 +107,8 @@ pub enum AdminReply {
     Clients(Vec<ClientReport>),
     /// The sessions.
     Sessions(Vec<SessionReport>),
+    /// The blocks that clients of this host read without requests.
+    Exposed(ExposedReport),
     /// The locks. Locks that their holders have left behind come first.
     Locks(Vec<LockReport>),
     /// The layout of a file.
@@ -235,6 +240,52 @@ pub struct SessionReport {
     pub locks: u64,
     /// Delegations of its client.
     pub delegations: u64,
+}
+
+/// The memory from which clients of this host read files without requests, for administrators. What
+/// is not said to be now is counted since the server started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExposedReport {
+    /// Files in it now.
+    pub files: u64,
+    /// Blocks in it now, of 4096 bytes.
+    pub frames_published: u64,
+    /// Frames that wait for reuse now.
+    pub frames_waiting: u64,
+    /// Frames without a block now.
+    pub frames_free: u64,
+    /// Requests that have read these files. Reads from the memory are no requests.
+    pub missed: u64,
+    /// Blocks that were put there.
+    pub published: u64,
+    /// Blocks that changed while they were read, and were not put there.
+    pub wasted: u64,
+    /// Blocks that changes have taken away.
+    pub changed: u64,
+    /// Blocks that made room for others.
+    pub evicted: u64,
+    /// Those of them that requests have brought back soon.
+    pub restored: u64,
+    /// Segments that files have given to others.
+    pub given: u64,
+}
+
+impl From<ExposureCounts> for ExposedReport {
+    fn from(counts: ExposureCounts) -> Self {
+        Self {
+            files: counts.files,
+            frames_published: counts.frames_published,
+            frames_waiting: counts.frames_waiting,
+            frames_free: counts.frames_free,
+            missed: counts.missed,
+            published: counts.published,
+            wasted: counts.wasted,
+            changed: counts.changed,
+            evicted: counts.evicted,
+            restored: counts.restored,
+            given: counts.given,
+        }
+    }
 }
 
 /// A lock of a byte range.

@@ -14,8 +14,8 @@ mod sandbox;
 mod server;
 
 pub use admin::{
-    AdminError, AdminReply, AdminRequest, ClientReport, FenceOrder, FenceReport, LayoutReport,
-    LockReport, NodeReport, SessionReport, ask as ask_server,
+    AdminError, AdminReply, AdminRequest, ClientReport, ExposedReport, FenceOrder, FenceReport,
+    LayoutReport, LockReport, NodeReport, SessionReport, ask as ask_server,
 };
 pub use config::{
     BrickConfig, CLEAR_SENTENCE, CephDataServer, CephFsConfig, Config, ConfigError,

@@ -211,6 +211,7 @@ pub(crate) enum Command {
     Reload(commands::admin::Reload),
     AcceptLoss(commands::admin::AcceptLoss),
     Sessions(commands::sessions::Sessions),
+    Top(commands::top::Top),
     Fence(commands::fence::Fence),
     Layout(commands::layout::Layout),
     Lock(commands::lock::Lock),

@@ -306,6 +306,9 @@ pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
             }
         }
         AdminRequest::Sessions => AdminReply::Sessions(administration.sessions()),
+        AdminRequest::Exposed => {
+            AdminReply::Exposed(administration.service.exposure_counts().into())
+        }
         AdminRequest::Locks => AdminReply::Locks(administration.locks()),
         AdminRequest::Layout { path } => match administration.layout(&path) {
             Ok(layout) => AdminReply::Layout(layout),

@@ -38,6 +38,7 @@ pub(super) fn of_exposed(counts: &ExposureCounts, memory: &ExposedMemory) -> Vec
         ("dafs_exposed_frames_waiting", "Frames that wait for reuse", counts.frames_waiting),
         ("dafs_exposed_frames_free", "Frames without a block", counts.frames_free),
         ("dafs_exposed_grants", "Opens that were shown their file", counts.grants),
+        ("dafs_exposed_missed", "Requests that have read their files", counts.missed),
         ("dafs_exposed_published", "Blocks put there", counts.published),
         ("dafs_exposed_wasted", "Blocks that changed while they were read", counts.wasted),
         ("dafs_exposed_changed", "Blocks that changes have taken away", counts.changed),

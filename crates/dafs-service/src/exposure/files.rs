@@ -40,6 +40,8 @@ pub struct ExposureCounts {
     pub files: u64,
     /// Grants that have begun.
     pub grants: u64,
+    /// Requests that have read exposed files, of clients with a grant.
+    pub missed: u64,
     /// Segments that files have given to others.
     pub given: u64,
     /// Published blocks that changes have taken away.
@@ -65,6 +67,7 @@ pub struct ExposureCounts {
 #[derive(Default)]
 pub(super) struct Counters {
     grants: AtomicU64,
+    missed: AtomicU64,
     pub(super) given: AtomicU64,
     changed: AtomicU64,
     evicted: AtomicU64,
@@ -228,6 +231,7 @@ impl Exposure {
         ExposureCounts {
             files: files.len() as u64,
             grants: of(&counters.grants),
+            missed: of(&counters.missed),
             given: of(&counters.given),
             changed: of(&counters.changed),
             evicted: of(&counters.evicted),
@@ -520,6 +524,7 @@ impl Service {
     ) -> Option<(Arc<ExposedFile>, Vec<Fill>)> {
         let exposed = open.exposed()?;
         let (shared, memory) = (&exposed.shared, &*exposed.memory);
+        shared.counters.missed.fetch_add(1, Ordering::Relaxed);
         shared.clock_ns.fetch_max(now_ns, Ordering::Relaxed);
         let mut file = exposed.file.lock();
         let now_ns = shared.now_ns();

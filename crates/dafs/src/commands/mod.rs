@@ -24,6 +24,7 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod stat;
+pub(crate) mod top;
 
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
@@ -65,6 +66,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Reload(command) => command.run(),
         Command::AcceptLoss(command) => command.run(),
         Command::Sessions(command) => command.run(),
+        Command::Top(command) => command.run(),
         Command::Layout(command) => command.run(),
         Command::Lock(command) => command.run(sessions),
         Command::Run(command) => command.run(&cli.session),
