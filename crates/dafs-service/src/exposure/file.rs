@@ -99,7 +99,7 @@ pub(super) struct File {
     /// Grants that have not ended.
     grants: usize,
     /// A reader without a grant may know the segments.
-    pub(super) has_former_readers: bool,
+    has_former_readers: bool,
     /// A reader of another host may know frames.
     pub(super) has_remote_readers: bool,
     /// It is no longer exposed.

@@ -19,6 +19,7 @@ use crate::enter::State;
 use crate::error::ServiceError;
 use crate::export::Export;
 use crate::handle::Handle;
+use crate::limits::EXPOSED_GROUP_BLOCKS;
 use crate::open::OpenState;
 use crate::state::StateRef;
 use crate::{Caller, Result, Service};
@@ -376,7 +377,8 @@ fn begin_fills(file: &mut File, wanted: &[u64], now_ns: u64, memory: &dyn Memory
     if memory.is_scarce() {
         return fills;
     }
-    let filled: Vec<u64> = fills.iter().map(|fill| fill.block).collect();
+    let mut filled: Vec<u64> = fills.iter().map(|fill| fill.block).collect();
+    filled.dedup_by_key(|block| *block / EXPOSED_GROUP_BLOCKS);
     for block in filled {
         let neighbours = file.neighbours(block, now_ns);
         let begin = |block| file.begin_neighbour(block, now_ns, memory);

@@ -73,7 +73,7 @@ impl Shares {
     }
 }
 
-/// What a file gives.
+/// The part of its memory that a file gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gift {
     /// A segment, unless requests ask for its blocks.
@@ -146,7 +146,7 @@ mod tests {
             assert_eq!(giver(1, true, hand), Some((1, Gift::Segment)));
         }
         assert_eq!(giver(2, true, 0), None);
-        // What requests do not ask for is for everybody.
+        // Any file gets blocks that no request asks for.
         assert_eq!(giver(2, false, 0), Some((0, Gift::Segment)));
         assert_eq!(giver(2, false, 1), Some((2, Gift::Segment)));
         assert_eq!(giver(2, false, 3), Some((0, Gift::Segment)));
