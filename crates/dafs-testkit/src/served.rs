@@ -26,9 +26,6 @@ use tempfile::TempDir;
 /// The longest wait for blocking calls when a server stops.
 const STOP_TIME: Duration = Duration::from_secs(5);
 
-/// The memory in which files are shown, in bytes.
-const EXPOSED_BYTES: usize = 64 << 20;
-
 /// The options of a server.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -40,6 +37,8 @@ pub struct Setup {
     pub grace_time: Option<Duration>,
     /// Files are shown to clients of this host.
     pub optimistic: bool,
+    /// The memory in which they are, in bytes.
+    pub optimistic_bytes: usize,
 }
 
 /// A server that listens on a loopback port, for iWARP and shared memory.
@@ -63,7 +62,8 @@ impl Served {
     pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
         let lease_time = Duration::from_secs(30);
         let (auth, grace_time) = (AuthConfig::default(), None);
-        let mut setup = Setup { auth, lease_time, grace_time, optimistic: false };
+        let (optimistic, optimistic_bytes) = (false, 64 << 20);
+        let mut setup = Setup { auth, lease_time, grace_time, optimistic, optimistic_bytes };
         change(&mut setup);
         let mut served = Self {
             running: None,
@@ -165,7 +165,7 @@ impl Running {
         let connections = Connections::new(limits.connections());
         let [pool, proofs] = [ThreadPool::new(), ThreadPool::with_threads(1)].map(Arc::new);
         let exposed = served.setup.optimistic.then(|| {
-            let memory = Arc::new(ExposedMemory::start(EXPOSED_BYTES).unwrap());
+            let memory = Arc::new(ExposedMemory::start(served.setup.optimistic_bytes).unwrap());
             service.start_exposure(memory.clone());
             memory
         });

@@ -264,6 +264,38 @@ fn a_close_takes_the_memory_back() {
 }
 
 #[test]
+#[ignore = "memory moves between files after second chances of four seconds"]
+fn a_file_gets_memory_of_one_that_has_all() {
+    let served = Served::with(|setup| {
+        setup.optimistic = true;
+        setup.optimistic_bytes = 7 << 19;
+    });
+    let content = served.with_file("file", 6 << 20);
+    let wanted = served.with_file("other", 4 * BLOCK);
+    let client = optimistic(&served);
+    let file = open(&client);
+    let check = |step: usize| {
+        for offset in (0..content.len()).step_by(step) {
+            let end = content.len().min(offset + 16 * BLOCK);
+            assert!(read(&file, offset, end - offset) == content[offset..end]);
+        }
+    };
+    eventually("the memory is full", || {
+        check(16 * BLOCK);
+        served.exposure_counts().evicted > 0
+    });
+    let other = client.open(b"other", &OpenOptions::read()).unwrap();
+    eventually("the other file is shown", || {
+        check(1 << 20);
+        let before = hits(&client);
+        assert!(read(&other, 0, 4 * BLOCK) == wanted);
+        hits(&client) > before
+    });
+    assert!(served.exposure_counts().given > 0);
+    check(16 * BLOCK);
+}
+
+#[test]
 fn other_clients_read_as_ever() {
     let served = served();
     let content = served.with_file("file", 2 * BLOCK);
