@@ -48,6 +48,7 @@
 
 mod auth;
 mod back;
+mod blocks;
 mod call;
 mod calls;
 mod cancel;
@@ -77,6 +78,8 @@ mod users;
 
 pub use auth::{Authenticator, Challenge, Exchange, Fixed, Proof, ProofMethod, Proven};
 pub use back::{BackEvent, BackStage, BatchCall, BatchHints};
+pub(crate) use blocks::{BLOCK_BYTES, WINDOW_BLOCKS};
+pub use blocks::{BlockDirectory, BlockRead, ExposeAnswer, ExposeQuestion};
 pub use call::{Completed, Done, ReadCall, Refused, ReplyMessage, WriteCall};
 pub use chain::ChainMember;
 pub use config::{CredentialIds, SessionConfig, SessionInfo};

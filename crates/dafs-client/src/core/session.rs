@@ -122,8 +122,8 @@ impl SessionCore {
         Ok(core)
     }
 
-    /// The operation channel's connection.
-    pub(crate) fn endpoint(&self) -> Option<EndpointId> {
+    /// The operation channel's connection; `None` while there is none.
+    pub fn endpoint(&self) -> Option<EndpointId> {
         self.link.conn.endpoint
     }
 

@@ -9,8 +9,9 @@
 //! * A fork never looks: its parent's session keeps what is shown right.
 //! * Memory that was shown on a connection is read only as long as that connection is the present one.
 
-mod known;
-
+use crate::core::{
+    BLOCK_BYTES, BlockDirectory, BlockRead, ExposeAnswer, ExposeQuestion, WINDOW_BLOCKS,
+};
 use crate::driver::coarse_now;
 use crate::error::{Error, Result};
 use crate::limits::{
@@ -18,12 +19,9 @@ use crate::limits::{
     OPTIMISTIC_MISSES_BEFORE,
 };
 use crate::opened::Opened;
-use dafs_dat::{Instant, RemoteBuffer};
+use dafs_dat::Instant;
 use dafs_mem::{CheckedSlice, Mutex, RwLock};
-use dafs_wire::dafs::{
-    ExposedSegment, ExposedWindow, Request, ShareAccess, Status, XExposeGet, XExposeGetReply,
-};
-use known::{BLOCK_BYTES, Known, Outcome, WINDOW_BLOCKS};
+use dafs_wire::dafs::{Request, ShareAccess, Status, XExposeGet};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -70,16 +68,16 @@ impl OptimisticUse {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    fn count(&self, outcome: Outcome) {
+    fn count(&self, outcome: BlockRead) {
         let counter = match outcome {
-            Outcome::Hit(bytes) => {
+            BlockRead::Hit(bytes) => {
                 self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
                 &self.hits
             }
-            Outcome::Absent => &self.absent,
-            Outcome::Stale => &self.stale,
-            Outcome::Unknown => &self.unknown,
-            Outcome::Dead => &self.dead,
+            BlockRead::Absent => &self.absent,
+            BlockRead::Stale => &self.stale,
+            BlockRead::Unknown => &self.unknown,
+            BlockRead::Dead => &self.dead,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -100,7 +98,7 @@ impl OptimisticUse {
 /// The places of an open file's blocks in the server's memory.
 #[derive(Debug, Default)]
 pub(crate) struct Optimistic {
-    known: RwLock<Option<Known>>,
+    known: RwLock<Option<BlockDirectory>>,
     misses: AtomicU32,
     asking: Mutex<Asking>,
 }
@@ -117,24 +115,10 @@ struct Asking {
 impl Asking {
     /// True if it is time for a question about a window. A file that is shown, and has a block there at
     /// an unknown place, has something new, unless the server has just been asked in vain.
-    fn is_due(&self, now: Instant, outcome: Outcome, is_shown: bool, window: u64) -> bool {
-        let is_news = is_shown && outcome == Outcome::Unknown && self.vain != Some(window);
+    fn is_due(&self, now: Instant, outcome: BlockRead, is_shown: bool, window: u64) -> bool {
+        let is_news = is_shown && outcome == BlockRead::Unknown && self.vain != Some(window);
         let pause = if is_news { self.pause.min(OPTIMISTIC_ASK_PAUSE_MIN) } else { self.pause };
         now >= self.last + pause
-    }
-}
-
-/// The server's answer.
-struct Answer {
-    exposure: u64,
-    windows: Vec<ExposedWindow>,
-    segments: Vec<ExposedSegment>,
-}
-
-impl Answer {
-    fn of(reply: &XExposeGetReply<'_>) -> Self {
-        let (windows, segments) = (reply.windows.iter().collect(), reply.segments.iter().collect());
-        Self { exposure: reply.exposure, windows, segments }
     }
 }
 
@@ -158,19 +142,19 @@ impl Opened {
         }
         let now = coarse_now();
         let connection = shared.connection();
-        let present = |known: &&Known| known.connection == connection;
+        let present = |known: &&BlockDirectory| known.is_of(connection);
         // Another thread may be taking an answer of the server.
         let outcome = self.optimistic.known.try_read().and_then(|known| {
             let known = known.as_ref().filter(present)?;
             Some(known.read(target, offset, now))
         });
-        let outcome = outcome.unwrap_or(Outcome::Unknown);
+        let outcome = outcome.unwrap_or(BlockRead::Unknown);
         usage.count(outcome);
         match outcome {
-            Outcome::Hit(bytes) => Some(bytes),
+            BlockRead::Hit(bytes) => Some(bytes),
             // The entry has changed, so the next read may find another one.
-            Outcome::Stale => None,
-            Outcome::Absent | Outcome::Unknown | Outcome::Dead => {
+            BlockRead::Stale => None,
+            BlockRead::Absent | BlockRead::Unknown | BlockRead::Dead => {
                 self.ask_where(offset, target.len() as u64, (now, outcome));
                 None
             }
@@ -178,7 +162,7 @@ impl Opened {
     }
 
     /// Asks the server where blocks are, if that is due.
-    fn ask_where(&self, offset: u64, len: u64, (now, outcome): (Instant, Outcome)) {
+    fn ask_where(&self, offset: u64, len: u64, (now, outcome): (Instant, BlockRead)) {
         let optimistic = &self.optimistic;
         if optimistic.misses.fetch_add(1, Ordering::Relaxed) < OPTIMISTIC_MISSES_BEFORE {
             return;
@@ -191,8 +175,8 @@ impl Opened {
             return;
         }
         let (exposure, count) = match &*known {
-            Some(known) if known.connection == shared.connection() && known.is_alive(now) => {
-                (known.exposure, known.count)
+            Some(known) if known.is_of(shared.connection()) && known.is_alive(now) => {
+                (known.exposure(), known.segment_count())
             }
             _ => (0, 0),
         };
@@ -207,13 +191,14 @@ impl Opened {
             windows: (last - window + 1) as u32,
             known: count,
         });
-        let answer = shared.ask_once(&request, |reply| Some(Answer::of(reply.x_expose_get()?)));
+        let answer =
+            shared.ask_once(&request, |reply| Some(ExposeAnswer::of(reply.x_expose_get()?)));
         let is_new = self.take_answer(answer, exposure, window..=last);
         asking.pause = match is_new {
             true => OPTIMISTIC_ASK_PAUSE_MIN,
             false => (asking.pause * 2).clamp(OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_ASK_PAUSE_MAX),
         };
-        asking.vain = (!is_new && outcome == Outcome::Unknown).then_some(window);
+        asking.vain = (!is_new && outcome == BlockRead::Unknown).then_some(window);
         asking.last = now;
     }
 
@@ -221,7 +206,7 @@ impl Opened {
     /// Returns true if it has something new.
     fn take_answer(
         &self,
-        answer: Result<Answer>,
+        answer: Result<ExposeAnswer>,
         asked: u64,
         windows: RangeInclusive<u64>,
     ) -> bool {
@@ -234,38 +219,11 @@ impl Opened {
             }
             Err(_) => return false,
         };
-        let optimistic = &self.optimistic;
-        if answer.exposure == 0 {
-            *optimistic.known.write() = None;
-            return false;
-        }
-        let connection = shared.connection();
-        let present = (answer.exposure, connection);
-        let is_present = |known: &Known| (known.exposure, known.connection) == present;
-        let former = optimistic.known.read().clone().filter(is_present);
-        let mut known = match (former, asked == answer.exposure) {
-            (Some(known), true) => known,
-            // The answer has only what the client did not know on a connection that is gone.
-            (None, true) => {
-                *optimistic.known.write() = None;
-                return false;
-            }
-            (_, false) => Known::new(answer.exposure, connection),
-        };
-        let mut is_new = false;
-        for ExposedSegment { address, number, key, bytes, kind } in answer.segments {
-            let remote = RemoteBuffer { key, address, len: bytes };
-            // The rest follows when the client asks again.
-            let Some(segment) = shared.map_exposed(remote) else { break };
-            if !known.add(number, kind, segment) {
-                break;
-            }
-            is_new = true;
-        }
-        for ExposedWindow { window, segment, page } in answer.windows {
-            is_new |= windows.contains(&window) && known.add_page(window, segment, page);
-        }
-        *optimistic.known.write() = Some(known);
+        let question = ExposeQuestion { exposure: asked, connection: shared.connection(), windows };
+        let former = self.optimistic.known.read().clone();
+        let map = |remote| shared.map_exposed(remote);
+        let (known, is_new) = BlockDirectory::after(former, answer, &question, map);
+        *self.optimistic.known.write() = known;
         is_new
     }
 }

@@ -20,11 +20,12 @@ fn ask(
     state_id: StateId,
     (window, windows): (u64, u32),
     (exposure, known): (u64, u32),
-) -> Result<Answer> {
+) -> Result<ExposeAnswer> {
     let fh = *file.handle();
     let get = XExposeGet { fh, state_id, window, exposure, windows, known };
     let shared = file.client().shared();
-    shared.ask_once(&Request::XExposeGet(get), |reply| Some(Answer::of(reply.x_expose_get()?)))
+    shared
+        .ask_once(&Request::XExposeGet(get), |reply| Some(ExposeAnswer::of(reply.x_expose_get()?)))
 }
 
 #[test]
@@ -92,12 +93,12 @@ fn an_answer_has_what_the_client_lacks() {
 fn questions_without_an_answer_become_rare() {
     let mut asking = Asking { last: Instant(0), pause: OPTIMISTIC_ASK_PAUSE_MAX, vain: None };
     let soon = Instant(0) + OPTIMISTIC_ASK_PAUSE_MIN;
-    assert!(asking.is_due(soon, Outcome::Unknown, true, 7));
-    for (outcome, is_shown) in [(Outcome::Absent, true), (Outcome::Unknown, false)] {
+    assert!(asking.is_due(soon, BlockRead::Unknown, true, 7));
+    for (outcome, is_shown) in [(BlockRead::Absent, true), (BlockRead::Unknown, false)] {
         assert!(!asking.is_due(soon, outcome, is_shown, 7));
     }
     asking.vain = Some(7);
-    assert!(!asking.is_due(soon, Outcome::Unknown, true, 7));
-    assert!(asking.is_due(soon, Outcome::Unknown, true, 8), "another window");
-    assert!(asking.is_due(Instant(0) + OPTIMISTIC_ASK_PAUSE_MAX, Outcome::Unknown, true, 7));
+    assert!(!asking.is_due(soon, BlockRead::Unknown, true, 7));
+    assert!(asking.is_due(soon, BlockRead::Unknown, true, 8), "another window");
+    assert!(asking.is_due(Instant(0) + OPTIMISTIC_ASK_PAUSE_MAX, BlockRead::Unknown, true, 7));
 }

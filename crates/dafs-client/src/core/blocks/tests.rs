@@ -33,8 +33,8 @@ impl Server {
     }
 
     /// A client that knows window 1 of a file, on the second page.
-    fn known(&self) -> Known {
-        let mut known = Known::new(9, 1);
+    fn known(&self) -> BlockDirectory {
+        let mut known = BlockDirectory::new(9, 1);
         assert!(known.add(0, ExposedKind::Life, window(&self.life)));
         assert!(known.add(INDEX, ExposedKind::Index, window(&self.index)));
         assert!(known.add(FRAMES.into(), ExposedKind::Frames, window(&self.frames)));
@@ -63,7 +63,7 @@ impl Server {
 
 const START: u64 = WINDOW_BLOCKS * BLOCK_BYTES;
 
-fn read(known: &Known, offset: u64, len: usize) -> (Outcome, Vec<u8>) {
+fn read(known: &BlockDirectory, offset: u64, len: usize) -> (BlockRead, Vec<u8>) {
     let mut target = vec![0; len];
     let outcome = known.read(CheckedSlice::from_mut(&mut target), offset, NOW);
     (outcome, target)
@@ -76,25 +76,25 @@ fn blocks_are_read_from_their_frames() {
     server.publish(0, 1, 2, 4096, b'a');
     server.publish(1, 7, 0, 100, b'b');
     let (outcome, bytes) = read(&known, START + 4090, 200);
-    assert_eq!(outcome, Outcome::Hit(106));
+    assert_eq!(outcome, BlockRead::Hit(106));
     assert_eq!((&bytes[..6], &bytes[6..106]), (&[b'a'; 6][..], &[b'b'; 100][..]));
-    assert_eq!(read(&known, START, 4096), (Outcome::Hit(4096), vec![b'a'; 4096]));
-    assert_eq!(read(&known, START + 4096 + 100, 5).0, Outcome::Hit(0), "the end of the file");
-    assert_eq!(read(&known, START + 4096, 8192).0, Outcome::Hit(100));
+    assert_eq!(read(&known, START, 4096), (BlockRead::Hit(4096), vec![b'a'; 4096]));
+    assert_eq!(read(&known, START + 4096 + 100, 5).0, BlockRead::Hit(0), "the end of the file");
+    assert_eq!(read(&known, START + 4096, 8192).0, BlockRead::Hit(100));
 }
 
 #[test]
 fn what_the_client_does_not_know_is_no_hit() {
     let server = Server::new();
     let known = server.known();
-    assert_eq!(read(&known, START, 1).0, Outcome::Absent);
-    assert_eq!(read(&known, 0, 1).0, Outcome::Unknown, "another window");
-    assert_eq!(read(&known, u64::MAX, 2).0, Outcome::Unknown);
+    assert_eq!(read(&known, START, 1).0, BlockRead::Absent);
+    assert_eq!(read(&known, 0, 1).0, BlockRead::Unknown, "another window");
+    assert_eq!(read(&known, u64::MAX, 2).0, BlockRead::Unknown);
     server.publish(0, 1, 2, 4096, b'a');
-    assert_eq!(read(&known, START, 4097).0, Outcome::Absent, "the second block");
+    assert_eq!(read(&known, START, 4097).0, BlockRead::Absent, "the second block");
     let block = EntryBlock { segment: FRAMES + 1, frame: 0, bytes: 4096 };
     server.word(0).store(EntryWord::new(2, Some(block)).0.to_le(), Ordering::Release);
-    assert_eq!(read(&known, START, 1).0, Outcome::Unknown, "another segment");
+    assert_eq!(read(&known, START, 1).0, BlockRead::Unknown, "another segment");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_hostile_server_names_no_memory_outside_of_its_segments() {
     let server = Server::new();
     let mut known = server.known();
     server.publish(0, 1, 4, 4096, b'a');
-    assert_eq!(read(&known, START, 1).0, Outcome::Unknown, "a frame behind the segment");
+    assert_eq!(read(&known, START, 1).0, BlockRead::Unknown, "a frame behind the segment");
     assert!(!known.add_page(5, INDEX, 2) && !known.add_page(5, INDEX, u32::MAX));
     assert!(!known.add_page(5, FRAMES.into(), 0), "frames are no pages");
     assert!(!known.add(1 << 16, ExposedKind::Index, window(&server.index)));
@@ -113,7 +113,7 @@ fn a_hostile_server_names_no_memory_outside_of_its_segments() {
         let (outcome, _) = read(&known, START + at * BLOCK_BYTES, 4096);
         let place = EntryWord(noise).block();
         let is_inside = place.is_some_and(|place| place.segment == FRAMES && place.frame < 4);
-        assert_eq!(matches!(outcome, Outcome::Hit(_)), is_inside, "{noise:x}");
+        assert_eq!(matches!(outcome, BlockRead::Hit(_)), is_inside, "{noise:x}");
     }
 }
 
@@ -173,10 +173,10 @@ proptest! {
         let (outcome, bytes) = read(&known, START + offset, len);
         match wanted(&words, &segments, offset, len) {
             Some(want) => {
-                prop_assert_eq!(outcome, Outcome::Hit(want.len()));
+                prop_assert_eq!(outcome, BlockRead::Hit(want.len()));
                 prop_assert!(bytes[..want.len()] == want[..]);
             }
-            None => prop_assert!(matches!(outcome, Outcome::Absent | Outcome::Unknown)),
+            None => prop_assert!(matches!(outcome, BlockRead::Absent | BlockRead::Unknown)),
         }
     }
 }
@@ -186,16 +186,16 @@ fn a_dead_server_is_not_read() {
     let server = Server::new();
     let known = server.known();
     server.publish(0, 1, 2, 4096, b'a');
-    assert!(matches!(read(&known, START, 1).0, Outcome::Hit(1)));
+    assert!(matches!(read(&known, START, 1).0, BlockRead::Hit(1)));
     for word in [0, 77 | 0x4000_0000] {
         server.live(word, NOW);
-        assert_eq!(read(&known, START, 1).0, Outcome::Dead, "{word:x}");
+        assert_eq!(read(&known, START, 1).0, BlockRead::Dead, "{word:x}");
     }
     server.live(77, Instant(NOW.0 - 1_000_000_001));
-    assert_eq!(read(&known, START, 1).0, Outcome::Dead, "it is held up");
+    assert_eq!(read(&known, START, 1).0, BlockRead::Dead, "it is held up");
     server.live(77, Instant(NOW.0 - 1_000_000_000));
-    assert_eq!(read(&known, START, 1).0, Outcome::Hit(1));
-    let mut blind = Known::new(9, 1);
+    assert_eq!(read(&known, START, 1).0, BlockRead::Hit(1));
+    let mut blind = BlockDirectory::new(9, 1);
     assert!(!blind.is_alive(NOW) && blind.add(0, ExposedKind::Life, window(&server.life)));
     assert!(blind.is_alive(NOW));
 }
@@ -220,7 +220,7 @@ fn a_hit_is_whole_and_not_older_than_what_was_there() {
     while !thread.is_finished() {
         let before = (u64::from_le(server.word(0).load(Ordering::Acquire)) >> 36) as u32;
         let (outcome, bytes) = read(&known, START, 4096);
-        if outcome == Outcome::Hit(4096) {
+        if outcome == BlockRead::Hit(4096) {
             let [first, last] =
                 [0, 4092].map(|at| u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap()));
             assert!(first == last && first >= before, "{first} and {last} after {before}");
@@ -228,5 +228,5 @@ fn a_hit_is_whole_and_not_older_than_what_was_there() {
         }
     }
     thread.join().unwrap();
-    assert_eq!(read(&known, START, 1).0, Outcome::Hit(1));
+    assert_eq!(read(&known, START, 1).0, BlockRead::Hit(1));
 }
