@@ -11,7 +11,7 @@ use crate::types::{
 use crate::{
     Adapter, ConnectError, Instant, MemoryRegion, PRIVATE_DATA_BYTES_MAX, PostError, RegisterError,
 };
-use dafs_mem::{Buffer, PAGE_BYTES};
+use dafs_mem::Buffer;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -129,9 +129,7 @@ impl Adapter for SimAdapter {
     }
 
     fn protection_domain(&mut self) -> ProtectionDomain {
-        let port = &mut self.shared.lock().fabric.ports[self.port];
-        port.domains += 1;
-        ProtectionDomain(port.domains)
+        self.shared.lock().fabric.ports[self.port].new_domain()
     }
 
     fn register(
@@ -140,22 +138,11 @@ impl Adapter for SimAdapter {
         buffer: Arc<Buffer>,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        let port = &mut self.shared.lock().fabric.ports[self.port];
-        let rng = &mut port.rng;
-        let region = port.regions.register(domain, buffer, access, || rng.bits() as u32)?;
-        // Real addresses differ from run to run; peers and digests see these instead.
-        let base = (1 + rng.below(1 << 40)) * PAGE_BYTES as u64;
-        port.bases.insert(region.key, (base, region.address));
-        port.keys.insert(region.id, region.key);
-        Ok(MemoryRegion { address: base, ..region })
+        self.shared.lock().fabric.ports[self.port].register(domain, buffer, access)
     }
 
     fn deregister(&mut self, region: RegionId) {
-        let port = &mut self.shared.lock().fabric.ports[self.port];
-        port.regions.deregister(region);
-        if let Some(key) = port.keys.remove(&region) {
-            port.bases.remove(&key);
-        }
+        self.shared.lock().fabric.ports[self.port].deregister(region);
     }
 
     fn listen(&mut self, address: &Address) -> io::Result<ListenerId> {
@@ -210,10 +197,9 @@ impl Adapter for SimAdapter {
 
     fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo> {
         let find = |connection: &mut Connection, fabric: &mut Fabric, side: Side| {
-            fabric.ports[connection.half(side.other()).port].host
+            fabric.peer(fabric.ports[connection.half(side.other()).port].host)
         };
-        let sim_host = Some(self.on(endpoint, find)?);
-        Some(PeerInfo { sim_host, ..PeerInfo::default() })
+        self.on(endpoint, find)
     }
 
     fn post_receive(
@@ -255,13 +241,33 @@ impl Adapter for SimAdapter {
         need: Access,
     ) -> Option<RemoteWindow> {
         let map = |connection: &mut Connection, fabric: &mut Fabric, side: Side| {
-            if !fabric.maps_memory || connection.half(side).stage != Stage::Up {
+            if connection.half(side).stage != Stage::Up {
                 return None;
             }
             let peer = connection.half(side.other());
-            fabric.ports[peer.port].window(peer.domain, remote, need)
+            let port = &fabric.ports[peer.port];
+            let mapped =
+                fabric.maps_memory.then(|| port.window(peer.domain, remote, need)).flatten();
+            mapped.or_else(|| port.granted_window(peer.endpoint?, remote, need))
         };
         self.on(endpoint, map).flatten()
+    }
+
+    fn grant(&mut self, endpoint: EndpointId, buffer: &Arc<Buffer>) -> Option<MemoryRegion> {
+        let grant = |connection: &mut Connection, fabric: &mut Fabric, side: Side| {
+            let half = connection.half(side);
+            let may_grant = fabric.grants_memory && half.stage == Stage::Up;
+            may_grant.then(|| fabric.ports[half.port].grant(endpoint, buffer.clone())).flatten()
+        };
+        self.on(endpoint, grant).flatten()
+    }
+
+    fn can_grant(&self) -> bool {
+        self.shared.lock().fabric.grants_memory
+    }
+
+    fn revoke(&mut self, endpoint: EndpointId, region: RegionId) {
+        self.shared.lock().fabric.ports[self.port].revoke(endpoint, region);
     }
 
     fn is_mappable(&self, _: &Buffer) -> bool {

@@ -7,14 +7,18 @@ use super::faults::SimFaults;
 use super::limits::GRID;
 use super::rng::SimRng;
 use crate::types::{
-    Access, Completion, EndpointId, Event, ListenerId, LocalSegment, Operation, ProtectionDomain,
-    RegionId, RemoteBuffer, RemoteWindow, WorkStatus,
+    Access, Completion, EndpointId, Event, ListenerId, LocalSegment, Operation, PeerInfo,
+    PeerProcess, ProtectionDomain, RegionId, RemoteBuffer, RemoteWindow, WorkStatus,
 };
-use crate::{Instant, PostError, RegionTable};
-use dafs_mem::VolatileSlice;
+use crate::{Instant, MemoryRegion, PostError, RegionTable, RegisterError};
+use dafs_mem::{Buffer, PAGE_BYTES, VolatileSlice};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// The user and the group of all processes of one host.
+const NOBODY: u32 = 65534;
 
 /// A scheduled event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +71,8 @@ pub(super) struct Port {
     /// that messages are the same bytes in every run.
     pub(super) bases: FxHashMap<u32, (u64, u64)>,
     pub(super) keys: FxHashMap<RegionId, u32>,
+    /// The endpoint whose peer may map a region that is granted to it, and the region's domain, by key.
+    pub(super) granted: FxHashMap<u32, (EndpointId, ProtectionDomain)>,
     pub(super) domains: u32,
     pub(super) ready: VecDeque<Event>,
     /// Endpoints with work held back.
@@ -77,6 +83,67 @@ pub(super) struct Port {
 }
 
 impl Port {
+    /// Makes a protection domain.
+    pub(super) fn new_domain(&mut self) -> ProtectionDomain {
+        self.domains += 1;
+        ProtectionDomain(self.domains)
+    }
+
+    /// Registers a buffer under a simulated address.
+    pub(super) fn register(
+        &mut self,
+        domain: ProtectionDomain,
+        buffer: Arc<Buffer>,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let rng = &mut self.rng;
+        let region = self.regions.register(domain, buffer, access, || rng.bits() as u32)?;
+        // Real addresses differ from run to run; peers and digests see these instead.
+        let base = (1 + rng.below(1 << 40)) * PAGE_BYTES as u64;
+        self.bases.insert(region.key, (base, region.address));
+        self.keys.insert(region.id, region.key);
+        Ok(MemoryRegion { address: base, ..region })
+    }
+
+    /// Ends a registration.
+    pub(super) fn deregister(&mut self, region: RegionId) {
+        self.regions.deregister(region);
+        if let Some(key) = self.keys.remove(&region) {
+            self.bases.remove(&key);
+        }
+    }
+
+    /// Registers a buffer for the peer of one endpoint alone.
+    pub(super) fn grant(&mut self, to: EndpointId, buffer: Arc<Buffer>) -> Option<MemoryRegion> {
+        let domain = self.new_domain();
+        let region = self.register(domain, buffer, Access::REMOTE_READ).ok()?;
+        self.granted.insert(region.key, (to, domain));
+        Some(region)
+    }
+
+    /// Ends a grant to the peer of an endpoint.
+    pub(super) fn revoke(&mut self, from: EndpointId, region: RegionId) {
+        let Some(key) = self.keys.get(&region).copied() else { return };
+        if self.granted.get(&key).is_some_and(|(endpoint, _)| *endpoint == from) {
+            self.granted.remove(&key);
+            self.deregister(region);
+        }
+    }
+
+    /// The memory that is granted to the peer of an endpoint, for reading alone.
+    pub(super) fn granted_window(
+        &self,
+        endpoint: EndpointId,
+        remote: RemoteBuffer,
+        need: Access,
+    ) -> Option<RemoteWindow> {
+        let (owner, domain) = *self.granted.get(&remote.key)?;
+        let (segment, view) = self.find(domain, remote, need).ok()?;
+        let buffer = self.regions.buffer(segment.region).filter(|_| owner == endpoint)?.clone();
+        // SAFETY: the range lies inside the buffer, which the window keeps alive, and is writable.
+        Some(unsafe { RemoteWindow::read_only(view.as_ptr(), view.len(), buffer) })
+    }
+
     /// The memory that a peer names by a simulated address.
     pub(super) fn remote(
         &self,
@@ -145,6 +212,8 @@ pub(super) struct Fabric {
     pub(super) partitions: u64,
     /// True if peers may access each other's memory directly, as over shared memory.
     pub(super) maps_memory: bool,
+    /// True if all hosts are processes of one host, which can show memory to each other.
+    pub(super) grants_memory: bool,
     pub(super) digest: SimDigest,
     pub(super) counts: SimCounts,
 }
@@ -163,6 +232,7 @@ impl Fabric {
             blocked: BTreeSet::new(),
             partitions: 0,
             maps_memory: false,
+            grants_memory: false,
             digest: SimDigest::default(),
             counts: SimCounts::default(),
         }
@@ -190,6 +260,13 @@ impl Fabric {
 
     pub(super) fn steps(&mut self, max: u32) -> Duration {
         GRID * (1 + self.rng.below(u64::from(max)) as u32)
+    }
+
+    /// The identity of a peer on this host.
+    pub(super) fn peer(&self, host: u32) -> PeerInfo {
+        let process = PeerProcess { pid: host as i32, uid: NOBODY, gid: NOBODY };
+        let process = self.grants_memory.then_some(process);
+        PeerInfo { process, sim_host: Some(host), ..PeerInfo::default() }
     }
 
     /// The time one hop takes.

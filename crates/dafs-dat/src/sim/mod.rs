@@ -78,6 +78,7 @@ impl SimNetwork {
             regions: RegionTable::new(),
             bases: FxHashMap::default(),
             keys: FxHashMap::default(),
+            granted: FxHashMap::default(),
             domains: 0,
             ready: VecDeque::new(),
             dirty: Vec::new(),
@@ -112,6 +113,12 @@ impl SimNetwork {
     /// crate::Adapter::map_remote)), as over shared memory.
     pub fn map_memory(&self, maps: bool) {
         self.shared.lock().fabric.maps_memory = maps;
+    }
+
+    /// Makes all adapters processes of one host, of the user nobody. They can then show memory to each
+    /// other ([`Adapter::grant`](crate::Adapter::grant)).
+    pub fn grant_memory(&self, grants: bool) {
+        self.shared.lock().fabric.grants_memory = grants;
     }
 
     /// Ends all trouble: no faults, no planned losses, no partition, no pause. Lost connections

@@ -4,7 +4,7 @@ use super::connection::{Connection, Half, Side, Stage, Verb};
 use super::fabric::{Fabric, Wake};
 use super::faults::SimFaults;
 use super::limits::{CONNECT_TIMEOUT, GIVE_UP_MAX, GIVE_UP_MIN, RETRY};
-use crate::types::{EndpointId, Event, ListenerId, PeerInfo, ProtectionDomain, RequestId};
+use crate::types::{EndpointId, Event, ListenerId, ProtectionDomain, RequestId};
 use crate::{ConnectError, DisconnectReason, Instant};
 use std::collections::BTreeMap;
 use std::io;
@@ -165,7 +165,7 @@ impl Network {
             self.fabric.after(delay, id, Wake::ConnectRefused);
             return;
         };
-        let peer = PeerInfo { sim_host: Some(hosts[0]), ..PeerInfo::default() };
+        let peer = self.fabric.peer(hosts[0]);
         let event = Event::ConnectRequest {
             listener,
             request: RequestId(id),
@@ -278,6 +278,7 @@ impl Network {
         table.regions = crate::RegionTable::new();
         table.bases.clear();
         table.keys.clear();
+        table.granted.clear();
         table.ready.clear();
     }
 }

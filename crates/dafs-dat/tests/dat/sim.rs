@@ -265,6 +265,39 @@ fn mapped_memory_needs_the_same_rights_and_outlives_its_registration() {
 }
 
 #[test]
+fn granted_memory_is_mapped_by_one_peer_for_reading_until_the_grant_ends() {
+    let (network, mut client, mut server) = pair(2, SimFaults::none());
+    let buffer = Arc::new(Buffer::zeroed(4096).unwrap());
+    assert!(!server.adapter.can_grant());
+    assert!(server.adapter.grant(server.endpoint, &buffer).is_none());
+    network.grant_memory(true);
+    assert!(server.adapter.can_grant());
+    assert!(server.adapter.peer(server.endpoint).unwrap().process.is_some());
+    let region = server.adapter.grant(server.endpoint, &buffer).unwrap();
+    let remote = region.remote(0, 4096).unwrap();
+    let need = Access::REMOTE_READ;
+    let map = |peer: &mut Peer, need| peer.adapter.map_remote(peer.endpoint, remote, need);
+    assert!(map(&mut client, Access::REMOTE_WRITE).is_none());
+    assert!(map(&mut server, need).is_none(), "the owner");
+    let mut other = Peer::new(&network, 3);
+    other.endpoint = other.adapter.connect(other.domain, &Address::Sim(1), b"").unwrap();
+    settle(&network, &mut [&mut other, &mut server], A_WHILE);
+    let Some(Event::ConnectRequest { request, .. }) = server.events.pop() else { panic!() };
+    let second = server.adapter.accept(request, server.domain, b"").unwrap();
+    settle(&network, &mut [&mut other, &mut server], A_WHILE);
+    assert!(map(&mut other, need).is_none(), "another connection");
+    let window = map(&mut client, need).unwrap();
+    assert!(!window.is_writable());
+    buffer.view().fill(7);
+    assert_eq!(window.view().to_vec(Site::Inspect), vec![7; 4096]);
+    server.adapter.revoke(second, region.id);
+    assert!(map(&mut client, need).is_some(), "a grant of another connection");
+    server.adapter.revoke(server.endpoint, region.id);
+    assert!(map(&mut client, need).is_none());
+    assert_eq!(window.view().to_vec(Site::Inspect), vec![7; 4096]);
+}
+
+#[test]
 fn refusals_and_timeouts_are_told_apart() {
     let network = SimNetwork::new(3, SimFaults::none());
     let (mut client, mut server) = (Peer::new(&network, 2), Peer::new(&network, 1));
