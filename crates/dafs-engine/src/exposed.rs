@@ -74,7 +74,7 @@ pub struct ExposedMemory {
     bytes_max: usize,
     /// The kernel has refused memory, and the log has said so.
     has_failed: AtomicBool,
-    _life: Life,
+    life: Life,
 }
 
 impl ExposedMemory {
@@ -96,7 +96,13 @@ impl ExposedMemory {
         let segments = RwLock::new(Segments { by_number, ..Segments::default() });
         let (used_bytes, locked_bytes) = Default::default();
         let has_failed = AtomicBool::new(false);
-        Ok(Self { segments, used_bytes, locked_bytes, bytes_max, has_failed, _life: life })
+        Ok(Self { segments, used_bytes, locked_bytes, bytes_max, has_failed, life })
+    }
+
+    /// Says that the server has died: clients read no more. A simulation ends servers that way, which
+    /// share its process.
+    pub fn end(&self) {
+        self.life.end();
     }
 
     /// Returns the bytes in use.

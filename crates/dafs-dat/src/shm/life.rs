@@ -79,6 +79,13 @@ impl Life {
         Ok(Self { page, running: Some(running), thread: Some(thread) })
     }
 
+    /// Marks the word as the kernel does when the owner dies. Peers then believe in no life any more.
+    pub fn end(&self) {
+        if let Some(word) = self.page.view().word32(0) {
+            word.store(OWNER_DIED, Ordering::Release);
+        }
+    }
+
     /// The page. Its word is at 0.
     pub fn page(&self) -> &Arc<Buffer> {
         &self.page
@@ -160,6 +167,9 @@ mod tests {
         assert!(is_alive(word(&page)));
         drop(life);
         assert!(!is_alive(word(&page)));
+        let life = Life::start().unwrap();
+        life.end();
+        assert!(!is_alive(word(life.page())));
     }
 
     #[test]
