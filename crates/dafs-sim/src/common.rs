@@ -31,12 +31,14 @@ pub(crate) struct Common {
     pub(crate) files: Vec<FileRecord>,
     /// Outstanding reads by the tick of their begin; pruning must not pass them.
     reads: BTreeMap<Tick, ()>,
-    /// Write verifier of the server, which does not restart.
+    /// Write verifier of the server.
     pub(crate) verifier: Option<Verifier>,
     /// True if an open has denied access to others.
     pub(crate) denials: bool,
     /// True if the store injects errors.
     pub(crate) store_errors: bool,
+    /// True if the server ends now and then, and starts again.
+    pub(crate) restarts: bool,
     pub(crate) digest: SimDigest,
     pub(crate) counts: WorkCounts,
     last_tick: Tick,
@@ -61,6 +63,10 @@ pub struct WorkCounts {
     pub bytes_read: u64,
     /// Bytes written.
     pub bytes_written: u64,
+    /// Optimistic reads that were hits.
+    pub hits: u64,
+    /// Optimistic reads of blocks that changed meanwhile.
+    pub stale: u64,
 }
 
 impl Common {
@@ -73,6 +79,7 @@ impl Common {
             verifier: None,
             denials: false,
             store_errors: false,
+            restarts: false,
             digest: SimDigest::default(),
             counts: WorkCounts::default(),
             last_tick: 0,
@@ -127,11 +134,11 @@ impl Common {
         }
     }
 
-    /// Checks a write verifier. The server has not restarted, so only an error of the store can
-    /// have changed it.
+    /// Checks a write verifier. Only a restart of the server or an error of the store can have changed
+    /// it.
     pub(crate) fn check_verifier(&mut self, told: Verifier) -> Result<(), String> {
         let known = *self.verifier.get_or_insert(told);
-        if known == told || self.store_errors {
+        if known == told || self.store_errors || self.restarts {
             Ok(())
         } else {
             Err("the write verifier has changed without an error of the store".to_owned())

@@ -10,6 +10,9 @@
 //! * A read never shows bytes of another file or client.
 //! * Names and attributes are never torn.
 //!
+//! In worlds of optimistic reads the clients also read from memory that the server shows, and the
+//! server ends and starts again.
+//!
 //! When the world has come to rest the server holds no state, and a fresh session reads everything
 //! once again.
 //!
@@ -25,6 +28,7 @@ mod audit;
 mod common;
 pub mod crash;
 mod disk;
+mod exposure;
 mod limits;
 pub mod model;
 pub mod pattern;
@@ -37,5 +41,5 @@ mod store;
 mod world;
 
 pub use common::WorkCounts;
-pub use plan::{Danger, Profile, WorldOptions};
+pub use plan::{Danger, ExposureDanger, Profile, WorldOptions};
 pub use world::{Failure, Report, Violation, check, run};

@@ -32,6 +32,22 @@ pub(crate) const LARGE_SLOT_BYTES: usize = 300 << 10;
 /// Offsets of ordinary transfers stay below this.
 pub(crate) const OFFSET_MAX: u64 = 64 << 10;
 
+/// Memory in which a server shows blocks of files: in most worlds, and in those where it is scarce.
+pub(crate) const EXPOSED_BYTES: usize = 4 << 20;
+pub(crate) const EXPOSED_BYTES_TIGHT: usize = 1 << 20;
+
+/// The first blocks of a file, which optimistic reads are about.
+pub(crate) const OPTIMISTIC_BLOCKS: u64 = 6;
+
+/// Optimistic reads among the operations of a client, in a million.
+pub(crate) const OPTIMISTIC_PPM: u32 = 600_000;
+
+/// Steps of 10 microseconds that a server runs between two steps of a reader, at most.
+pub(crate) const SERVE_STEPS_MAX: u64 = 300;
+
+/// The interval at which a server looks for changes that bypass it.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
 /// The lease period of the simulated server. It is short, so that leases do expire.
 pub(crate) const LEASE: Duration = Duration::from_secs(6);
 

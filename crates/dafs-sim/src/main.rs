@@ -4,7 +4,7 @@
 
 use clap::Parser;
 use dafs_sim::crash::{self, CrashOptions, Danger as CrashDanger, EndAt};
-use dafs_sim::{Danger, Profile, WorldOptions, check};
+use dafs_sim::{Danger, ExposureDanger, Profile, WorldOptions, check};
 use std::ops::Range;
 use std::process::ExitCode;
 
@@ -69,6 +69,12 @@ struct Arguments {
     /// find it.
     #[arg(long, default_value_t = 0)]
     danger_corrupt_ppm: u32,
+    /// Worlds in which clients read from memory that the server shows, and in which the server ends.
+    #[arg(long, conflicts_with = "crashes")]
+    optimistic: bool,
+    /// With --optimistic: a deliberate bug, to prove that the checks find it.
+    #[arg(long, requires = "optimistic", default_value = "none")]
+    danger_exposure: ExposureDanger,
 }
 
 impl Arguments {
@@ -110,10 +116,12 @@ fn main() -> ExitCode {
             seed,
             profile: arguments.faults,
             operations: arguments.operations,
+            optimistic: arguments.optimistic,
             trace: arguments.trace,
             danger: Danger {
                 forget_write_every: arguments.danger_forget_write_every,
                 corrupt_ppm: arguments.danger_corrupt_ppm,
+                exposure: arguments.danger_exposure,
             },
         };
         match check(&options) {

@@ -48,6 +48,56 @@ pub struct Danger {
     pub forget_write_every: u32,
     /// The transport flips a bit in this many of a million pieces of RDMA payload.
     pub corrupt_ppm: u32,
+    /// A bug of optimistic reads.
+    pub exposure: ExposureDanger,
+}
+
+/// A deliberate bug of optimistic reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ExposureDanger {
+    /// None.
+    #[default]
+    None,
+    /// The server takes entries away long after it has changed the blocks.
+    LateUnpublish,
+    /// Clients check entries before they copy the blocks.
+    EarlyCheck,
+    /// The server goes on showing a file to a client that has closed it.
+    GrantStays,
+    /// The life page of a server that has ended says that it lives.
+    UndyingLife,
+}
+
+impl ExposureDanger {
+    /// All dangers but `None`, by name.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("late-unpublish", Self::LateUnpublish),
+        ("early-check", Self::EarlyCheck),
+        ("grant-stays", Self::GrantStays),
+        ("undying-life", Self::UndyingLife),
+    ];
+}
+
+impl std::fmt::Display for ExposureDanger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let all = Self::ALL.iter().find(|(_, danger)| danger == self);
+        f.write_str(all.map_or("none", |(name, _)| name))
+    }
+}
+
+impl FromStr for ExposureDanger {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self::None);
+        }
+        let known = Self::ALL.iter().find(|(name, _)| *name == text);
+        known.map(|(_, danger)| *danger).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|(name, _)| *name).collect();
+            format!("use one of {}", names.join(", "))
+        })
+    }
 }
 
 /// The options of a world.
@@ -59,6 +109,9 @@ pub struct WorldOptions {
     pub profile: Profile,
     /// Operations of each client; 0 draws the number from the seed.
     pub operations: u32,
+    /// The clients are on the server's host and read from its memory, and the server ends now and
+    /// then.
+    pub optimistic: bool,
     /// Prints every event.
     pub trace: bool,
     /// Deliberate bugs.
@@ -79,6 +132,12 @@ impl WorldOptions {
         ];
         for (name, number) in numbers.into_iter().filter(|(_, number)| *number > 0) {
             command += &format!(" --{name} {number}");
+        }
+        if self.optimistic {
+            command += " --optimistic";
+        }
+        if self.danger.exposure != ExposureDanger::None {
+            command += &format!(" --danger-exposure {}", self.danger.exposure);
         }
         command
     }
@@ -101,6 +160,10 @@ pub(crate) struct ActorPlan {
     pub(crate) uses_credential: bool,
     /// Steps of 10 microseconds between operations, at most.
     pub(crate) think_steps_max: u64,
+    /// It reads from the server's memory.
+    pub(crate) optimistic: bool,
+    /// A bug of that.
+    pub(crate) danger: ExposureDanger,
 }
 
 /// The decisions of a seed before the world starts.
@@ -137,7 +200,7 @@ impl Plan {
         let trouble = options.profile != Profile::Calm && rng.chance(600_000);
         let trouble_every = trouble.then(|| Duration::from_millis(rng.between(20, 2_000)));
         let tight = rng.chance(300_000);
-        Self {
+        let mut plan = Self {
             network,
             store,
             actors,
@@ -145,7 +208,22 @@ impl Plan {
             trouble_every,
             credits_total_max: if tight { rng.between(4, 24) as usize } else { 4096 },
             credits_initial: rng.between(1, 8) as u16,
+        };
+        if options.optimistic {
+            plan.show_memory();
         }
+        plan
+    }
+
+    /// Leaves out what would leave little to optimistic reads.
+    fn show_memory(&mut self) {
+        self.store.would_block_ppm = self.store.would_block_ppm.min(200_000);
+        // The server reads and writes memory of its clients itself, as over shared memory.
+        self.maps_memory = true;
+        // All clients are one user, who would soon have all of few credits.
+        self.credits_total_max = 4096;
+        // A session with checksums is shown nothing.
+        self.actors.iter_mut().take(3).for_each(|actor| actor.checksums = false);
     }
 }
 
@@ -191,5 +269,7 @@ fn actor(options: &WorldOptions, maps_memory: bool, rng: &mut SimRng) -> ActorPl
         deadline: Duration::from_millis(rng.between(200, 8_000)),
         uses_credential: rng.chance(500_000),
         think_steps_max: [1, 50, 2_000][rng.below(3) as usize],
+        optimistic: options.optimistic,
+        danger: options.danger.exposure,
     }
 }

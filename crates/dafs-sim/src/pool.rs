@@ -61,6 +61,11 @@ impl PoolSchedule {
         ran
     }
 
+    /// Goes on counting where another schedule, whose jobs never run any more, has ended.
+    pub(crate) fn follow(&mut self, former: &Self) {
+        self.submitted = former.submitted;
+    }
+
     /// Jobs submitted so far.
     pub(crate) fn submitted(&self) -> u64 {
         self.submitted

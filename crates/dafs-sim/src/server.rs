@@ -1,11 +1,13 @@
 //! The server of a world: the shipped engine over the simulated network, store and pool.
 
-use crate::limits::SERVER_HOST;
+use crate::exposure::Shown;
+use crate::limits::{LOOK_INTERVAL, SERVER_HOST};
 use crate::pool::{PoolSchedule, SimPool};
 use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Instant};
 use dafs_engine::{
-    AuthConfig, Authenticator, Engine, EngineCounts, Inbox, Registry, SessionLimits, Shared, Ticker,
+    AuthConfig, Authenticator, Engine, EngineCounts, ExposedMemory, Inbox, Registry, SessionLimits,
+    Shared, Ticker,
 };
 use dafs_journal::{Disk, Spawn};
 use dafs_service::durable::JournalConfig;
@@ -22,6 +24,10 @@ pub(crate) struct Server {
     engine: Engine,
     service: Arc<Service>,
     ticker: Ticker,
+    /// The memory that it shows.
+    exposed: Option<Arc<ExposedMemory>>,
+    /// The time of its next look for changes that bypass it.
+    next_look: Option<Instant>,
     pub(crate) jobs: PoolSchedule,
     /// Number of turns of the engine.
     pub(crate) turns: u64,
@@ -43,6 +49,8 @@ pub(crate) struct Setup {
     pub(crate) undo: Option<PathBuf>,
     pub(crate) credits_total_max: usize,
     pub(crate) credits_initial: u16,
+    /// The memory for optimistic reads. None without such reads.
+    pub(crate) exposed: Option<Shown>,
 }
 
 impl Server {
@@ -62,6 +70,10 @@ impl Server {
         let service = Service::with_records(config, namespace, setup.records, now.0);
         let service = Arc::new(service.map_err(|error| error.to_string())?);
         service.fences.load(setup.fences).map_err(|error| error.to_string())?;
+        if let Some(shown) = &setup.exposed {
+            service.start_exposure(shown.seen.clone());
+        }
+        let exposed = setup.exposed.map(|shown| shown.memory);
         let pool = SimPool::default();
         if let Some((disk, boot)) = setup.journal {
             let jobs = pool.clone();
@@ -90,7 +102,7 @@ impl Server {
             write_verifier: Arc::new(WriteVerifier::new(rng.bits())),
             clock: Instant::default,
             proofs: Arc::new(pool.clone()),
-            exposed: None,
+            exposed: exposed.clone(),
             data: None,
         };
         service.durable.tell_of_lost_data(shared.write_verifier.clone());
@@ -99,7 +111,9 @@ impl Server {
         let listening = engine.listen(0, &Address::Sim(SERVER_HOST));
         listening.map_err(|error| error.to_string())?;
         let jobs = PoolSchedule::new(pool, rng.fork());
-        Ok(Self { engine, service, ticker: Ticker::default(), jobs, turns: 0 })
+        let next_look = exposed.is_some().then_some(now);
+        let ticker = Ticker::default();
+        Ok(Self { engine, service, ticker, exposed, next_look, jobs, turns: 0 })
     }
 
     /// Runs due jobs and lets the engine handle all events.
@@ -107,6 +121,10 @@ impl Server {
         self.jobs.run(now);
         self.engine.turn(now);
         self.ticker.turn(&self.service, now);
+        if self.next_look.is_some_and(|at| at <= now) {
+            self.service.take_local_changes(now.0);
+            self.next_look = Some(now + LOOK_INTERVAL);
+        }
         self.jobs.admit(now);
         self.turns += 1;
     }
@@ -114,7 +132,19 @@ impl Server {
     /// The time of its next turn.
     pub(crate) fn next(&self) -> Instant {
         let own = self.engine.next_timeout().min(self.ticker.next());
+        let own = self.next_look.map_or(own, |at| at.min(own));
         self.jobs.next().map_or(own, |at| at.min(own))
+    }
+
+    /// Goes on counting turns and jobs where a server that has ended has stopped.
+    pub(crate) fn follow(&mut self, former: &Self) {
+        self.turns = former.turns;
+        self.jobs.follow(&former.jobs);
+    }
+
+    /// The bytes of memory that it shows.
+    pub(crate) fn exposed_bytes(&self) -> usize {
+        self.exposed.as_ref().map_or(0, |memory| memory.used_bytes())
     }
 
     pub(crate) fn counts(&self) -> (EngineCounts, ServiceCounts) {

@@ -3,16 +3,17 @@
 use crate::actor::Actor;
 use crate::audit;
 use crate::common::{Common, WorkCounts};
+use crate::exposure::Exposure;
 use crate::limits::{
-    FIRST_CLIENT_HOST, LEASE, REST_TIME_MAX, SERVER_HOST, SERVER_REGIONS_MAX, SHARED_FILES,
-    STEPS_MAX, WORLD_TIME_MAX,
+    FIRST_CLIENT_HOST, LEASE, OPTIMISTIC_BLOCKS, REST_TIME_MAX, SERVER_HOST, SERVER_REGIONS_MAX,
+    SHARED_FILES, STEPS_MAX, WORLD_TIME_MAX,
 };
 use crate::plan::{Plan, WorldOptions};
 use crate::server::{Server, Setup};
 use crate::store::{StoreControl, Strained};
 use dafs_dat::Instant;
 use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
-use dafs_service::{ExportOptions, NoFenceRecords, NoRecords};
+use dafs_service::{BLOCK_BYTES, ExportOptions, NoFenceRecords, NoRecords};
 use dafs_store::{
     CreateHow, Cred, ExportSecret, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr, Store,
     TimeSpec,
@@ -107,6 +108,30 @@ pub(crate) fn caught<R>(
     })
 }
 
+/// The parameters of each start of the server.
+struct Start {
+    store: Arc<dyn Store>,
+    credits_total_max: usize,
+    credits_initial: u16,
+}
+
+impl Start {
+    fn setup(&self, exposure: Option<&Exposure>) -> Setup {
+        Setup {
+            store: self.store.clone(),
+            options: ExportOptions { optimistic: exposure.is_some(), ..ExportOptions::default() },
+            records: Box::new(NoRecords),
+            journal: None,
+            fences: Box::new(NoFenceRecords),
+            lease: LEASE,
+            undo: None,
+            credits_total_max: self.credits_total_max,
+            credits_initial: self.credits_initial,
+            exposed: exposure.map(Exposure::shown),
+        }
+    }
+}
+
 /// A running world.
 pub(crate) struct World {
     pub(crate) common: Common,
@@ -114,6 +139,9 @@ pub(crate) struct World {
     pub(crate) actors: Vec<Actor>,
     clock: Arc<AtomicU64>,
     store: StoreControl,
+    start: Start,
+    /// None without optimistic reads.
+    exposure: Option<Exposure>,
     rng: SimRng,
     trouble_every: Option<Duration>,
     next_trouble: Instant,
@@ -128,25 +156,24 @@ impl World {
         let plan = Plan::draw(options, &mut rng);
         let network = SimNetwork::new(rng.bits(), plan.network.clone());
         network.map_memory(plan.maps_memory);
+        network.grant_memory(options.optimistic);
         let mut common = Common::new(network.clone(), options.trace);
         common.note(|| format!("{plan:?}"));
         common.store_errors = plan.store.error_ppm > 0;
+        common.restarts = options.optimistic;
         let clock = Arc::new(AtomicU64::new(0));
         let memory = memory_store(clock.clone());
         furnish(&memory, &plan, &mut common).map_err(|error| error.to_string())?;
+        let show = || Exposure::new(options.seed, options.danger.exposure, &memory);
+        let exposure = options.optimistic.then(show).transpose()?;
         let store = Strained::over(Arc::new(memory), plan.store, rng.fork());
         let control = store.control();
-        let setup = Setup {
+        let start = Start {
             store: Arc::new(store),
-            options: ExportOptions::default(),
-            records: Box::new(NoRecords),
-            journal: None,
-            fences: Box::new(NoFenceRecords),
-            lease: LEASE,
-            undo: None,
             credits_total_max: plan.credits_total_max,
             credits_initial: plan.credits_initial,
         };
+        let setup = start.setup(exposure.as_ref());
         let server = Server::start(&network, setup, Instant(0), &mut rng)?;
         let actors = plan.actors.iter().enumerate();
         let actors = actors
@@ -158,6 +185,8 @@ impl World {
             actors,
             clock,
             store: control,
+            start,
+            exposure,
             rng,
             trouble_every: plan.trouble_every,
             next_trouble: Instant(0),
@@ -173,12 +202,14 @@ impl World {
                 break;
             }
             self.trouble();
+            self.end_server()?;
             self.step()?;
         }
         self.common.note(|| "calm".to_owned());
         self.common.network.calm();
         self.partitions.clear();
         self.trouble_every = None;
+        self.exposure.iter_mut().for_each(Exposure::rest);
         self.store.calm();
         let limit = self.common.now + REST_TIME_MAX;
         while self.actors.iter().any(|actor| !actor.is_done())
@@ -210,6 +241,7 @@ impl World {
         let times = times.chain([self.server.next()]).chain(network.next_event());
         let times = times.chain(self.trouble_every.map(|_| self.next_trouble));
         let times = times.chain(self.partitions.iter().map(|(end, _)| *end));
+        let times = times.chain(self.exposure.as_ref().and_then(Exposure::next_end));
         // A paused host may be overdue. Time then advances in the smallest step.
         let next = times.min().unwrap_or(self.common.now).max(self.common.now);
         let stuck = self.actors.iter().any(|actor| network.is_paused(actor.host))
@@ -241,9 +273,65 @@ impl World {
                 actor.turn(&mut self.common)?;
             }
         }
+        self.read_blocks()?;
         for actor in &mut self.actors {
             actor.settle(&mut self.common, &self.server);
         }
+        Ok(())
+    }
+
+    /// Lets clients read from the server's memory, while the network and the server run.
+    fn read_blocks(&mut self) -> Result<(), String> {
+        let Self { common, server, actors, clock, exposure: Some(exposure), .. } = self else {
+            return Ok(());
+        };
+        let network = common.network.clone();
+        for actor in actors.iter_mut().filter(|actor| actor.wants_blocks()) {
+            if network.is_paused(actor.host) {
+                continue;
+            }
+            let mut now = common.now;
+            let mut serve = |time: Duration| {
+                now = now + time;
+                clock.store(now.0, Ordering::Relaxed);
+                network.advance_to(now);
+                let due = server.next() <= now || network.is_ready(SERVER_HOST);
+                if due && !network.is_paused(SERVER_HOST) {
+                    server.turn(now);
+                }
+            };
+            actor.read_blocks(common, &mut || exposure.step(&mut serve))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the server's process, if it is time, and starts another one. In between, before any client
+    /// knows, a local program changes a file, and clients read it.
+    fn end_server(&mut self) -> Result<(), String> {
+        let Self { common, server, actors, start, exposure: Some(exposure), .. } = self else {
+            return Ok(());
+        };
+        let now = common.now;
+        if exposure.next_end().is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        common.note(|| "the server ends and starts".to_owned());
+        let network = common.network.clone();
+        network.end_processes(SERVER_HOST);
+        exposure.renew(now)?;
+        let setup = start.setup(Some(&*exposure));
+        let mut next = Server::start(&network, setup, now, exposure.rng())?;
+        next.follow(server);
+        // Its memory stays as it was until no client reads it any more.
+        let former = std::mem::replace(server, next);
+        let file = exposure.change_locally(common)?;
+        for actor in actors.iter_mut().filter(|actor| !network.is_paused(actor.host)) {
+            for block in 0..OPTIMISTIC_BLOCKS {
+                let part = (block * BLOCK_BYTES as u64, BLOCK_BYTES);
+                actor.observe(common, file, part, &mut || BLOCK_BYTES)?;
+            }
+        }
+        drop(former);
         Ok(())
     }
 
@@ -314,7 +402,10 @@ impl World {
         if engine != Default::default() || service != Default::default() {
             return Err(format!("the server still holds {engine:?} and {service:?}"));
         }
-        Ok(())
+        match self.server.exposed_bytes() {
+            0 => Ok(()),
+            bytes => Err(format!("the server still shows {bytes} bytes")),
+        }
     }
 }
 

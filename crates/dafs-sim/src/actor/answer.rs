@@ -139,7 +139,7 @@ impl Actor {
 
     /// Returns true if an operation on a file may fail with this error, and notes its effect on the
     /// open.
-    fn tolerate(
+    pub(super) fn tolerate(
         &mut self,
         common: &mut Common,
         file: Option<FileNumber>,
@@ -198,6 +198,7 @@ impl Actor {
             | Task::SetMode { .. }
             | Task::Stat { .. }
             | Task::Commit { .. } => self.file_reply(common, task, answer),
+            Task::Expose { .. } => self.exposed(common, &task, answer),
             _ => self.tree_reply(common, task, answer),
         }
     }
@@ -254,6 +255,10 @@ impl Actor {
     ) -> Result<(), String> {
         match task {
             Task::Close { file } => {
+                match answer {
+                    Ok(_) => self.closed(common, file),
+                    Err(_) => self.blocks.forget(file),
+                }
                 let open = self.opens.remove(&file);
                 let (state, shaky) = open.map_or((StateId::ZERO, true), |o| (o.state, o.shaky));
                 match answer {

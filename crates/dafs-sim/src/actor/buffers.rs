@@ -9,7 +9,7 @@ use dafs_client::core::{Piece, RegisteredMemory};
 use std::sync::Arc;
 
 /// The fill byte of unused memory.
-const POISON: u8 = 0xdb;
+pub(super) const POISON: u8 = 0xdb;
 
 pub(crate) struct Buffers {
     memory: Arc<RegisteredMemory>,

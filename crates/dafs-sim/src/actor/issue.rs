@@ -3,8 +3,9 @@
 use super::task::{Listing, Slot, Task};
 use super::{Actor, names};
 use crate::common::Common;
-use crate::limits::{LARGE_SLOT_BYTES, OFFSET_MAX, SHARED_FILES, SLOT_BYTES};
+use crate::limits::{LARGE_SLOT_BYTES, OFFSET_MAX, OPTIMISTIC_PPM, SHARED_FILES, SLOT_BYTES};
 use crate::model::names::{FileNumber, Place};
+use crate::plan::ExposureDanger;
 use dafs_client::core::{ReadCall, Refused, WriteCall};
 use dafs_mem::Site;
 use dafs_wire::dafs::{
@@ -33,6 +34,12 @@ impl Actor {
             if !self.flights.values().any(deciding) {
                 return self.decide(common);
             }
+        }
+        if self.plan.optimistic
+            && self.rng.chance(OPTIMISTIC_PPM)
+            && (self.want_blocks() || self.open(common)?)
+        {
+            return Ok(());
         }
         for _ in 0..DRAWS {
             let started = match self.rng.below(1000) {
@@ -183,6 +190,30 @@ impl Actor {
         let (offset, len) = self.extent();
         let Some(slot) = self.take_slot(len) else { return Ok(false) };
         let state = self.state_for(file, true);
+        self.read_into(common, (file, handle), (offset, len), slot, state)
+    }
+
+    /// Reads bytes that a hit would have brought.
+    pub(super) fn read_instead(
+        &mut self,
+        common: &mut Common,
+        file: FileNumber,
+        (offset, len): (u64, usize),
+        state: StateId,
+    ) -> Result<bool, String> {
+        let Some(handle) = common.files[file].handle else { return Ok(false) };
+        let Some(slot) = self.take_slot(len) else { return Ok(false) };
+        self.read_into(common, (file, handle), (offset, len), slot, state)
+    }
+
+    fn read_into(
+        &mut self,
+        common: &mut Common,
+        (file, handle): (FileNumber, FileHandle),
+        (offset, len): (u64, usize),
+        slot: Slot,
+        state: StateId,
+    ) -> Result<bool, String> {
         let begin = common.begin_read();
         let task = Task::Read { file, begin, offset, asked: len as u64, slot, state };
         common.note(|| format!("c{} {task:?}", self.number));
@@ -336,6 +367,12 @@ impl Actor {
         let (Some(open), Some(fh)) = (self.opens.get(&file), common.files[file].handle) else {
             return Ok(false);
         };
+        if self.plan.danger == ExposureDanger::GrantStays && self.blocks.knows(file) {
+            // The server does not learn of it.
+            self.opens.remove(&file);
+            self.closed(common, file);
+            return Ok(true);
+        }
         let request = Request::Close(Close { fh, state_id: open.state });
         self.submit(common, Task::Close { file }, &request)
     }

@@ -7,6 +7,7 @@
 //! * Every operation started is answered or lost, and the models learn which.
 
 mod answer;
+mod blocks;
 pub(crate) mod buffers;
 mod doubt;
 mod issue;
@@ -20,6 +21,7 @@ use crate::limits::{FIRST_CLIENT_HOST, LEASE, SERVER_HOST};
 use crate::model::content::ChangeId;
 use crate::model::names::{FileNumber, HomeModel};
 use crate::plan::ActorPlan;
+use blocks::Blocks;
 use buffers::{Buffers, MEMORY_BYTES};
 use dafs_client::core::{Completed, CredentialIds, Done, SessionConfig, SessionCore, Stage};
 use dafs_dat::sim::{SimAdapter, SimNetwork, SimRng};
@@ -62,6 +64,7 @@ pub(crate) struct Actor {
     home_handle: Option<FileHandle>,
     directories: BTreeMap<u8, FileHandle>,
     opens: BTreeMap<FileNumber, OpenRecord>,
+    blocks: Blocks,
     doubts: Vec<Doubt>,
     /// Changes of files that were lost with the session that is ending.
     lost_changes: Vec<(FileNumber, ChangeId)>,
@@ -96,6 +99,7 @@ impl Actor {
             home_handle: None,
             directories: BTreeMap::new(),
             opens: BTreeMap::new(),
+            blocks: Blocks::default(),
             doubts: Vec::new(),
             lost_changes: Vec::new(),
             next_action: Instant(0),
@@ -258,6 +262,7 @@ impl Actor {
             self.lost(common, task);
         }
         self.buffers = None;
+        self.blocks.session_over();
         if let Some(mut session) = self.session.take() {
             let failure = session.failure().map(ToString::to_string);
             common.note(|| format!("c{} session over: {failure:?}", self.number));
@@ -281,6 +286,7 @@ impl Actor {
     pub(crate) fn kill(&mut self, common: &mut Common) {
         common.note(|| format!("c{} is killed", self.number));
         self.adapter = common.network.adapter(self.host);
+        self.blocks = Blocks::default();
         self.session_over(common, true);
     }
 

@@ -2,6 +2,7 @@
 
 use crate::model::content::{ChangeId, Tick};
 use crate::model::names::{Change, FileNumber, Place};
+use dafs_dat::EndpointId;
 use dafs_wire::dafs::{StateId, Verifier};
 use std::collections::BTreeSet;
 
@@ -105,6 +106,14 @@ pub(crate) enum Task {
     Commit {
         file: FileNumber,
     },
+    /// Asks where the server shows blocks of a file.
+    Expose {
+        file: FileNumber,
+        state: StateId,
+        /// The exposure that the client knows, or 0.
+        exposure: u64,
+        connection: EndpointId,
+    },
     Null,
 }
 
@@ -129,7 +138,8 @@ impl Task {
             | Task::Truncate { file, .. }
             | Task::SetMode { file, .. }
             | Task::Stat { file, .. }
-            | Task::Commit { file } => Some(*file),
+            | Task::Commit { file }
+            | Task::Expose { file, .. } => Some(*file),
             _ => None,
         }
     }

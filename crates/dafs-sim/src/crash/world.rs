@@ -262,6 +262,7 @@ impl World {
             undo: Some(self.undo.path().to_owned()),
             credits_total_max: 4096,
             credits_initial: self.plan.credits_initial,
+            exposed: None,
         };
         let now = self.shared.common.now;
         let network = self.shared.common.network.clone();

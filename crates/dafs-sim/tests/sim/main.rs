@@ -4,4 +4,5 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod crashes;
+mod optimistic;
 mod worlds;

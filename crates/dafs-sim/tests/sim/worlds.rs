@@ -14,7 +14,12 @@ fn options(seed: u64, profile: Profile) -> WorldOptions {
 
 /// Runs worlds; fails with the replay command of every world that failed.
 fn run(seeds: Range<u64>, profile: Profile) -> Vec<Report> {
-    let results: Vec<_> = seeds.map(|seed| check(&options(seed, profile))).collect();
+    explained(seeds.map(|seed| options(seed, profile)))
+}
+
+/// The same with any worlds.
+pub(crate) fn explained(worlds: impl Iterator<Item = WorldOptions>) -> Vec<Report> {
+    let results: Vec<_> = worlds.map(|options| check(&options)).collect();
     let failed: Vec<String> =
         results.iter().filter_map(|result| result.as_ref().err()).map(Failure::to_string).collect();
     assert!(failed.is_empty(), "{} worlds failed\n{}", failed.len(), failed.join("\n"));
