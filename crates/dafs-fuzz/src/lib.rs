@@ -10,11 +10,13 @@
     reason = "test code; a panic is a finding"
 )]
 
+pub mod block_directory;
 pub mod cluster_frames;
 pub mod dafs_attributes;
 pub mod dafs_entries;
 pub mod dafs_request;
 pub mod dafs_response;
+pub mod exposed_blocks;
 pub mod gss_keytab;
 pub mod gss_tokens;
 mod input;
