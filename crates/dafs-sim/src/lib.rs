@@ -17,8 +17,8 @@
 //! once again.
 //!
 //! Invariants
-//! * A world is one thread. It reads no clock, no environment and no source of randomness but its
-//!   seed.
+//! * A world is one thread, but for those that own life pages, which only wait. It reads no clock, no
+//!   environment and no source of randomness but its seed.
 //! * The same options give the same digest, or the same violation.
 
 #![forbid(unsafe_code)]
