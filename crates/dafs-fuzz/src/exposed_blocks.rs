@@ -74,6 +74,10 @@ impl Memory for Shown {
         content.frames.retain(|place, _| place.segment != segment);
     }
 
+    fn is_scarce(&self) -> bool {
+        false
+    }
+
     fn looked(&self, _now_ns: u64) {}
 }
 
@@ -197,7 +201,7 @@ impl<'a> World<'a> {
 
     fn close(&mut self, number: usize) {
         let Some(Open { opened, exposed, .. }) = self.opens[number].take() else { return };
-        self.left.extend(exposed.iter().flat_map(|exposed| exposed.segments(0)));
+        self.left.extend(exposed.iter().flat_map(|exposed| exposed.segments(0, Some)));
         let caller = caller(&self.clients[number], &self.cred, self.now_ns);
         let (handle, state) = (*opened.state.handle(), opened.state.reference());
         self.service.opens.close(caller, &handle, state).unwrap();

@@ -76,6 +76,10 @@ impl Memory for Late {
         self.memory.discard(segment);
     }
 
+    fn is_scarce(&self) -> bool {
+        self.memory.is_scarce()
+    }
+
     fn looked(&self, now_ns: u64) {
         self.catch_up();
         self.memory.looked(now_ns);
