@@ -223,7 +223,7 @@ impl<'a> World<'a> {
     /// Ends a fill. The file may change before its block is read, or after that.
     fn fill(&mut self) {
         let at = self.choose(self.fills.len().max(1));
-        let changes = [0, 1].map(|_| (self.input.byte() % 4 == 0).then(|| self.change()));
+        let changes = [0, 1].map(|_| self.input.byte().is_multiple_of(4).then(|| self.change()));
         if at >= self.fills.len() {
             return;
         }
@@ -269,7 +269,7 @@ impl<'a> World<'a> {
                 self.now_ns += spans[self.choose(spans.len())];
                 self.clients.iter().for_each(|client| client.renew(self.now_ns));
             }
-            _ if self.input.byte() % 4 == 0 => self.service.stop_exposure(),
+            _ if self.input.byte().is_multiple_of(4) => self.service.stop_exposure(),
             _ => {}
         }
     }
