@@ -7,6 +7,7 @@
 //! * Only the thread that has enabled a ring can use it: the kernel refuses others.
 //! * The caller has at most [`DISK_READS_MAX`] reads under way. So neither of the two queues is ever
 //!   too short.
+//! * A ring that has failed to begin a read begins none any more, also not that one.
 
 use crate::limits::DISK_READS_MAX;
 use dafs_mem::VolatileSlice;
@@ -19,6 +20,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Longest single operation, in bytes. The kernel shortens longer ones itself.
 const OPERATION_BYTES_MAX: usize = 1 << 30;
+
+/// The most system calls that prepare completions for one turn. Older kernels prepare all in one, newer
+/// ones about 20 in each.
+const ROUNDS_MAX: usize = DISK_READS_MAX / 16;
 
 /// The one change of a ring that stays allowed, which tells about the kernel: IORING_REGISTER_PROBE.
 const PROBE: u8 = 8;
@@ -59,41 +64,59 @@ impl ReadRing {
             ring.submitter().register_eventfd(wakes.as_raw_fd())?;
         }
         ring.submitter().register_enable_rings()?;
-        Ok(Kernel(ring))
+        Ok(Kernel { ring, is_broken: false })
     }
 }
 
 /// A ring in use.
-pub(super) struct Kernel(IoUring);
+pub(super) struct Kernel {
+    ring: IoUring,
+    /// The reads that are left in its queue never begin.
+    is_broken: bool,
+}
 
 impl Kernel {
-    /// Queues a read of a file into a view. Returns false if the queue is full.
+    /// Queues a read of a file into a view. Returns false if the queue is full, or after an error of
+    /// [`submit`](Self::submit).
     ///
     /// # Safety
     /// The memory of the view stays mapped and writable until the completion with this tag was
-    /// taken, or for ever. The descriptor stays open until then, too.
+    /// taken, or for ever. The descriptor stays open until then, too. Both may go earlier for a read
+    /// that has not begun by an error of [`submit`](Self::submit).
     pub(super) unsafe fn push(
         &mut self,
         tag: u64,
         (file, offset): (BorrowedFd<'_>, u64),
         view: VolatileSlice<'_>,
     ) -> bool {
+        if self.is_broken {
+            return false;
+        }
         let len = view.len().min(OPERATION_BYTES_MAX) as u32;
         let read = Read::new(Fd(file.as_raw_fd()), view.as_ptr(), len).offset(offset);
         let entry = read.build().user_data(tag);
         // SAFETY: the caller keeps the memory and the descriptor, and has no reference into the
         // memory, for that is what a view stands for.
-        unsafe { self.0.submission().push(&entry) }.is_ok()
+        unsafe { self.ring.submission().push(&entry) }.is_ok()
     }
 
     /// Begins all queued reads.
     ///
     /// # Errors
     /// The kernel takes no more reads. [`unsubmitted`](Self::unsubmitted) of the last ones have not
-    /// begun.
+    /// begun, and never do.
     pub(super) fn submit(&mut self) -> io::Result<()> {
+        if self.is_broken {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let begun = self.begin();
+        self.is_broken = begun.is_err();
+        begun
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
         loop {
-            match self.0.submit() {
+            match self.ring.submit() {
                 Ok(_) if self.unsubmitted() == 0 => return Ok(()),
                 Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
                 // It stops behind an operation with an error, which has a completion of its own.
@@ -106,20 +129,25 @@ impl Kernel {
 
     /// Returns the number of queued reads.
     pub(super) fn unsubmitted(&mut self) -> usize {
-        self.0.submission().len()
+        self.ring.submission().len()
     }
 
-    /// Takes the completions: tags with the results of `pread(2)`, errors as negative numbers.
+    /// Takes the completions: tags with the results of `pread(2)`, errors as negative numbers. Data that
+    /// has come for a part of a read is copied, too: what a turn leaves behind need not wake a sleeper.
     pub(super) fn take(&mut self, completions: &mut Vec<(u64, i32)>) {
-        if self.0.submission().taskrun() {
+        for _ in 0..ROUNDS_MAX {
+            if !self.ring.submission().taskrun() {
+                break;
+            }
             let flags = EnterFlags::GETEVENTS.bits();
             // SAFETY: the call begins no operation and passes no memory.
-            let prepared = unsafe { self.0.submitter().enter::<()>(0, 0, flags, None) };
+            let prepared = unsafe { self.ring.submitter().enter::<()>(0, 0, flags, None) };
             if let Err(error) = prepared {
                 tracing::debug!(%error, "completions of io_uring have to wait for the next turn");
+                break;
             }
         }
-        completions.extend(self.0.completion().map(|entry| (entry.user_data(), entry.result())));
+        completions.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
     }
 }
 
@@ -188,13 +216,13 @@ mod tests {
         let Some(mut ring) = ring(None) else { return };
         let entry = Nop::new().build().user_data(1);
         // SAFETY: the operation has no memory.
-        unsafe { ring.0.submission().push(&entry) }.unwrap();
+        unsafe { ring.ring.submission().push(&entry) }.unwrap();
         let zero = std::fs::File::open("/dev/zero").unwrap();
         assert!(push(&mut ring, 2, zero.as_fd(), leaked(8)));
         ring.submit().unwrap();
         let denied = rustix::io::Errno::ACCESS.raw_os_error();
         assert_eq!(wait(&mut ring, 2), [(1, -denied), (2, 8)]);
-        let changed = ring.0.submitter().register_eventfd(zero.as_raw_fd()).unwrap_err();
+        let changed = ring.ring.submitter().register_eventfd(zero.as_raw_fd()).unwrap_err();
         assert_eq!(changed.raw_os_error(), Some(denied));
     }
 
@@ -214,6 +242,25 @@ mod tests {
         assert_eq!(wait(&mut ring, DISK_READS_MAX), expected);
     }
 
+    /// Each read of this descriptor takes one of the events that a write adds, before the write ends.
+    #[test]
+    fn all_that_has_come_is_taken_at_once() {
+        use rustix::event::{EventfdFlags, eventfd};
+        let Some(mut ring) = ring(None) else { return };
+        let events = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC).unwrap();
+        let (buffer, count) = (leaked(8), DISK_READS_MAX as u64);
+        for tag in 0..count {
+            assert!(push(&mut ring, tag, events.as_fd(), buffer), "{tag}");
+        }
+        ring.submit().unwrap();
+        rustix::io::write(&events, &count.to_ne_bytes()).unwrap();
+        let mut completions = Vec::new();
+        ring.take(&mut completions);
+        completions.sort_unstable();
+        let expected: Vec<_> = (0..count).map(|tag| (tag, 8)).collect();
+        assert_eq!(completions, expected);
+    }
+
     #[test]
     fn another_thread_is_refused() {
         let Some(mut ring) = ring(None) else { return };
@@ -224,5 +271,9 @@ mod tests {
             other.join().unwrap()
         });
         assert_eq!(refused, (true, 1), "it tells how many have not begun");
+        // This thread could begin the read, whose memory may be gone by now.
+        assert!(!push(&mut ring, 2, zero.as_fd(), leaked(8)));
+        assert!(ring.submit().is_err());
+        assert_eq!(ring.unsubmitted(), 1);
     }
 }

@@ -80,15 +80,13 @@ struct DiskRing {
     fresh: Vec<Tag>,
     /// Kept for its memory.
     completions: Vec<(u64, i32)>,
-    /// The kernel takes no more.
-    is_broken: bool,
 }
 
 impl DiskRing {
     fn enable(ring: ReadRing, wakes: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let (kernel, table) = (ring.enable(wakes)?, Table::default());
         let (fresh, completions) = (Vec::new(), Vec::new());
-        Ok(Self { kernel, table, fresh, completions, is_broken: false })
+        Ok(Self { kernel, table, fresh, completions })
     }
 
     /// Takes a read, or returns it.
@@ -102,13 +100,14 @@ impl DiskRing {
 
     /// Queues the rest of a read for the kernel. Returns false if that cannot be.
     fn push(&mut self, tag: Tag) -> bool {
-        let reading = self.table.get_mut(tag).filter(|_| !self.is_broken);
+        let reading = self.table.get_mut(tag);
         let Some((file, offset, view)) = reading.and_then(|reading| reading.read.operation())
         else {
             return false;
         };
         // SAFETY: the table keeps the read, which owns the file and the memory, until this completion
-        // was taken. The drop below leaks reads that are under way.
+        // was taken, or an error says that it has not begun. The drop below leaks reads that are under
+        // way.
         let pushed = unsafe { self.kernel.push(tag.0, (file, offset), view) };
         if pushed {
             self.fresh.push(tag);
@@ -126,8 +125,7 @@ impl DiskRing {
                 %error,
                 "io_uring takes no more reads of a reactor: until a restart the pool reads from disks"
             );
-            self.is_broken = true;
-            // They stay in the kernel's queue, and nothing begins them any more.
+            // They stay in the kernel's queue, which begins none any more.
             let begun = self.fresh.len().saturating_sub(self.kernel.unsubmitted());
             let refused = self.fresh.drain(begun..).filter_map(|tag| self.table.take(tag));
             ended.extend(refused.map(Ended::Refused));
