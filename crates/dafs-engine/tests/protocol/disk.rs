@@ -12,12 +12,22 @@ use std::os::fd::OwnedFd;
 /// Sends a request and waits for its answer, which may need the kernel.
 fn call(world: &mut World, client: usize, request: &Request<'_>) -> Answer {
     let (stream, _) = post(world, client, request);
+    answer(world, client, stream)
+}
+
+fn answer(world: &mut World, client: usize, stream: u16) -> Answer {
+    complete(world);
+    world.wait(client, stream).unwrap()
+}
+
+/// Waits until the kernel has completed all reads. Before Linux 6.4 a thread of its own reads pipes.
+fn complete(world: &mut World) {
+    world.settle();
     while world.counts().pending > 0 {
         assert!(!world.hold_jobs || world.jobs() == 0, "the pool was asked");
         std::thread::yield_now();
         world.settle();
     }
-    world.wait(client, stream).unwrap()
 }
 
 /// Returns the data of an inline read, and whether it met the end of the file.
@@ -121,8 +131,7 @@ fn a_short_read_goes_on_until_the_end_of_the_file() {
         assert!(!world.clients[client].has_answer(stream));
         // As if the file had been truncated meanwhile.
         drop(writer);
-        world.run_until("the end", |world| world.clients[client].has_answer(stream));
-        let answer = world.wait(client, stream).unwrap();
+        let answer = answer(&mut world, client, stream);
         assert_eq!(inline(&answer), (b"abcdefg".to_vec(), true));
         assert_eq!(world.engine.disk_reads(), DiskReads { ring: 1, pool: 0 });
         world.end();
@@ -186,7 +195,7 @@ fn reads_outlive_their_connection() {
         world.settle();
         assert_eq!((world.counts().connections, world.counts().pending), (1, 2));
         rustix::io::write(&writer, &pattern(110, 6)).unwrap();
-        world.settle();
+        complete(&mut world);
         assert_eq!((world.counts().connections, world.counts().pending), (0, 0));
         world.end();
     });
@@ -210,7 +219,7 @@ fn a_read_in_the_kernel_cannot_be_cancelled() {
         let outcomes = cancel(&mut world, client, &[request_item(request)]);
         assert_eq!(outcomes, [CancelOutcome::TooLate]);
         rustix::io::write(&writer, b"abc").unwrap();
-        let answer = world.wait(client, request.0).unwrap();
+        let answer = answer(&mut world, client, request.0);
         assert_eq!(inline(&answer), (b"abc".to_vec(), false));
         world.end();
     });
