@@ -176,8 +176,12 @@ pub(crate) const LOADS_ACTIVE_MAX: usize = 4;
 pub(crate) const LOADS_PER_TURN: usize = 8;
 
 /// Reads from disks that a reactor leaves to the kernel at a time, a power of two. The pool carries out
-/// others, so a client that takes all of them keeps no other from its turn there.
+/// others.
 pub(crate) const DISK_READS_MAX: usize = 256;
+
+/// Those of one host, or of one user of this host. The disk has them before reads of others that come
+/// later.
+pub(crate) const DISK_READS_PER_ORIGIN_MAX: usize = 64;
 
 /// Threads for calls that may wait for a device. Each export whose store waits for other machines
 /// has as many. A single client gets 16 of them.
@@ -225,6 +229,7 @@ const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES < MESSAGE_BYTES_MIN);
 const _: () = assert!(APPEND_BYTES_MAX >= 65_536);
 const _: () = assert!(DISK_READS_MAX.is_power_of_two());
+const _: () = assert!(DISK_READS_PER_ORIGIN_MAX < DISK_READS_MAX);
 const _: () = assert!(FLOW_CHUNKS_MAX < STAGING_CHUNKS_MAX);
 const _: () = assert!(FLOW_CHUNKS_PER_ORIGIN_MAX < FLOW_CHUNKS_MAX);
 const _: () = assert!(PULLED_CHUNKS_PER_STORE_MAX < FLOW_CHUNKS_MAX);

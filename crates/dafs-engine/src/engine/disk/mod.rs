@@ -6,7 +6,8 @@
 //!   completed it: also when its connection is gone. With a ring that ends before, they stay for ever.
 //! * A read in the ring has begun, so X_CANCEL comes too late for it.
 //! * A ring that is full, refuses or fails leaves a read to the pool, which then tells the result.
-//! * A reactor has at most [`DISK_READS_MAX`] reads in its ring, each of a request that holds a credit.
+//! * A reactor has at most [`DISK_READS_MAX`] reads in its ring, and one host or local user has at most
+//!   [`DISK_READS_PER_ORIGIN_MAX`] of them. Others are on the pool, where they have their turns.
 //! * The reads of a turn begin together at its end.
 
 mod kernel;
@@ -21,11 +22,13 @@ pub(crate) use read::{DiskRead, ReadMemory};
 use super::Engine;
 use super::request::{Call, Context};
 use super::work::{JobResult, PendingId, ReadEnd, Work, submit};
-use crate::limits::DISK_READS_MAX;
+use crate::limits::{DISK_READS_MAX, DISK_READS_PER_ORIGIN_MAX};
 use dafs_dat::Instant;
-use dafs_service::Handle;
+use dafs_service::{Handle, Origin};
 use kernel::Kernel;
 use read::Next;
+use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::iter::Sum;
 use std::os::fd::BorrowedFd;
@@ -61,6 +64,7 @@ pub(super) struct Disk {
 /// A read in the ring.
 struct Reading {
     pending: PendingId,
+    origin: Origin,
     /// The lane of the pool for its store.
     lane: u64,
     read: DiskRead,
@@ -76,6 +80,8 @@ enum Ended {
 struct DiskRing {
     kernel: Kernel,
     table: Table<Reading>,
+    /// The number of reads in the table by origin, where there is any.
+    origins: FxHashMap<Origin, usize>,
     /// The reads that have not begun, in the order of the queue.
     fresh: Vec<Tag>,
     /// Kept for its memory.
@@ -85,17 +91,31 @@ struct DiskRing {
 impl DiskRing {
     fn enable(ring: ReadRing, wakes: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let (kernel, table) = (ring.enable(wakes)?, Table::default());
-        let (fresh, completions) = (Vec::new(), Vec::new());
-        Ok(Self { kernel, table, fresh, completions })
+        let (origins, fresh, completions) = (FxHashMap::default(), Vec::new(), Vec::new());
+        Ok(Self { kernel, table, origins, fresh, completions })
     }
 
     /// Takes a read, or returns it.
     fn begin(&mut self, reading: Reading) -> Option<Reading> {
-        if self.table.len() >= DISK_READS_MAX {
+        let own = self.origins.get(&reading.origin).copied().unwrap_or(0);
+        if own >= DISK_READS_PER_ORIGIN_MAX || self.table.len() >= DISK_READS_MAX {
             return Some(reading);
         }
+        self.origins.insert(reading.origin, own + 1);
         let tag = self.table.insert(reading);
-        if self.push(tag) { None } else { self.table.take(tag) }
+        if self.push(tag) { None } else { self.leave(tag) }
+    }
+
+    /// Takes a read out of the table.
+    fn leave(&mut self, tag: Tag) -> Option<Reading> {
+        let reading = self.table.take(tag)?;
+        if let Entry::Occupied(mut own) = self.origins.entry(reading.origin) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
+        Some(reading)
     }
 
     /// Queues the rest of a read for the kernel. Returns false if that cannot be.
@@ -127,7 +147,8 @@ impl DiskRing {
             );
             // They stay in the kernel's queue, which begins none any more.
             let begun = self.fresh.len().saturating_sub(self.kernel.unsubmitted());
-            let refused = self.fresh.drain(begun..).filter_map(|tag| self.table.take(tag));
+            let refused = self.fresh.split_off(begun);
+            let refused = refused.into_iter().filter_map(|tag| self.leave(tag));
             ended.extend(refused.map(Ended::Refused));
         }
         self.fresh.clear();
@@ -154,11 +175,11 @@ impl DiskRing {
         let pending = reading.pending;
         match reading.read.completed(result) {
             Next::Over(end) => {
-                self.table.take(tag);
+                self.leave(tag);
                 Some(Ended::Done(pending, end))
             }
             Next::Ring if self.push(tag) => None,
-            Next::Ring | Next::Pool => self.table.take(tag).map(Ended::Refused),
+            Next::Ring | Next::Pool => self.leave(tag).map(Ended::Refused),
         }
     }
 }
@@ -212,7 +233,7 @@ impl Engine {
         for ended in ended.drain(..) {
             match ended {
                 Ended::Done(id, end) => self.job_over(id, JobResult::Read(Ok(end)), now),
-                Ended::Refused(Reading { pending: id, lane, read }) => {
+                Ended::Refused(Reading { pending: id, lane, read, .. }) => {
                     let Some(pending) = self.pending.get_mut(id) else { continue };
                     let (endpoint, port) = (pending.endpoint, pending.call.port as usize);
                     self.with(port, endpoint, now, |context| context.read_on(id, lane, read));
@@ -239,7 +260,8 @@ impl Context<'_> {
     /// Reads from the disk for a request that waits already.
     pub(crate) fn read_disk(&mut self, id: PendingId, handle: &Handle, read: DiskRead) {
         let lane = self.lane(handle);
-        let reading = Reading { pending: id, lane, read };
+        let origin = self.connection.owner.origin;
+        let reading = Reading { pending: id, origin, lane, read };
         let left = match &mut self.disk.ring {
             Some(ring) => ring.begin(reading),
             None => Some(reading),

@@ -69,12 +69,14 @@ impl World {
         Some(Self { ring, file, writer, buffer, pending })
     }
 
+    /// Makes a read of one byte. Each host has as many as it may have.
     fn reading(&mut self, at: usize) -> Reading {
+        let origin = Origin::Sim((at / DISK_READS_PER_ORIGIN_MAX) as u32);
         let call = Call::without_request(0, Instant(0));
         let pending = self.pending.insert(Pending::new(EndpointId(1), &call, Work::Again));
         let memory = (ReadMemory::Buffer(self.buffer.clone()), at);
         let read = DiskRead::new((self.file.clone(), None), memory, (at as u64, 1));
-        Reading { pending, lane: 0, read }
+        Reading { pending, origin, lane: 0, read }
     }
 
     /// Ends so many reads, and returns the numbers of those that are done, and of refused ones.
@@ -104,11 +106,29 @@ fn a_full_ring_leaves_reads_to_the_pool() {
     let pending = reading.pending;
     assert!(world.ring.begin(reading).is_some_and(|left| left.pending == pending));
     assert_eq!(world.end(DISK_READS_MAX), (DISK_READS_MAX, 0));
-    assert!(world.ring.table.is_empty());
+    assert!(world.ring.table.is_empty() && world.ring.origins.is_empty());
     let filled = world.buffer.slice(0, DISK_READS_MAX + 1).unwrap().to_vec(Site::Inspect);
     assert!(filled[..DISK_READS_MAX].iter().all(|byte| *byte == 7));
     assert_eq!(filled[DISK_READS_MAX], 0);
     // There is room again.
+    let reading = world.reading(0);
+    assert!(world.ring.begin(reading).is_none());
+    assert_eq!(world.end(1), (1, 0));
+}
+
+#[test]
+fn a_host_with_many_reads_leaves_room_in_the_ring() {
+    let Some(mut world) = World::new() else { return };
+    for at in 0..DISK_READS_PER_ORIGIN_MAX {
+        let reading = world.reading(at);
+        assert!(world.ring.begin(reading).is_none(), "{at}");
+    }
+    let reading = world.reading(0);
+    assert!(world.ring.begin(reading).is_some(), "the pool has the others");
+    let other = world.reading(DISK_READS_PER_ORIGIN_MAX);
+    assert!(world.ring.begin(other).is_none());
+    let all = DISK_READS_PER_ORIGIN_MAX + 1;
+    assert_eq!(world.end(all), (all, 0));
     let reading = world.reading(0);
     assert!(world.ring.begin(reading).is_none());
     assert_eq!(world.end(1), (1, 0));
@@ -136,5 +156,5 @@ fn a_ring_that_fails_gives_back_what_has_not_begun() {
     let late = world.reading(4);
     assert!(world.ring.begin(late).is_some(), "it takes no more");
     assert_eq!(world.end(1), (1, 0));
-    assert!(world.ring.table.is_empty());
+    assert!(world.ring.table.is_empty() && world.ring.origins.is_empty());
 }
