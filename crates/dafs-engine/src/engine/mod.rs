@@ -1,6 +1,6 @@
 //! The DAFS engine, without I/O of its own: it takes events from adapters, the time and finished
 //! jobs, and posts work. The reactor has the threads, clocks and sleeps. The simulator drives the
-//! same code.
+//! same code. An engine with a ring ([`disk`]) reads from disks itself, and the simulator gives it none.
 //!
 //! Invariants
 //! * A receive is posted before the reply that grants it. Posted receives and requests in progress
