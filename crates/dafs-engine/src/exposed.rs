@@ -120,12 +120,12 @@ impl ExposedMemory {
         self.segments.read().get(number).cloned()
     }
 
-    /// Reads a block of a file into its frame, as far as it is in memory. Returns the number of its
-    /// bytes.
-    pub(crate) fn read_block(&self, file: &dyn OpenFile, fill: &Fill) -> usize {
-        let Some(segment) = self.segment(fill.place.segment) else { return 0 };
+    /// Reads a block of a file into its frame. Returns the number of its bytes: 0 behind the end of
+    /// the file, `None` if it is not in memory.
+    pub(crate) fn read_block(&self, file: &dyn OpenFile, fill: &Fill) -> Option<usize> {
+        let segment = self.segment(fill.place.segment)?;
         let at = usize::from(fill.place.frame) * BLOCK_BYTES;
-        let Some(frame) = segment.buffer.slice(at, BLOCK_BYTES) else { return 0 };
+        let frame = segment.buffer.slice(at, BLOCK_BYTES)?;
         let offset = fill.block.saturating_mul(BLOCK_BYTES as u64);
         let mut done = 0;
         while let Some(rest) = frame.slice(done, BLOCK_BYTES - done).filter(|rest| !rest.is_empty())
@@ -133,13 +133,13 @@ impl ExposedMemory {
             match file.read_at(&[rest], offset + done as u64, Wait::Never) {
                 Ok(0) => break,
                 Ok(count) => done += count,
-                Err(_) => return 0,
+                Err(_) => return None,
             }
         }
         if let Some(rest) = frame.slice(done, BLOCK_BYTES - done) {
             rest.fill(0);
         }
-        done
+        Some(done)
     }
 
     fn reserve(&self, cost: usize) -> bool {

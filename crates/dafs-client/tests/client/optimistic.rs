@@ -264,6 +264,18 @@ fn a_close_takes_the_memory_back() {
 }
 
 #[test]
+fn blocks_before_the_last_one_come_along_with_it() {
+    let served = served();
+    served.with_file("file", 4 * BLOCK);
+    let client = optimistic(&served);
+    let file = open(&client);
+    eventually("all blocks are shown", || {
+        read(&file, 3 * BLOCK, BLOCK);
+        served.exposure_counts().frames_published == 4
+    });
+}
+
+#[test]
 #[ignore = "memory moves between files after second chances of four seconds"]
 fn a_file_gets_memory_of_one_that_has_all() {
     let served = Served::with(|setup| {

@@ -102,9 +102,11 @@ impl Context<'_> {
         let mut is_cold = false;
         for fill in fills {
             let is_worth = !(fill.is_neighbour && is_cold);
-            let read = || if is_worth { memory.read_block(file, &fill) } else { 0 };
-            let is_shown = exposed.fill(fill, read);
-            is_cold |= fill.is_neighbour && !is_shown;
+            exposed.fill(fill, || {
+                let bytes = is_worth.then(|| memory.read_block(file, &fill)).flatten();
+                is_cold |= fill.is_neighbour && bytes.is_none();
+                bytes.unwrap_or(0)
+            });
         }
     }
 
