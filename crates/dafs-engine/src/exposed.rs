@@ -149,10 +149,11 @@ impl ExposedMemory {
 
     /// Enters a new segment under a free number.
     fn enter(&self, kind: ExposedKind, buffer: Buffer, cost: usize) -> Option<u16> {
-        let mut segments = self.segments.write();
-        let number = segments.free()?;
         // Beyond the limit of the process a hit may wait for a page that was swapped out.
         let is_locked = shm::lock(&buffer).is_ok();
+        let mut segments = self.segments.write();
+        // The end of the buffer unlocks it.
+        let number = segments.free()?;
         if is_locked {
             self.locked_bytes.fetch_add(buffer.len(), Ordering::Relaxed);
         }
