@@ -359,8 +359,11 @@ pub(crate) const EXPOSED_GONE_MAX: usize = 512;
 /// blocks.
 pub(crate) const EXPOSED_SPARED_MAX: u32 = 8;
 
-/// The least time between two searches for memory that a file can give to another one.
+/// The least time between two searches for memory that a file can give to another one: for one with
+/// less than its share, and for others.
 pub(crate) const EXPOSED_SEARCH_NS: u64 = 10_000_000;
+/// See [`EXPOSED_SEARCH_NS`].
+pub(crate) const EXPOSED_WISH_NS: u64 = 100_000_000;
 
 /// Time in which a block must be asked for twice to be exposed.
 pub(crate) const EXPOSED_PERIOD_NS: u64 = 10_000_000_000;

@@ -9,14 +9,14 @@
 use super::files::{ExposedFile, Exposure};
 use super::leave::Limit;
 use super::share::{Gift, Holding, Payer, Shares, giver};
-use crate::limits::{EXPOSED_PERIOD_NS, EXPOSED_SEARCH_NS};
+use crate::limits::{EXPOSED_PERIOD_NS, EXPOSED_SEARCH_NS, EXPOSED_WISH_NS};
 use std::sync::atomic::Ordering;
 
 /// The state of the search for memory.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// The time before which there is no other search.
-    next_ns: u64,
+    /// The time of the last search.
+    last_ns: u64,
     /// The exposure that gave last.
     hand: u64,
     /// Until then, files with more than their share do not grow.
@@ -25,25 +25,39 @@ pub(super) struct Room {
     shares: Shares,
 }
 
+impl Room {
+    /// True if a search may begin now. Searches of files with more than their share leave time for
+    /// those of others, however many requests their clients send.
+    fn is_due(&mut self, is_entitled: bool, now_ns: u64) -> bool {
+        let pause_ns = if is_entitled { EXPOSED_SEARCH_NS } else { EXPOSED_WISH_NS };
+        let is_due = now_ns >= self.last_ns.saturating_add(pause_ns);
+        if is_due {
+            self.last_ns = now_ns;
+        }
+        is_due
+    }
+}
+
 impl Exposure {
     /// Makes room for a file that has got no page or frame. It gets that when it asks again, some
     /// seconds later.
     pub(super) fn make_room(&self, wanting: &ExposedFile) {
         let Some(mut room) = self.room.try_lock() else { return };
         let now_ns = self.shared.now_ns();
-        if now_ns < room.next_ns {
+        let mut wants = wanting.file.lock();
+        let Some(lacking) = wants.lacking else { return };
+        let wanted = wants.bytes.saturating_add(lacking);
+        let was_entitled = wanted <= room.shares.share(wanting.payer);
+        if !room.is_due(was_entitled, now_ns) {
             return;
         }
-        room.next_ns = now_ns.saturating_add(EXPOSED_SEARCH_NS);
-        let mut wants = wanting.file.lock();
-        let (bytes, lacking) = (wants.bytes, wants.lacking.take());
+        wants.lacking = None;
         drop(wants);
-        let Some(lacking) = lacking else { return };
         let mut files: Vec<_> = self.files.read().values().cloned().collect();
         files.sort_unstable_by_key(|file| file.id);
         let holdings: Vec<_> = files.iter().map(|file| file.holding(now_ns)).collect();
         room.shares = Shares::of(&holdings);
-        let is_entitled = bytes.saturating_add(lacking) <= room.shares.share(wanting.payer);
+        let is_entitled = wanted <= room.shares.share(wanting.payer);
         if is_entitled {
             room.pressed_until_ns = now_ns.saturating_add(EXPOSED_PERIOD_NS);
         }
@@ -105,5 +119,22 @@ impl ExposedFile {
             may_leave: file.may_leave(),
             is_idle: file.is_idle(now_ns),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn searches_of_files_with_much_leave_time_for_those_of_others() {
+        let mut room = Room::default();
+        let (start, due) = (1_000_000_000, 1_000_000_000 + EXPOSED_SEARCH_NS);
+        assert!(room.is_due(false, start));
+        // A client with much asks all the time.
+        assert!((start..due).step_by(1_000_000).all(|now_ns| !room.is_due(false, now_ns)));
+        assert!(!room.is_due(true, due - 1) && !room.is_due(false, due));
+        assert!(room.is_due(true, due) && !room.is_due(false, start + EXPOSED_WISH_NS));
+        assert!(room.is_due(false, due + EXPOSED_WISH_NS));
     }
 }
