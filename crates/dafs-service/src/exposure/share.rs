@@ -2,10 +2,11 @@
 //!
 //! Hosts have equal shares, or users of this host. Those of its clients, and those of the files that a
 //! client has exposed first, are equal parts of that. A file with less than its share gets memory from
-//! files with more. Any other one gets only what requests do not ask for.
+//! files with more. Any other one gets only segments that requests hardly ask for.
 //!
 //! Invariants
-//! * A file that has no more than its share loses nothing that requests ask for.
+//! * A file that has no more than its share loses no segment of which requests have just asked for more
+//!   than half.
 //! * The search goes on behind the file that gave last, so all give in turn.
 
 use crate::client::ClientKey;
@@ -92,7 +93,8 @@ pub(super) fn giver(
 ) -> Option<(usize, Gift)> {
     let gift = |holding: &Holding| {
         let has_much = holding.bytes > shares.share(holding.payer);
-        if holding.id == wanting || is_entitled && !has_much {
+        // A file without memory has nothing to give.
+        if holding.id == wanting || holding.bytes == 0 || is_entitled && !has_much {
             return None;
         }
         match holding.has_frames {
@@ -163,6 +165,7 @@ mod tests {
         assert_eq!(giver(pages, true), Some((1, Gift::All)));
         assert_eq!(giver(pages, false), None);
         assert_eq!(giver(Holding { is_idle: true, ..pages }, false), Some((1, Gift::All)));
+        assert_eq!(giver(Holding { is_idle: true, bytes: 0, ..pages }, false), None);
         let busy = Holding { has_frames: true, ..pages };
         assert_eq!(giver(busy, true), None, "all that may leave does so");
     }
