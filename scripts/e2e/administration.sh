@@ -42,6 +42,14 @@ step "clients"
 "$dafs" clients "${place[@]}" --json >"$work/clients"
 grep -q '"door":"dafs"' "$work/clients" || { cat "$work/clients"; fail "no client is shown"; }
 
+step "top"
+"$dafs" top "${place[@]}" --seconds 1 --count 1 >"$work/top"
+grep -q '^optimistic reads: 0 files' "$work/top" || { cat "$work/top"; fail "no optimistic reads"; }
+grep -q 'requests/s' "$work/top" || { cat "$work/top"; fail "no clients"; }
+"$dafs" top "${place[@]}" --seconds 1 --count 2 --json >"$work/top"
+[[ $(grep -c '"optimistic":{"files":0' "$work/top") == 2 ]] || { cat "$work/top"; fail "not one object per interval"; }
+expect 2 'invalid value' "$dafs" top "${place[@]}" --seconds 0
+
 step "a client is ended"
 key=$("$dafs" clients "${place[@]}" | awk '$2 == "dafs" { print $1; exit }')
 "$dafs" clients "${place[@]}" --json | grep "\"client\":\"$key\"" >/dev/null || fail "another key as JSON"
@@ -67,6 +75,7 @@ expect 1 'line' "$dafs" reload "${place[@]}"
 "$dafs" cat "$url/two/file" >/dev/null || fail "the export is gone"
 stop_server
 expect 3 'no server answers' "$dafs" clients "${place[@]}"
+expect 3 'no server answers' "$dafs" top "${place[@]}"
 
 step "a log of slow NFS requests"
 head -c 32M /dev/zero >"$work/large"

@@ -258,7 +258,7 @@ pub struct ExposedReport {
     pub missed: u64,
     /// Blocks that were put there.
     pub published: u64,
-    /// Blocks that changed while they were read, and were not put there.
+    /// Blocks that were not put there: they changed meanwhile, or were not in the system's cache.
     pub wasted: u64,
     /// Blocks that changes have taken away.
     pub changed: u64,

@@ -40,7 +40,7 @@ pub(super) fn of_exposed(counts: &ExposureCounts, memory: &ExposedMemory) -> Vec
         ("dafs_exposed_grants", "Opens that were shown their file", counts.grants),
         ("dafs_exposed_missed", "Requests that have read their files", counts.missed),
         ("dafs_exposed_published", "Blocks put there", counts.published),
-        ("dafs_exposed_wasted", "Blocks that changed while they were read", counts.wasted),
+        ("dafs_exposed_wasted", "Blocks not put there: changed, or not cached", counts.wasted),
         ("dafs_exposed_changed", "Blocks that changes have taken away", counts.changed),
         ("dafs_exposed_evicted", "Blocks that made room for others", counts.evicted),
         ("dafs_exposed_restored", "Those that requests have brought back", counts.restored),
