@@ -56,7 +56,7 @@ impl Exposure {
         let mut files: Vec<_> = self.files.read().values().cloned().collect();
         files.sort_unstable_by_key(|file| file.id);
         let holdings: Vec<_> = files.iter().map(|file| file.holding(now_ns)).collect();
-        room.shares = Shares::of(&holdings);
+        room.shares = Shares::of(&holdings, wanting.id);
         let is_entitled = wanted <= room.shares.share(wanting.payer);
         if is_entitled {
             room.pressed_until_ns = now_ns.saturating_add(EXPOSED_PERIOD_NS);

@@ -1,8 +1,9 @@
 //! The shares of exposed files in the memory, and the file that gives some to another one.
 //!
 //! Hosts have equal shares, or users of this host. Those of its clients, and those of the files that a
-//! client has exposed first, are equal parts of that. A file with less than its share gets memory from
-//! files with more. Any other one gets only segments that requests hardly ask for.
+//! client has exposed first, are equal parts of that. A file without memory counts only while it is the
+//! one that wants some. A file with less than its share gets memory from files with more. Any other one
+//! gets only segments that requests hardly ask for.
 //!
 //! Invariants
 //! * A file that has no more than its share loses no segment of which requests have just asked for more
@@ -44,10 +45,11 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Divides what files have.
-    pub(super) fn of(holdings: &[Holding]) -> Self {
+    /// Divides what files have among them and the one that wants memory.
+    pub(super) fn of(holdings: &[Holding], wanting: u64) -> Self {
         let mut shares = Self::default();
-        for Holding { payer, bytes, .. } in holdings {
+        let counted = holdings.iter().filter(|one| one.bytes > 0 || one.id == wanting);
+        for Holding { payer, bytes, .. } in counted {
             shares.bytes += bytes;
             *shares.files.entry(payer.host).or_default().entry(payer.client).or_default() += 1;
         }
@@ -129,7 +131,7 @@ mod tests {
             .zip(1..)
             .map(|((payer, bytes), id)| holding(id, payer, bytes))
             .collect();
-        let shares = Shares::of(&holdings);
+        let shares = Shares::of(&holdings, 1);
         assert_eq!([one, two, other].map(|payer| shares.share(payer)), [150, 300, 600]);
         assert_eq!([one, two, other].map(|payer| shares.share_of_new(payer)), [100, 150, 300]);
         let new = [payer(2, 13), payer(3, 14)].map(|payer| shares.share_of_new(payer));
@@ -138,10 +140,21 @@ mod tests {
     }
 
     #[test]
+    fn of_the_files_without_memory_the_one_that_wants_some_has_a_share() {
+        let (rich, poor) = (payer(1, 10), payer(2, 11));
+        let mut holdings = vec![holding(1, rich, 1200)];
+        holdings.extend((2..100).map(|id| holding(id, poor, 0)));
+        let shares = Shares::of(&holdings, 50);
+        assert_eq!([rich, poor].map(|payer| shares.share(payer)), [600, 600]);
+        assert_eq!(giver(&holdings, &shares, (50, true), 0), Some((0, Gift::Segment)));
+        assert_eq!(Shares::of(&holdings, 1).share(rich), 1200);
+    }
+
+    #[test]
     fn only_files_with_much_give_to_one_with_less_than_its_share() {
         let (rich, poor) = (payer(1, 10), payer(2, 11));
         let holdings = [holding(1, poor, 100), holding(2, rich, 900), holding(3, rich, 50)];
-        let shares = Shares::of(&holdings);
+        let shares = Shares::of(&holdings, 1);
         let giver =
             |wanting, is_entitled, hand| giver(&holdings, &shares, (wanting, is_entitled), hand);
         for hand in [0, 2, 3] {
@@ -160,7 +173,7 @@ mod tests {
         let pages = Holding { has_frames: false, may_leave: false, ..holding(2, rich, 900) };
         let giver = |pages: Holding, is_entitled| {
             let holdings = [holding(1, poor, 100), pages];
-            giver(&holdings, &Shares::of(&holdings), (1, is_entitled), 0)
+            giver(&holdings, &Shares::of(&holdings, 1), (1, is_entitled), 0)
         };
         assert_eq!(giver(pages, true), Some((1, Gift::All)));
         assert_eq!(giver(pages, false), None);
