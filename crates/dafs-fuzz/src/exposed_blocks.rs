@@ -1,5 +1,6 @@
 //! The blocks of a file that the service exposes: the input is opens and closes of two clients, their
-//! reads, fills, changes of the file also in the middle of a fill, and time.
+//! reads, fills, changes of the file also in the middle of a fill, time, and another file that wants the
+//! memory.
 //!
 //! Invariants that are checked
 //! * Every entry that stands names a frame with the block as it is in the file.
@@ -17,7 +18,7 @@ use dafs_service::{
 use dafs_store::{
     CreateHow, Cred, MemoryStore, OpenFile, OpenMode, SetAttr, Stability, Store, Wait,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -46,8 +47,8 @@ struct Shown(Mutex<Content>);
 impl Memory for Shown {
     fn add(&self, kind: SegmentKind, _is_first: bool) -> Option<(u16, usize)> {
         let mut content = self.0.lock().unwrap();
-        // Fewer frames than blocks.
-        let (most, places) = if kind == SegmentKind::Frames { (2, 2) } else { (1, 1) };
+        // Fewer frames than blocks, and a page for each file.
+        let (most, places) = if kind == SegmentKind::Frames { (2, 2) } else { (2, 1) };
         if content.live.values().filter(|known| **known == kind).count() == most {
             return None;
         }
@@ -105,6 +106,9 @@ struct World<'a> {
     cred: Cred,
     clients: [Arc<Client>; 2],
     opens: [Option<Open>; 2],
+    /// The open of another file by the first client, and the pages that this file had.
+    other: Option<Opened>,
+    other_pages: HashSet<PagePlace>,
     fills: Vec<(Arc<ExposedFile>, Fill)>,
     /// Segments that a client knows which has closed the file.
     left: Vec<u16>,
@@ -155,9 +159,21 @@ impl<'a> World<'a> {
             client.unwrap().client
         };
         let (clients, root) = ([client(b"a"), client(b"b")], service.root());
-        let (fills, left) = (Vec::new(), Vec::new());
-        let opens = [None, None];
-        Self { input, service, shown, content, root, cred, clients, opens, fills, left, now_ns }
+        Self {
+            input,
+            service,
+            shown,
+            content,
+            root,
+            cred,
+            clients,
+            opens: [None, None],
+            other: None,
+            other_pages: HashSet::new(),
+            fills: Vec::new(),
+            left: Vec::new(),
+            now_ns,
+        }
     }
 
     fn choose(&mut self, count: usize) -> usize {
@@ -175,6 +191,16 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Opens a file, which is made if there is none.
+    fn opened(&self, number: usize, name: &[u8]) -> Opened {
+        let how = OpenHow::Create(CreateHow::Unchecked, SetAttr::default());
+        let share = Share { read: true, write: true, deny_read: false, deny_write: false };
+        let request = OpenRequest::by_name(&self.root, name, b"owner", share, how);
+        let want = Want { kind: WantKind::None, ..Want::default() };
+        let caller = caller(&self.clients[number], &self.cred, self.now_ns);
+        self.service.opens.open(caller, &OpenRequest { want, ..request }).unwrap()
+    }
+
     /// Opens the file for a client, and exposes it.
     fn open(&mut self, number: usize) {
         let is_remote = self.input.byte() % 2 == 1;
@@ -182,11 +208,7 @@ impl<'a> World<'a> {
         let known = self.opens[number].take();
         let opened = known.map(|open| (open.opened, open.file));
         let (opened, file) = opened.unwrap_or_else(|| {
-            let how = OpenHow::Create(CreateHow::Unchecked, SetAttr::default());
-            let share = Share { read: true, write: true, deny_read: false, deny_write: false };
-            let request = OpenRequest::by_name(&self.root, b"f", b"owner", share, how);
-            let want = Want { kind: WantKind::None, ..Want::default() };
-            let opened = self.service.opens.open(caller, &OpenRequest { want, ..request }).unwrap();
+            let opened = self.opened(number, b"f");
             let (handle, state) = (*opened.state.handle(), opened.state.reference());
             let file = self.service.opens.io_file(caller, &handle, state, BOTH).unwrap();
             (opened, file)
@@ -202,6 +224,10 @@ impl<'a> World<'a> {
     fn close(&mut self, number: usize) {
         let Some(Open { opened, exposed, .. }) = self.opens[number].take() else { return };
         self.left.extend(exposed.iter().flat_map(|exposed| exposed.segments(0, Some)));
+        self.end(number, &opened);
+    }
+
+    fn end(&self, number: usize, opened: &Opened) {
         let caller = caller(&self.clients[number], &self.cred, self.now_ns);
         let (handle, state) = (*opened.state.handle(), opened.state.reference());
         self.service.opens.close(caller, &handle, state).unwrap();
@@ -250,6 +276,35 @@ impl<'a> World<'a> {
         exposed.fill(fill, read);
     }
 
+    /// Requests read the first block of another file twice, which needs memory.
+    fn want(&mut self) {
+        let opened = self.other.take().unwrap_or_else(|| self.opened(0, b"g"));
+        let caller = caller(&self.clients[0], &self.cred, self.now_ns);
+        let (handle, state) = (*opened.state.handle(), opened.state.reference());
+        if let Some(exposed) = self.service.expose(caller, &handle, state, false).unwrap() {
+            match exposed.page(0) {
+                Some(page) => {
+                    self.other_pages.insert(page);
+                }
+                None => self.service.make_room_for_exposed(&exposed),
+            }
+        }
+        for _ in 0..2 {
+            let noted = self.service.note_read(&opened.state, (0, BLOCK), self.now_ns);
+            let Some((exposed, fills)) = noted else { continue };
+            for fill in fills {
+                exposed.fill(fill, || {
+                    let mut content = self.shown.0.lock().unwrap();
+                    let is_live = content.live.contains_key(&fill.place.segment);
+                    assert!(is_live, "memory that was taken back");
+                    content.frames.insert(fill.place, vec![0; BLOCK_BYTES]);
+                    if fill.is_neighbour { 0 } else { BLOCK_BYTES }
+                });
+            }
+        }
+        self.other = Some(opened);
+    }
+
     fn step(&mut self) {
         let choice = self.input.byte();
         let number = usize::from(choice >> 7);
@@ -270,14 +325,15 @@ impl<'a> World<'a> {
                 self.clients.iter().for_each(|client| client.renew(self.now_ns));
             }
             _ if self.input.byte().is_multiple_of(4) => self.service.stop_exposure(),
-            _ => {}
+            _ => self.want(),
         }
     }
 
-    /// Compares every entry that stands with the file.
+    /// Compares every entry of the file that stands with it.
     fn check(&self) {
         let content = self.shown.0.lock().unwrap();
-        for ((_, at), entry) in &content.entries {
+        let is_own = |page: &PagePlace| !self.other_pages.contains(page);
+        for ((_, at), entry) in content.entries.iter().filter(|((page, _), _)| is_own(page)) {
             let Some((place, bytes)) = &entry.block else { continue };
             let wanted = block_of(&*self.content, *at as u64);
             assert_eq!(*bytes, wanted.len(), "the bytes of block {at}");
@@ -297,6 +353,9 @@ pub fn run(data: &[u8]) {
     }
     world.close(0);
     world.close(1);
+    if let Some(other) = world.other.take() {
+        world.end(0, &other);
+    }
     assert_eq!(world.service.exposure_counts().files, 0);
     assert!(world.shown.0.lock().unwrap().live.is_empty(), "memory that nobody took back");
 }
