@@ -29,6 +29,7 @@ pub(crate) mod flows;
 mod gss;
 pub(crate) mod hints;
 pub(crate) mod memory;
+mod options;
 mod proven;
 mod registry;
 mod reply;

@@ -7,14 +7,12 @@ use super::convert;
 use super::data_door::admit_by_ticket;
 use super::durable::journal_session;
 use super::gss;
+use super::options::{message_bytes, negotiate};
 use super::registry::{SessionEntry, host_of};
 use super::request::{Call, Context, Done};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Rest, Work, submit};
 use crate::auth::{Admission, NotProven, Proof};
-use crate::limits::{
-    BACK_CREDITS_DEFAULT, BACK_CREDITS_MAX, FIRST_MESSAGE_BYTES, INLINE_WRITE_HEADER_BYTES,
-    MESSAGE_BYTES_MIN, PROOFS_MAX, SessionLimits,
-};
+use crate::limits::{BACK_CREDITS_DEFAULT, BACK_CREDITS_MAX, FIRST_MESSAGE_BYTES, PROOFS_MAX};
 use crate::ops::batch::Queue;
 use dafs_dat::DisconnectReason;
 use dafs_service::durable::Settled;
@@ -388,8 +386,8 @@ fn connect_bind(cx: &mut Context<'_>, call: &Call, args: &ConnectBind<'_>) -> Do
     let entry = cx.shared.registry.session(args.session_id).ok_or(Status::UnknownSession)?;
     let limits = &cx.shared.limits;
     let options = SessionOptions {
-        max_request_size: size(args.max_request_size, limits.request_bytes_max)?,
-        max_response_size: size(args.max_response_size, limits.response_bytes_max)?,
+        max_request_size: message_bytes(args.max_request_size, limits.request_bytes_max)?,
+        max_response_size: message_bytes(args.max_response_size, limits.response_bytes_max)?,
         // DAFS O27: the client states the number of calls that it accepts.
         max_requests: match args.max_requests {
             0 => BACK_CREDITS_DEFAULT.into(),
@@ -502,99 +500,5 @@ pub(super) fn auth_result(admission: &Admission) -> AuthResult<'_> {
         (Some(proof), _) => AuthResult::Gss { major: 0, minor: 0, token: &proof.token },
         (None, "text") => AuthResult::Text,
         _ => AuthResult::None,
-    }
-}
-
-/// Returns the size of messages for a client's request. 0 means no preference.
-fn size(wish: u32, max: u32) -> Result<u32, Status> {
-    match wish {
-        0 => Ok(max),
-        wish if wish < MESSAGE_BYTES_MIN => Err(Status::Inval),
-        // Receive slots are adjacent, so their size keeps messages aligned.
-        wish => Ok(wish.min(max) & !7),
-    }
-}
-
-/// Returns the server's final answer to a client's requested options (DAFS 4.4), with the initial
-/// credits.
-fn negotiate(
-    wish: &SessionOptions,
-    limits: &SessionLimits,
-) -> Result<(SessionOptions, u16), Status> {
-    let max_request_size = size(wish.max_request_size, limits.request_bytes_max)?;
-    let max_response_size = size(wish.max_response_size, limits.response_bytes_max)?;
-    let initial = u32::from(limits.credits_initial);
-    let credits = match wish.max_requests {
-        0 => initial,
-        wish => wish.min(initial),
-    };
-    let credits = u16::try_from(credits.max(1)).unwrap_or(limits.credits_initial);
-    // DAFS O23: a multiple of 8, at least 136. A client without a wish gets ours.
-    let padding = match wish.inline_write_header_size {
-        0 => INLINE_WRITE_HEADER_BYTES,
-        wish if dafs_wire::dafs::is_valid_inline_write_header_size(wish)
-            && wish < max_request_size =>
-        {
-            wish
-        }
-        _ => INLINE_WRITE_HEADER_BYTES,
-    };
-    let credentials = match wish.max_credentials {
-        0 => limits.credentials_max,
-        wish => wish.min(limits.credentials_max),
-    };
-    let options = SessionOptions {
-        use_checksums: wish.use_checksums,
-        use_response_cache: wish.use_response_cache,
-        max_credentials: credentials,
-        max_request_size,
-        max_response_size,
-        max_requests: u32::from(credits),
-        inline_write_header_size: padding,
-        use_back_control_channel: wish.use_back_control_channel,
-        use_rdma_read_channel: false,
-    };
-    Ok((options, credits))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wish() -> SessionOptions {
-        SessionOptions {
-            use_checksums: true,
-            use_response_cache: true,
-            max_credentials: 0,
-            max_request_size: 0,
-            max_response_size: 5000,
-            max_requests: 0,
-            inline_write_header_size: 0,
-            use_back_control_channel: true,
-            use_rdma_read_channel: true,
-        }
-    }
-
-    #[test]
-    fn zero_means_the_servers_default() {
-        let limits = SessionLimits::default();
-        let (options, credits) = negotiate(&wish(), &limits).unwrap();
-        assert_eq!(options.max_request_size, limits.request_bytes_max);
-        assert_eq!(options.max_response_size, 5000);
-        assert_eq!(credits, limits.credits_initial);
-        assert!(options.use_checksums);
-        assert!(!options.use_rdma_read_channel);
-    }
-
-    #[test]
-    fn impossible_wishes_are_refused_or_replaced() {
-        let limits = SessionLimits::default();
-        let tiny = SessionOptions { max_response_size: 100, ..wish() };
-        assert_eq!(negotiate(&tiny, &limits).unwrap_err(), Status::Inval);
-        let odd = SessionOptions { inline_write_header_size: 137, ..wish() };
-        let (options, _) = negotiate(&odd, &limits).unwrap();
-        assert_eq!(options.inline_write_header_size, INLINE_WRITE_HEADER_BYTES);
-        let many = SessionOptions { max_requests: 65_535, ..wish() };
-        assert_eq!(negotiate(&many, &limits).unwrap().1, limits.credits_initial);
     }
 }
