@@ -1,6 +1,12 @@
 //! The options of a session: what the server answers to a client's wishes (DAFS 4.4).
+//!
+//! Invariants
+//! * Padded inline data begins at a multiple of [`INLINE_WRITE_ALIGNMENT_BYTES`] in the memory of every
+//!   receive slot: its offset in the message and the size of a slot are such multiples.
 
-use crate::limits::{INLINE_WRITE_HEADER_BYTES, MESSAGE_BYTES_MIN, SessionLimits};
+use crate::limits::{
+    INLINE_WRITE_ALIGNMENT_BYTES, INLINE_WRITE_HEADER_BYTES, MESSAGE_BYTES_MIN, SessionLimits,
+};
 use dafs_wire::dafs::{SessionOptions, Status, is_valid_inline_write_header_size};
 
 /// Returns the size of messages for a client's request. 0 means no preference.
@@ -20,6 +26,8 @@ pub(super) fn negotiate(
     limits: &SessionLimits,
 ) -> Result<(SessionOptions, u16), Status> {
     let max_request_size = message_bytes(wish.max_request_size, limits.request_bytes_max)?;
+    // Receive slots are adjacent, so this keeps padded data aligned in each of them.
+    let max_request_size = max_request_size & !(INLINE_WRITE_ALIGNMENT_BYTES - 1);
     let max_response_size = message_bytes(wish.max_response_size, limits.response_bytes_max)?;
     let initial = u32::from(limits.credits_initial);
     let credits = match wish.max_requests {
@@ -28,11 +36,11 @@ pub(super) fn negotiate(
     };
     let credits = u16::try_from(credits.max(1)).unwrap_or(limits.credits_initial);
     // DAFS O23: a multiple of 8, at least 136. A client without a wish gets ours.
-    let padding = match wish.inline_write_header_size {
-        0 => INLINE_WRITE_HEADER_BYTES,
-        wish if is_valid_inline_write_header_size(wish) && wish < max_request_size => wish,
-        _ => INLINE_WRITE_HEADER_BYTES,
-    };
+    let wished = wish.inline_write_header_size;
+    let is_usable = wished != 0 && is_valid_inline_write_header_size(wished);
+    let aligned = wished.checked_next_multiple_of(INLINE_WRITE_ALIGNMENT_BYTES);
+    let padding = aligned.filter(|&at| is_usable && at < max_request_size);
+    let padding = padding.unwrap_or(INLINE_WRITE_HEADER_BYTES);
     let credentials = match wish.max_credentials {
         0 => limits.credentials_max,
         wish => wish.min(limits.credentials_max),
@@ -85,10 +93,21 @@ mod tests {
         let limits = SessionLimits::default();
         let tiny = SessionOptions { max_response_size: 100, ..wish() };
         assert_eq!(negotiate(&tiny, &limits).unwrap_err(), Status::Inval);
-        let odd = SessionOptions { inline_write_header_size: 137, ..wish() };
-        let (options, _) = negotiate(&odd, &limits).unwrap();
-        assert_eq!(options.inline_write_header_size, INLINE_WRITE_HEADER_BYTES);
         let many = SessionOptions { max_requests: 65_535, ..wish() };
         assert_eq!(negotiate(&many, &limits).unwrap().1, limits.credits_initial);
+    }
+
+    /// DAFS O23.
+    #[test]
+    fn padded_data_is_aligned_in_every_slot() {
+        let ours = INLINE_WRITE_HEADER_BYTES;
+        let wishes = [(0, ours), (136, 192), (137, ours), (200, 256), (512, 512), (1000, ours)];
+        for (wished, agreed) in wishes.into_iter().chain([(u32::MAX - 7, ours)]) {
+            let (inline_write_header_size, max_request_size) = (wished, 1030);
+            let wish = SessionOptions { inline_write_header_size, max_request_size, ..wish() };
+            let (options, _) = negotiate(&wish, &SessionLimits::default()).unwrap();
+            assert_eq!(options.inline_write_header_size, agreed, "{wished}");
+            assert_eq!(options.max_request_size, 1024);
+        }
     }
 }

@@ -58,10 +58,10 @@ fn a_padded_append_is_taken_from_where_it_was_agreed() {
         }
         other => other,
     };
-    assert_eq!(appended(&world.call(client, &padded(Some(200)))).offset, 0);
+    assert_eq!(appended(&world.call(client, &padded(Some(256)))).offset, 0);
     assert_eq!(appended(&world.call(client, &padded(None))).offset, 5000);
     assert_eq!(world.read(client, file), [&data[..], &data].concat());
-    assert_eq!(world.status(client, &padded(Some(208))), Status::Inval);
+    assert_eq!(world.status(client, &padded(Some(200))), Status::Inval);
     world.end();
 }
 

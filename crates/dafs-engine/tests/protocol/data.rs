@@ -46,10 +46,10 @@ fn a_padded_write_is_taken_from_where_it_was_agreed() {
             data: &data,
         })
     };
-    assert_eq!(written(&world.call(client, &padded(Some(200)))).count, 5000);
+    assert_eq!(written(&world.call(client, &padded(Some(256)))).count, 5000);
     assert_eq!(&world.read(client, file)[7..], data);
     // Padding to another offset looks like data of another length.
-    assert_eq!(world.status(client, &padded(Some(208))), Status::Inval);
+    assert_eq!(world.status(client, &padded(Some(200))), Status::Inval);
     assert_eq!(world.status(client, &Request::Null), Status::Ok);
     world.end();
 }

@@ -29,6 +29,7 @@ mod keys;
 mod locks;
 mod malformed;
 mod opens;
+mod padding;
 mod procedures;
 mod pulls;
 mod responses;
