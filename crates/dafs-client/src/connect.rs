@@ -52,6 +52,7 @@ pub(crate) fn options_of(url: &DafsUrl, options: &ConnectOptions) -> ConnectOpti
         connect_timeout: url.connect_timeout().unwrap_or(options.connect_timeout),
         data_servers: url.data_servers().unwrap_or(options.data_servers),
         optimistic: url.optimistic().unwrap_or(options.optimistic),
+        inline_padding: url.inline_padding().unwrap_or(options.inline_padding),
         ..options.clone()
     }
 }
@@ -402,6 +403,7 @@ impl Target {
         config.recovery = options.recovery;
         config.requests = options.requests.max(1);
         config.inline_bytes = options.inline_bytes;
+        config.pad_writes = options.inline_padding;
         config.always_direct = kind == TransportKind::Shm;
         config.is_data_server = self.is_data_server();
         // A data server's ticket is of use for one device, and has the form of a password.
@@ -521,6 +523,7 @@ mod tests {
         assert_eq!((options.transport, options.wait), (TransportChoice::Iwarp, WaitPolicy::Poll));
         assert_eq!((Some(options.connect_timeout), options.deadline), (seconds(10), seconds(20)));
         assert_eq!((recovery, checksums, &fence_id[..]), (seconds(30), false, &b"url"[..]));
+        assert!(!options.inline_padding && both("?inline-padding=yes").0.inline_padding);
         let (options, ..) = both("?sec=gss&ccache=FILE:/tmp/c");
         assert!(matches!(options.authentication, Authentication::Gss(_)));
         assert_eq!(options.credential, Credential::Session, "the server says who the client is");

@@ -312,6 +312,10 @@ pub struct ConnectOptions {
     /// Reads and writes up to this many bytes travel inside messages where the transport does not
     /// map memory. 0 sends everything direct.
     pub inline_bytes: u32,
+    /// Pads the data of writes and appends inside messages, so that it arrives aligned at the server
+    /// (DAFS 13.1). Each such message is some hundred bytes longer. A URL with `inline-padding=`
+    /// overrides this.
+    pub inline_padding: bool,
     /// Names this client to the server across restarts of the session; `None` makes one of the
     /// host name, the process id and a random number.
     pub client_id: Option<String>,
@@ -351,6 +355,7 @@ impl Default for ConnectOptions {
             recovery: Some(RECOVERY_LIMIT),
             requests: CREDITS_PROPOSED,
             inline_bytes: INLINE_BYTES_DEFAULT,
+            inline_padding: false,
             client_id: None,
             identity: None,
             cache: None,

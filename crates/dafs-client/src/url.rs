@@ -71,9 +71,10 @@ pub enum UrlError {
     #[error(
         "\"{0}\" is no option of a URL; there are fence-id=NAME, recovery=SECONDS, \
          deadline=SECONDS, connect-timeout=SECONDS, transport=auto|iwarp|shm|verbs, \
-         wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no, optimistic=yes|no, sec=gss and \
-         danger-clear-passwords=yes|no, for dafss:// also xprtsec=tls|mtls, ca=FILE, cert=FILE and \
-         key=FILE, with & between them. Write %3F if the '?' is part of a name"
+         wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no, optimistic=yes|no, \
+         inline-padding=yes|no, sec=gss and danger-clear-passwords=yes|no, for dafss:// also \
+         xprtsec=tls|mtls, ca=FILE, cert=FILE and key=FILE, with & between them. Write %3F if the \
+         '?' is part of a name"
     )]
     Option(String),
     /// A fragment.
@@ -234,6 +235,11 @@ impl DafsUrl {
     /// True when files are read from memory that a server on this host shows, where it does.
     pub fn optimistic(&self) -> Option<bool> {
         self.options.optimistic
+    }
+
+    /// True when data inside messages is padded, so that it arrives aligned.
+    pub fn inline_padding(&self) -> Option<bool> {
+        self.options.inline_padding
     }
 
     /// The tickets to use, when the client is to prove its principal by GSS.
@@ -428,6 +434,7 @@ mod tests {
             ("dafs://h/a?transport=tcp", "transport=auto|iwarp|shm|verbs"),
             ("dafs://h/a?wait=long", "wait=adaptive|poll|sleep"),
             ("dafs://h/a?checksums=on", "checksums=yes|no"),
+            ("dafs://h/a?inline-padding=512", "inline-padding=yes|no"),
             ("dafs://h/a?checksums=no&checksums=no", "twice"),
             ("dafs://h/a?sec=krb5", "sec=gss"),
             ("dafs://h/a?keytab=/k", "without sec=gss"),
@@ -455,13 +462,14 @@ mod tests {
         assert_eq!(url.deadline(), Some(Duration::from_secs(5)));
         assert_eq!(url.to_string(), "dafs://h/a?recovery=7&deadline=5");
         let text = "dafs://h/a?connect-timeout=3&transport=shm&wait=poll&checksums=yes&pnfs=no\
-                    &optimistic=yes";
+                    &optimistic=yes&inline-padding=no";
         let url = DafsUrl::parse(text).unwrap();
         assert_eq!(url.to_string(), text);
         assert_eq!(url.connect_timeout(), Some(Duration::from_secs(3)));
         assert_eq!(url.transport(), Some(TransportChoice::Shm));
         assert_eq!((url.wait(), url.checksums()), (Some(WaitPolicy::Poll), Some(true)));
         assert_eq!((url.data_servers(), url.optimistic()), (Some(false), Some(true)));
+        assert_eq!(url.inline_padding(), Some(false));
         let other = DafsUrl::parse("dafs://h/a").unwrap();
         assert!(!url.has_options_of(&other) && url.has_options_of(&url.join(b"b").unwrap()));
     }

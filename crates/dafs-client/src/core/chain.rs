@@ -16,7 +16,7 @@ use super::failure::Failure;
 use super::link::Link;
 use super::memory::Pieces;
 use super::rewrite::{Nameless, Names};
-use super::submit::{Outgoing, SendError, count_data, unsendable};
+use super::submit::{Outgoing, SendError, count_data, padded, unsendable};
 use super::timers::unless_silent;
 use super::users::User;
 use dafs_dat::Adapter;
@@ -394,6 +394,7 @@ impl Calls {
         {
             chain.sent = true;
         }
+        let request = padded(&request, link.padding_of(&request));
         let bytes = encode_request(&mut link.scratch, link.order, &header, &request)?;
         let purpose = Purpose::Caller(call.tag);
         let due = unless_silent(call.due, link.answered_at);

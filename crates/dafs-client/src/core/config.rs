@@ -52,8 +52,9 @@ pub struct SessionConfig {
     pub requests_max: u16,
     /// The offset of padded inline write data to propose, in bytes; 0 leaves it to the server.
     pub inline_write_header_bytes: u32,
-    /// Pads inline write data to that offset (DAFS 13.1). It pays for servers whose receive has a
-    /// page-aligned second segment; otherwise the padding is only sent along.
+    /// Pads the data of inline writes and appends to the offset that was negotiated (DAFS 13.1), where
+    /// the message has room. It pays for servers that gain by aligned data; otherwise the padding is
+    /// only sent along.
     pub pad_writes: bool,
     /// Reads and writes up to this many bytes go inline.
     pub inline_bytes: u32,

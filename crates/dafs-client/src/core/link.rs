@@ -144,6 +144,23 @@ impl Link {
             && data_at + bytes as usize <= message_bytes as usize
     }
 
+    /// The place where a request has inline data of this length, if the session pads it (DAFS 13.1)
+    /// and the message has room for the padding.
+    pub(super) fn padding(&self, data_bytes: usize) -> Option<u32> {
+        let at = self.info.inline_write_header_bytes;
+        let fits = data_bytes.saturating_add(at as usize) <= self.info.request_bytes as usize;
+        (self.config.pad_writes && at != 0 && data_bytes != 0 && fits).then_some(at)
+    }
+
+    /// The same for the data of any request.
+    pub(super) fn padding_of(&self, request: &Request<'_>) -> Option<u32> {
+        match request {
+            Request::AppendInline(args) => self.padding(args.data.len()),
+            Request::WriteInline(args) => self.padding(args.data.len()),
+            _ => None,
+        }
+    }
+
     /// True when data of this length can be appended within a message.
     pub(crate) fn appends_inline(&self, bytes: usize) -> bool {
         let message_bytes = self.info.request_bytes;

@@ -4,7 +4,8 @@
 //! * An accepted call is in exactly one place until it completes: waiting, outstanding, or in
 //!   recovery.
 //! * A request is kept as the application made it; names that changed with a lost connection (keys
-//!   of memory, state-ids of opens) are filled in each time it is sent.
+//!   of memory, state-ids of opens) are filled in each time it is sent. Then inline data is padded,
+//!   since the next connection may agree on another place for it.
 
 use super::call::{Call, Done, Due, Purpose, ReadCall, Refused, Task, Work, WriteCall};
 use super::calls::Calls;
@@ -20,8 +21,8 @@ use crate::limits::{OPERATION_DEADLINE, QUEUED_REQUESTS_MAX};
 use dafs_dat::{Adapter, Instant};
 use dafs_mem::{CheckedSlice, Inaccessible, Site, count_copy};
 use dafs_wire::dafs::{
-    CHECKSUM_AT, Checksum, Fletcher32, Procedure, READ_INLINE_REPLY_DATA_AT, ReadDirect,
-    ReadInline, Request, RequestHeader, Seq, Status, WRITE_INLINE_DATA_AT, WriteDirect,
+    AppendInline, CHECKSUM_AT, Checksum, Fletcher32, Procedure, READ_INLINE_REPLY_DATA_AT,
+    ReadDirect, ReadInline, Request, RequestHeader, Seq, Status, WRITE_INLINE_DATA_AT, WriteDirect,
     WriteInline, decode_request, encode_request, encode_write_inline_head,
 };
 use std::time::Duration;
@@ -399,13 +400,18 @@ impl Calls {
             // One copy into the message, and one into the memory that it is sent from.
             count_data(request, &[Site::ClientInlineWrite; 2]);
             count_data(request, if keep { &[Site::ClientKept] } else { &[] });
-            if link.stats.recoveries > 0 {
+            let padded_to = link.padding_of(request);
+            if padded_to.is_some() {
+                count_data(request, &[Site::ClientInlineWrite]);
+            }
+            if link.stats.recoveries > 0 || padded_to.is_some() {
                 let server = link.info.client_id;
                 let delegations = &self.delegations;
                 let names = Names { memory: &memory, opens: &self.opens, delegations, server };
                 let (order, out) = (link.order, &mut link.scratch);
-                let encoded =
-                    names.apply(request, |request| encode_request(out, order, &header, request));
+                let encoded = names.apply(request, |request| {
+                    encode_request(out, order, &header, &padded(request, padded_to))
+                });
                 bytes = match encoded {
                     Ok(encoded) => encoded?,
                     Err(Nameless::Memory(failure)) => return Err(Refused::Over(failure).into()),
@@ -479,8 +485,7 @@ impl Calls {
         let state_id = self.opens.current(call.state_id);
         let state_id = state_id.map_err(|status| SendError::Ended(refused(status)))?;
         let byte_count = call.from.len();
-        let padding = link.info.inline_write_header_bytes;
-        let padded_to = (link.config.pad_writes && padding != 0).then_some(padding);
+        let padded_to = link.padding(byte_count as usize);
         let data_at = padded_to.map_or(WRITE_INLINE_DATA_AT, |at| at as usize);
         let inline = link.fits_inline(byte_count, data_at, link.info.request_bytes);
         // Detect unmapped memory while it does not cost the connection; a checksum of the message
@@ -525,6 +530,15 @@ impl Calls {
         link.count_transfer(inline);
         let message = terms.outgoing((procedure, header), Work::Write(call), bytes, data);
         link.transmit(adapter, message).map_err(SendError::Lost)
+    }
+}
+
+/// The request with its inline data at this place.
+pub(super) fn padded<'a>(request: &Request<'a>, padded_to: Option<u32>) -> Request<'a> {
+    match *request {
+        Request::AppendInline(args) => Request::AppendInline(AppendInline { padded_to, ..args }),
+        Request::WriteInline(args) => Request::WriteInline(WriteInline { padded_to, ..args }),
+        other => other,
     }
 }
 

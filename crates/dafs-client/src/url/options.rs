@@ -21,6 +21,7 @@ const WAIT: &str = "wait";
 const CHECKSUMS: &str = "checksums";
 const PNFS: &str = "pnfs";
 const OPTIMISTIC: &str = "optimistic";
+const INLINE_PADDING: &str = "inline-padding";
 const SEC: &str = "sec";
 const CCACHE: &str = "ccache";
 const KEYTAB: &str = "keytab";
@@ -60,6 +61,7 @@ pub(super) struct Options {
     pub(super) checksums: Option<bool>,
     pub(super) pnfs: Option<bool>,
     pub(super) optimistic: Option<bool>,
+    pub(super) inline_padding: Option<bool>,
     /// True for GSS.
     pub(super) sec: Option<bool>,
     pub(super) ccache: Option<String>,
@@ -107,6 +109,7 @@ impl Options {
                 CHECKSUMS => give(&mut options.checksums, named(&ANSWERS, value)),
                 PNFS => give(&mut options.pnfs, named(&ANSWERS, value)),
                 OPTIMISTIC => give(&mut options.optimistic, named(&ANSWERS, value)),
+                INLINE_PADDING => give(&mut options.inline_padding, named(&ANSWERS, value)),
                 _ => None,
             };
             if !first.ok_or_else(unknown)? {
@@ -209,6 +212,7 @@ impl Display for Options {
             (CHECKSUMS, name_of(&ANSWERS, self.checksums)),
             (PNFS, name_of(&ANSWERS, self.pnfs)),
             (OPTIMISTIC, name_of(&ANSWERS, self.optimistic)),
+            (INLINE_PADDING, name_of(&ANSWERS, self.inline_padding)),
             (SEC, name_of(&SECS, self.sec)),
             (CCACHE, text(&self.ccache)),
             (KEYTAB, text(&self.keytab)),

@@ -21,6 +21,7 @@ mod lent;
 mod lost;
 mod optimistic;
 mod overdue;
+mod padding;
 mod read_ahead;
 mod reclaim;
 mod recovered;

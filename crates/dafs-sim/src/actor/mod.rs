@@ -235,6 +235,7 @@ impl Actor {
         config.requests_max = plan.requests_max;
         config.inline_bytes = plan.inline_bytes;
         config.inline_write_header_bytes = plan.inline_write_header_bytes;
+        config.pad_writes = plan.inline_write_header_bytes > 0;
         config.always_direct = plan.always_direct;
         config.session_differentiator = (self.rng.bits() as u32).to_be_bytes();
         config.credential = self.credential();
