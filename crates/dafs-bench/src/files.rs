@@ -4,6 +4,7 @@ use crate::child::Process;
 use crate::report::{Case, Report, Sample};
 use crate::{Plan, cpu, tcp};
 use anyhow::{Context, Result, ensure};
+use dafs_client::limits::INLINE_BYTES_DEFAULT;
 use dafs_client::{
     Client, Completion, ConnectOptions, DafsUrl, File, IoBuffer, OpenOptions, Stability,
     TransportChoice, WaitPolicy,
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 pub(crate) const FILE_BYTES: u64 = 256 << 20;
 const SMALL: usize = 4096;
 const LARGE: usize = 1 << 20;
+/// The longest writes that travel inside messages by default.
+const INLINE: usize = INLINE_BYTES_DEFAULT as usize;
 /// Writes of a batch.
 pub(crate) const BATCH: usize = 64;
 /// Bytes of a request and of a reply of a 4 KiB inline read on the wire, for the TCP floor.
@@ -36,6 +39,11 @@ pub(crate) enum Load {
         bytes: usize,
         depth: usize,
     },
+    /// Writes that iWARP carries inside messages, with padding or without.
+    Inline {
+        bytes: usize,
+        padded: bool,
+    },
     /// Small writes at random places: this many outstanding, or in one batch.
     Scattered {
         depth: usize,
@@ -46,7 +54,9 @@ pub(crate) enum Load {
 impl Load {
     pub(crate) fn bytes(self) -> usize {
         match self {
-            Load::Read { bytes, .. } | Load::Write { bytes, .. } => bytes,
+            Load::Read { bytes, .. } | Load::Write { bytes, .. } | Load::Inline { bytes, .. } => {
+                bytes
+            }
             Load::Scattered { .. } => SMALL,
         }
     }
@@ -56,6 +66,7 @@ impl Load {
             Load::Read { depth, .. }
             | Load::Write { depth, .. }
             | Load::Scattered { depth, .. } => depth,
+            Load::Inline { .. } => BATCH,
         }
     }
 }
@@ -65,6 +76,10 @@ pub(crate) const READ_32: Load = Load::Read { bytes: SMALL, depth: 32, random: t
 const READ_16K: Load = Load::Read { bytes: 16 << 10, depth: 32, random: true };
 const STREAM_READ: Load = Load::Read { bytes: LARGE, depth: 8, random: false };
 const STREAM_WRITE: Load = Load::Write { bytes: LARGE, depth: 8 };
+const INLINE_4K: Load = Load::Inline { bytes: SMALL, padded: false };
+const INLINE_4K_PADDED: Load = Load::Inline { bytes: SMALL, padded: true };
+const INLINE_8K: Load = Load::Inline { bytes: INLINE, padded: false };
+const INLINE_8K_PADDED: Load = Load::Inline { bytes: INLINE, padded: true };
 const WRITE_64: Load = Load::Scattered { depth: BATCH, batch: false };
 const WRITE_BATCH: Load = Load::Scattered { depth: BATCH, batch: true };
 
@@ -176,6 +191,7 @@ fn group(
             dafs(shm, WRITE_BATCH),
         ),
     ];
+    list.extend(padding());
     list.retain(|(case, _)| case.name.contains(&plan.only));
     for _ in 0..plan.rounds {
         for (case, way) in &mut list {
@@ -196,6 +212,45 @@ fn group(
     let cases: Vec<Case> = list.into_iter().map(|(case, _)| case).collect();
     report.add(&format!("files, cached: {wake}, {place}"), &cases);
     Ok(())
+}
+
+/// Writes inside messages, each with padding right behind its counterpart. Shared memory carries no
+/// write inside a message, so its pairs show the noise.
+fn padding() -> impl Iterator<Item = (Case, Way)> {
+    let (iwarp, shm) = (TransportChoice::Iwarp, TransportChoice::Shm);
+    let pairs = [
+        ("iwarp inline write 4 KiB", None, iwarp, INLINE_4K),
+        (
+            "iwarp inline write 4 KiB padded",
+            Some("iwarp inline write 4 KiB"),
+            iwarp,
+            INLINE_4K_PADDED,
+        ),
+        ("iwarp inline write 8 KiB", None, iwarp, INLINE_8K),
+        (
+            "iwarp inline write 8 KiB padded",
+            Some("iwarp inline write 8 KiB"),
+            iwarp,
+            INLINE_8K_PADDED,
+        ),
+        ("shm write 4 KiB, not inline", None, shm, INLINE_4K),
+        (
+            "shm write 4 KiB, not inline, padded",
+            Some("shm write 4 KiB, not inline"),
+            shm,
+            INLINE_4K_PADDED,
+        ),
+        ("shm write 8 KiB, not inline", None, shm, INLINE_8K),
+        (
+            "shm write 8 KiB, not inline, padded",
+            Some("shm write 8 KiB, not inline"),
+            shm,
+            INLINE_8K_PADDED,
+        ),
+    ];
+    pairs.into_iter().map(|(name, floor, transport, load)| {
+        (Case::new(name, floor, None), Way::Dafs { transport, load })
+    })
 }
 
 /// Offsets of a load: random ones, or one after the other.
@@ -234,7 +289,9 @@ fn local(plan: &Plan, export: &Path, load: Load) -> Result<Sample> {
             let buffer = &mut buffers[slot * load.bytes()..][..load.bytes()];
             match load {
                 Load::Read { .. } => file.read_exact_at(buffer, offset)?,
-                Load::Write { .. } | Load::Scattered { .. } => file.write_all_at(buffer, offset)?,
+                Load::Write { .. } | Load::Inline { .. } | Load::Scattered { .. } => {
+                    file.write_all_at(buffer, offset)?;
+                }
             }
             operations += 1;
         }
@@ -258,7 +315,8 @@ pub(crate) fn remote(
         "sleep" => WaitPolicy::Sleep,
         _ => WaitPolicy::default(),
     };
-    let options = ConnectOptions { transport, wait, ..ConnectOptions::default() };
+    let inline_padding = matches!(load, Load::Inline { padded: true, .. });
+    let options = ConnectOptions { transport, wait, inline_padding, ..ConnectOptions::default() };
     let client = Client::connect(&url, &options)?;
     let file = client.open(url.path(), &OpenOptions::read_write())?;
     let buffer = client.buffer(load.bytes() * load.depth())?;
@@ -294,7 +352,7 @@ pub(crate) fn run(
         let (range, offset) = (slot * bytes..(slot + 1) * bytes, offsets.take());
         match load {
             Load::Read { .. } => group.read(slot as u64, file, buffer, range, offset)?,
-            Load::Write { .. } | Load::Scattered { .. } => {
+            Load::Write { .. } | Load::Inline { .. } | Load::Scattered { .. } => {
                 group.write(slot as u64, file, buffer, range, offset, Stability::Unstable)?
             }
         };
