@@ -2,7 +2,7 @@
 //! server gets all of it.
 
 use crate::fake::requests::{append, recovering, status};
-use crate::fake::{Answer, World, pattern};
+use crate::fake::{Answer, FakeServer, World, pattern};
 use crate::served::on_each_transport_with;
 use dafs_client::core::{Done, Piece, SessionConfig};
 use dafs_client::limits::{INLINE_WRITE_HEADER_BYTES, REQUEST_BYTES_PROPOSED};
@@ -35,9 +35,16 @@ impl Arrived {
 }
 
 fn world(config: SessionConfig) -> (World, Rc<Arrived>) {
+    world_with(config, |_| {})
+}
+
+fn world_with(
+    config: SessionConfig,
+    prepare: impl FnOnce(&mut FakeServer),
+) -> (World, Rc<Arrived>) {
     let arrived = Rc::new(Arrived::default());
     let server = arrived.clone();
-    let mut world = World::open(config);
+    let mut world = World::open_with(config, prepare);
     world.server.script =
         Box::new(move |_: &RequestHeader, request: &Request<'_>| server.answer(request));
     (world, arrived)
@@ -69,6 +76,18 @@ fn data_is_padded_where_the_message_has_room() {
         }
         world.ask_and_wait(&append(&[]));
         assert_eq!(arrived.list.take(), [(None, 0)]);
+    }
+}
+
+/// A server's answer may name the end of the message, or any place behind it.
+#[test]
+fn a_place_without_room_for_data_pads_nothing() {
+    for header_bytes in [REQUEST_BYTES_PROPOSED, 1 << 20, u32::MAX - 7] {
+        let config = SessionConfig { pad_writes: true, ..World::config() };
+        let (mut world, arrived) =
+            world_with(config, |server| server.header_bytes = Some(header_bytes));
+        write_and_append(&mut world, &pattern(4096));
+        assert_eq!(arrived.list.take(), [(None, 4096); 2], "{header_bytes}");
     }
 }
 

@@ -50,6 +50,10 @@ fn a_padded_write_is_taken_from_where_it_was_agreed() {
     assert_eq!(&world.read(client, file)[7..], data);
     // Padding to another offset looks like data of another length.
     assert_eq!(world.status(client, &padded(Some(200))), Status::Inval);
+    // A message may also end before that place.
+    let Request::WriteInline(args) = padded(Some(136)) else { unreachable!() };
+    let short = Request::WriteInline(dafs::WriteInline { data: &data[..8], ..args });
+    assert_eq!(world.status(client, &short), Status::Inval);
     assert_eq!(world.status(client, &Request::Null), Status::Ok);
     world.end();
 }

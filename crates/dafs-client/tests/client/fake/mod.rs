@@ -67,6 +67,8 @@ pub struct FakeServer {
     pub connect_target: Option<u16>,
     /// The longest request that is accepted, in bytes.
     pub request_bytes_max: u32,
+    /// The place of padded data that it answers with, if that is not the client's wish.
+    pub header_bytes: Option<u32>,
     /// The credits that replies carry.
     pub target: u16,
     pub lease_seconds: u32,
@@ -130,6 +132,7 @@ impl FakeServer {
             initial_credits: 8,
             connect_target: None,
             request_bytes_max: u32::MAX,
+            header_bytes: None,
             target: 8,
             lease_seconds: 30,
             trusted: true,
@@ -557,6 +560,7 @@ impl FakeServer {
         SessionOptions {
             max_requests: self.initial_credits.into(),
             max_request_size: wish.max_request_size.min(self.request_bytes_max),
+            inline_write_header_size: self.header_bytes.unwrap_or(wish.inline_write_header_size),
             use_response_cache: wish.use_response_cache && self.past.keeps,
             max_credentials: self.credentials.agreed,
             ..*wish
