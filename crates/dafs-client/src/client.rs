@@ -9,7 +9,7 @@ use crate::fork::ForkMutex;
 use crate::layouts::Layouts;
 use crate::lend::Registrations;
 use crate::optimistic::OptimisticStats;
-use crate::options::{ConnectOptions, Transport, TransportKind};
+use crate::options::{ConnectOptions, RdmaDevices, Transport, TransportKind};
 use crate::successor::ClientIdentity;
 use crate::url::DafsUrl;
 use dafs_dat::tls::TlsPeer;
@@ -39,7 +39,7 @@ impl Client {
         let layouts = options.data_servers.then(|| {
             // A device that does not lead to the server leads to none of its data servers.
             let is_elsewhere = shared.transport().kind == TransportKind::Iwarp;
-            let rdma_devices = options.rdma_devices && !is_elsewhere;
+            let rdma_devices = if is_elsewhere { RdmaDevices::None } else { options.rdma_devices };
             Arc::new(Layouts::new(ConnectOptions { rdma_devices, ..options.clone() }))
         });
         if options.optimistic {

@@ -207,7 +207,7 @@ impl Target {
                 }
             }
             TransportChoice::Auto if devices::may_try(self.options.rdma_devices) => {
-                match self.try_verbs(address, Choice::Automatic) {
+                match self.try_verbs(address, Choice::Automatic(self.options.rdma_devices)) {
                     Err(Attempt::Unreachable(reason)) => self.try_iwarp(
                         address,
                         format!("{ELSEWHERE}, and no RDMA device is of use ({reason})"),
@@ -227,7 +227,7 @@ impl Target {
         let device = devices::describe(adapter.device());
         let (why, limit, spare) = match choice {
             Choice::Asked => (format!("it was asked for: {device}"), None, None),
-            Choice::Automatic => {
+            Choice::Automatic(_) => {
                 let lost =
                     "an RDMA device carried the session, and does not lead to the server now";
                 let spare = self.iwarp(address, lost.to_owned())?;

@@ -143,8 +143,8 @@ pub use crate::open::{
 };
 pub use crate::optimistic::OptimisticStats;
 pub use crate::options::{
-    Authentication, ByteOrder, ConnectOptions, Credential, GssSource, TlsOptions, Transport,
-    TransportChoice, TransportKind, TransportSecurity, WaitPolicy,
+    Authentication, ByteOrder, ConnectOptions, Credential, GssSource, RdmaDevices, TlsOptions,
+    Transport, TransportChoice, TransportKind, TransportSecurity, WaitPolicy,
 };
 pub use crate::path::{Follow, Found, Place};
 pub use crate::pending::Pending;

@@ -6,7 +6,7 @@
 
 use crate::limits::READ_AHEAD_MEMORY_BYTES;
 use crate::location::normal;
-use dafs_client::{Authentication, CacheOptions, ConnectOptions, DafsUrl};
+use dafs_client::{Authentication, CacheOptions, ConnectOptions, DafsUrl, RdmaDevices};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -114,7 +114,7 @@ fn options(variable: &dyn Fn(&str) -> Option<String>) -> ConnectOptions {
     options.transport = transport.unwrap_or_default();
     // The program may close all descriptors and open files under their numbers, into which the
     // libraries of devices would write.
-    options.rdma_devices = false;
+    options.rdma_devices = RdmaDevices::None;
     options.checksums = variable("DAFS_RUN_CHECKSUMS").is_some();
     options.fence_id = variable("DAFS_RUN_FENCE_ID");
     if let Some(id) = variable("DAFS_RUN_USER") {

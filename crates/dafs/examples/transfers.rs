@@ -7,7 +7,7 @@
 
 use dafs_client::{
     CacheOptions, Client, ConnectOptions, Create, DafsUrl, File, IoBuffer, LockError, LockRange,
-    OpenOptions, Site, Stability,
+    OpenOptions, RdmaDevices, Site, Stability,
 };
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -62,7 +62,9 @@ struct Place {
 
 impl Place {
     fn connect(url: &DafsUrl, cache: Option<CacheOptions>) -> Result<Self> {
-        let options = ConnectOptions { cache, ..ConnectOptions::default() };
+        // Hosts of tests have devices in software alone.
+        let rdma_devices = RdmaDevices::All;
+        let options = ConnectOptions { cache, rdma_devices, ..ConnectOptions::default() };
         Ok(Self { client: Client::connect(url, &options)?, url: url.clone() })
     }
 

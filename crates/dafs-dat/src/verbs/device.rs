@@ -37,6 +37,13 @@ pub enum DeviceKind {
     Other,
 }
 
+impl DeviceKind {
+    /// True if the kernel emulates the device.
+    pub fn is_software(self) -> bool {
+        matches!(self, Self::SoftRoce | Self::SoftIwarp)
+    }
+}
+
 impl fmt::Display for DeviceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -59,14 +66,6 @@ pub struct DeviceInfo {
     pub kind: DeviceKind,
     /// True if one of its ports is up.
     pub is_active: bool,
-}
-
-/// Where the kernel lists its RDMA devices.
-const CLASS: &str = "/sys/class/infiniband";
-
-/// True if the kernel has an RDMA device. Loads no library, and opens no device.
-pub fn has_devices() -> bool {
-    std::fs::read_dir(CLASS).is_ok_and(|mut devices| devices.next().is_some())
 }
 
 /// The RDMA devices of this machine; none is [`VerbsError::NoDevice`].
@@ -125,7 +124,7 @@ impl Chosen {
 
     /// True if the kernel emulates the device, which needs system calls for posted work.
     pub(super) fn is_software(&self) -> bool {
-        matches!(self.info.kind, DeviceKind::SoftRoce | DeviceKind::SoftIwarp)
+        self.info.kind.is_software()
     }
 
     /// True if the device treats the response to an own read as a write by the peer, and checks its

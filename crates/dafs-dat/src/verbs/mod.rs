@@ -49,6 +49,7 @@ mod ffi;
 mod fork;
 mod library;
 pub mod limits;
+mod listed;
 mod locked;
 mod memory;
 mod plan;
@@ -63,6 +64,7 @@ mod teardown;
 
 pub use adapter::VerbsAdapter;
 pub use config::{VerbsConfig, VerbsDevice};
-pub use device::{DeviceInfo, DeviceKind, devices, has_devices};
+pub use device::{DeviceInfo, DeviceKind, devices};
 pub use error::VerbsError;
+pub use listed::{has_devices, listed_devices};
 pub use locked::locked_memory_limit;
