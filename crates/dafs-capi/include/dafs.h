@@ -332,8 +332,8 @@
 // The server: the client has cancelled this; nothing of it was done.
 #define DAP_E_X_CANCELED -16104
 
-// Shared memory when the server is on this host and offers it, an RDMA device when one leads to a
-// server that listens there, else iWARP over TCP.
+// Shared memory when the server is on this host and offers it, an RDMA adapter when one leads to a
+// server that listens there, else iWARP over TCP. A device in software (rxe) is not chosen.
 #define DAP_TRANSPORT_AUTO 0
 
 // iWARP over TCP.

@@ -10,8 +10,8 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Shared memory when the server is on this host and offers it, an RDMA device when one leads to a
-/// server that listens there, else iWARP over TCP.
+/// Shared memory when the server is on this host and offers it, an RDMA adapter when one leads to a
+/// server that listens there, else iWARP over TCP. A device in software (rxe) is not chosen.
 pub const DAP_TRANSPORT_AUTO: u32 = 0;
 /// iWARP over TCP.
 pub const DAP_TRANSPORT_IWARP: u32 = 1;

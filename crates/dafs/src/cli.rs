@@ -133,8 +133,8 @@ impl SessionOptions {
 /// The transports by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportName {
-    /// shm if the server runs on this host, else verbs if the server listens for a device of this
-    /// host, else iwarp
+    /// shm if the server runs on this host, else verbs if an RDMA adapter leads to a server that
+    /// listens for one, else iwarp
     Auto,
     /// RDMA over TCP
     Iwarp,

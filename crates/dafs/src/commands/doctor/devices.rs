@@ -37,6 +37,8 @@ pub(super) struct Port {
 pub(super) struct Device {
     pub(super) name: String,
     pub(super) kind: Kind,
+    /// True if the kernel emulates it.
+    pub(super) is_software: bool,
     /// The network device that it belongs to.
     pub(super) network: Option<String>,
     pub(super) ports: Vec<Port>,
@@ -59,8 +61,8 @@ pub(super) fn find(host: &Host) -> Vec<Device> {
         let verbs_file =
             files.iter().find(|(device, _)| *device == name).map(|(_, file)| file.clone());
         let ports = ports(host, &name);
-        let kind = kind(host, &name);
-        Device { kind, network: network(host, &name), ports, verbs_file, name }
+        let (kind, is_software) = (kind(host, &name), is_software(host, &name));
+        Device { kind, is_software, network: network(host, &name), ports, verbs_file, name }
     };
     host.list(CLASS).into_iter().map(device).collect()
 }
@@ -75,6 +77,12 @@ fn kind(host: &Host, name: &str) -> Kind {
         Some("InfiniBand") => Kind::InfiniBand,
         _ => Kind::Other,
     }
+}
+
+/// The same rule as that of clients, in dafs-dat's `listed_devices`.
+fn is_software(host: &Host, name: &str) -> bool {
+    let has = |file: &str| host.exists(&format!("{CLASS}/{name}/{file}"));
+    has("parent") || !has("device")
 }
 
 /// The network device: named by soft devices, by the first address of a port, or by the bus.
@@ -207,6 +215,7 @@ mod tests {
         let devices = find(&fake.host());
         assert_eq!(devices.len(), 1);
         assert_eq!((devices[0].kind, devices[0].network.as_deref()), (Kind::Iwarp, Some("eth0")));
+        assert!(devices[0].is_software);
         let findings = check(&fake.host(), &devices);
         assert_eq!(findings.len(), 3);
         assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:?}");
@@ -236,6 +245,7 @@ mod tests {
         fake.file(&format!("{device}/device/net/ens1/mtu"), "1500");
         let devices = find(&fake.host());
         assert_eq!((devices[0].kind, devices[0].network.as_deref()), (Kind::Roce, Some("ens1")));
+        assert!(!devices[0].is_software);
         let finding = check_device(&devices[0]);
         assert_eq!(finding.level, Level::Note);
         assert!(finding.text.contains("port 1 is DOWN"), "{finding}");

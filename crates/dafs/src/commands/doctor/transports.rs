@@ -25,10 +25,21 @@ pub(super) fn check(host: &Host, devices: &[Device]) -> Vec<Finding> {
 fn choice(devices: &[Device], locked_bytes_max: Option<u64>) -> Option<Finding> {
     const NONE: &str = "DAFS clients choose no RDMA device by themselves";
     let fits = |device: &&Device| matches!(device.kind, Kind::Roce | Kind::InfiniBand);
-    let names: Vec<_> = devices.iter().filter(fits).map(|device| device.name.as_str()).collect();
+    let names = |is_software: bool| {
+        let devices = devices.iter().filter(fits);
+        let devices = devices.filter(|device| device.is_software == is_software);
+        let names: Vec<_> = devices.map(|device| device.name.as_str()).collect();
+        names.join(", ")
+    };
+    let (adapters, soft) = (names(false), names(true));
     let finding = match locked_bytes_max {
         _ if devices.is_empty() => return None,
-        _ if names.is_empty() => Finding::note(
+        _ if adapters.is_empty() && !soft.is_empty() => Finding::note(
+            TOPIC,
+            format!("{NONE}: {soft} works in software, and there is no adapter"),
+            "they use iwarp, over any network; transport=verbs uses such a device all the same",
+        ),
+        _ if adapters.is_empty() => Finding::note(
             TOPIC,
             format!("{NONE}: there is none for RoCE or InfiniBand"),
             "they use iwarp, over any network",
@@ -41,9 +52,8 @@ fn choice(devices: &[Device], locked_bytes_max: Option<u64>) -> Option<Finding> 
         ),
         None => {
             let text = format!(
-                "DAFS clients choose {} by themselves where the server listens for devices (dafs \
-                 serve --verbs), after shm and before iwarp",
-                names.join(", ")
+                "DAFS clients choose {adapters} by themselves where the server listens for devices \
+                 (dafs serve --verbs), after shm and before iwarp"
             );
             Finding::ok(TOPIC, text)
         }
@@ -161,16 +171,24 @@ mod tests {
     fn the_devices_that_clients_choose_are_named() {
         let device = |name: &str, kind| {
             let name = name.to_owned();
-            Device { name, kind, network: None, ports: Vec::new(), verbs_file: None }
+            let is_software = !name.starts_with("mlx5");
+            let (network, ports, verbs_file) = (None, Vec::new(), None);
+            Device { name, kind, is_software, network, ports, verbs_file }
         };
-        let (roce, siw) = (device("rxe0", Kind::Roce), device("siw0", Kind::Iwarp));
+        let (adapter, rxe) = (device("mlx5_0", Kind::Roce), device("rxe0", Kind::Roce));
+        let siw = device("siw0", Kind::Iwarp);
         assert_eq!(choice(&[], None), None);
-        let found = choice(&[siw.clone(), roce.clone()], None).unwrap();
+        let found = choice(&[siw.clone(), rxe.clone(), adapter.clone()], None).unwrap();
         assert_eq!(found.level, Level::Ok);
-        assert!(found.text.contains("choose rxe0 by themselves"), "{found}");
-        let found = choice(&[roce], Some(8 << 20)).unwrap();
+        assert!(found.text.contains("choose mlx5_0 by themselves"), "{found}");
+        let found = choice(&[adapter], Some(8 << 20)).unwrap();
         assert!(found.text.contains("only 8192 KiB"), "{found}");
-        assert!(choice(&[siw], None).unwrap().text.contains("choose no RDMA device"));
+        for locked_bytes_max in [None, Some(8 << 20)] {
+            let found = choice(&[siw.clone(), rxe.clone()], locked_bytes_max).unwrap();
+            assert_eq!(found.level, Level::Note);
+            assert!(found.text.contains("choose no RDMA device by themselves: rxe0"), "{found}");
+        }
+        assert!(choice(&[siw], None).unwrap().text.contains("there is none for RoCE"));
     }
 
     #[test]
