@@ -2,7 +2,8 @@
 # dafs-verbs.sh -- DAFS over RDMA devices, between guests with rxe: transfers of all sizes and many at a
 # time, batches, delegations, locks, data servers, a server that is killed and comes back. A session that
 # has chosen its device by itself goes on over TCP when the server listens by TCP alone, and devices are
-# removed under load, at the client and at the server. `dafs ping` and `dafs doctor` say what is used.
+# removed under load, at the client and at the server. `dafs ping` and `dafs doctor` say what is used, and
+# why rxe is used only when it is asked for.
 export LAB_TRANSPORT=rxe
 source "$(dirname "$0")/../nfs.sh"
 
@@ -67,8 +68,9 @@ END
 
 # Functions for the guests. `says TEXT COMMAND...`: the output has that text, whatever the status; with
 # `does` the command succeeds, too.
-# `moves OPTIONS FOLDER WHAT [NUMBER]` runs the program of crates/dafs/examples. `through` is the number
-# of bytes of striped files that were read through the metadata server.
+# `moves OPTIONS FOLDER WHAT [NUMBER]` runs the program of crates/dafs/examples, which allows its client to
+# choose rxe by itself: without a device asked for, a session has TCP to go on with. `through` is the
+# number of bytes of striped files that were read through the metadata server.
 words='
     host=dafs://'$address' url=dafs://'$address'/data
     says() {
@@ -105,19 +107,39 @@ guest 1 '
     dafs mkdir "$host/wide/three"
     asked="transport verbs: it was asked for: the RDMA device rxe0, RoCE in software (rxe)"
     says "$asked" dafs ping "$url?transport=verbs"
-    says "transport verbs: the server runs on another host and listens for the RDMA device rxe0" dafs ping "$url"
+    soft="rxe0 is a rxe device, RoCE in software, which only transport=verbs uses"
+    for wish in "" "?transport=auto"; do
+        says "transport iwarp: the server runs on another host, and no RDMA device is of use ($soft)" \
+            dafs ping "$url$wish"
+    done
     says "transport iwarp: it was asked for" dafs ping "$url?transport=iwarp"
-    says "DAFS clients choose rxe0 by themselves" dafs doctor
+    says "DAFS clients choose no RDMA device by themselves: rxe0 works in software" dafs doctor
+    does "locks by verbs: the server runs on another host and listens for the RDMA device rxe0" \
+        moves transport=auto one locks
     (
         ulimit -S -l 64
         as_nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
-        says "no RDMA device is of use (only 65536 bytes" as_nobody dafs ping "$url"
+        says "no RDMA device is of use (only 65536 bytes" \
+            as_nobody transfers "$url/one?transport=auto" locks
     )'
+
+# The kernel may wait with the removal of a device until programs have closed it.
+step "a client that does not use the device does not hold it open"
+guest 1 '
+    head -c 1000000 /dev/urandom >/tmp/some
+    dafs put /tmp/some "$url/some"
+    dafs bench --run randread --seconds 10 "$url/some" >/tmp/measured & measuring=$!
+    is_connected() { grep -q ":500A 01 " /proc/net/tcp; }
+    for ((i = 0; i < 300; i++)); do ! is_connected || break; sleep 0.1; done
+    is_connected
+    ls -l "/proc/$measuring/fd" >/tmp/held
+    fails grep /dev/infiniband /tmp/held
+    wait $measuring'
 
 for what in data batches delegations locks; do
     step "$what"
     begin 1 "does '$what by verbs' moves transport=verbs one $what"
-    begin 2 "does '$what by verbs' moves transport=auto two $what"
+    begin 2 "does '$what by verbs' moves transport=verbs two $what"
     end 1
     end 2
 done

@@ -1,7 +1,7 @@
 #!/bin/bash
 # doctor.sh -- the findings of `dafs doctor` in a guest: with both soft RDMA devices, through which
 # it must move data, with too little locked memory, and without the right to use a device. Also
-# checks that no server starts on siw, and no DAFS client uses it.
+# checks that no server starts on siw, no DAFS client uses it, and none chooses either device by itself.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 [[ ${LAB_NET:-} ]] || exec ../lab.sh net "$PWD/${BASH_SOURCE[0]##*/}" "$@"
