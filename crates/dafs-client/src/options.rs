@@ -37,19 +37,6 @@ pub enum TransportChoice {
     Verbs,
 }
 
-/// The RDMA devices that [`TransportChoice::Auto`] may choose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum RdmaDevices {
-    /// None.
-    None,
-    /// Adapters for RoCE or InfiniBand. The kernel handles each packet of a device in software (rxe),
-    /// and no measurement shows that this is faster than iWARP over TCP.
-    #[default]
-    Adapters,
-    /// rxe, too.
-    All,
-}
-
 impl FromStr for TransportChoice {
     type Err = Error;
 
@@ -62,6 +49,19 @@ impl FromStr for TransportChoice {
             _ => Err(Error::Argument("a transport is \"auto\", \"iwarp\", \"shm\" or \"verbs\"")),
         }
     }
+}
+
+/// The RDMA devices that [`TransportChoice::Auto`] may choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RdmaDevices {
+    /// None.
+    None,
+    /// Adapters for RoCE or InfiniBand. The kernel handles each packet of a device in software (rxe),
+    /// and no measurement shows that this is faster than iWARP over TCP.
+    #[default]
+    Adapters,
+    /// rxe, too.
+    All,
 }
 
 /// The transport in use.
