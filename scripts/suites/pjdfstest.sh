@@ -4,7 +4,7 @@
 # passes must pass on the mount.
 #
 # DAFS_PJDFSTEST is the folder of the suite, with its program built: CONTRIBUTING.md.
-source "$(dirname "$0")/lib.sh"
+source "$(dirname "$0")/../e2e/lib.sh"
 
 # Most of a test's time is sleep.
 TESTS_AT_A_TIME=4
