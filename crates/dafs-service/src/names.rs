@@ -323,7 +323,7 @@ impl Service {
     ) -> Result<(Handle, Attr)> {
         let wait = if *are_away { Wait::Never } else { caller.wait };
         let asking = Caller { wait, ..caller };
-        match self.layouts.extend_to_own_writes(asking, &export.key(&handle)) {
+        match self.layouts.extend_to_own_writes(asking, export, &handle) {
             // An object that has been removed since was there when it was listed.
             Ok(true) => Ok((handle, self.getattr(&handle).unwrap_or(attr))),
             Ok(false) => Ok((handle, attr)),

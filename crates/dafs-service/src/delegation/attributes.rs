@@ -87,7 +87,7 @@ impl Delegations {
         let namespace = self.exports.namespace();
         let export = namespace.export(handle)?;
         let key = export.key(handle);
-        self.layouts.extend_to_own_writes(caller, &key)?;
+        self.layouts.extend_to_own_writes(caller, export, handle)?;
         if !self.state.guards.maybe_guarded(&key) {
             return self.state.getattr_in(export, handle);
         }

@@ -11,6 +11,7 @@ use super::fencing::EndAsked;
 use super::{LayoutState, Layouts};
 use crate::client::Client;
 use crate::error::ServiceError;
+use crate::export::Export;
 use crate::handle::Handle;
 use crate::limits::{END_ANSWER_TIME, END_TURN_TIME};
 use crate::{Caller, Result};
@@ -39,24 +40,31 @@ impl Layouts {
     /// # Errors
     /// `BadHandle`, `WouldWait`. `Delay` while data servers do not answer.
     pub fn extend_to_own(&self, caller: Caller<'_>, handle: &Handle) -> Result<()> {
-        let key = self.exports.namespace().export(handle)?.key(handle);
-        self.extend_to_own_writes(caller, &key).map(drop)
+        let namespace = self.exports.namespace();
+        self.extend_to_own_writes(caller, namespace.export(handle)?, handle).map(drop)
     }
 
-    /// Does the same for the key of a file. Returns true if there was anything to ask about:
+    /// Does the same for a file of an export. Returns true if there was anything to ask about:
     /// attributes read before are out of date.
     ///
     /// # Errors
     /// `WouldWait`. `Delay` while data servers do not answer.
-    pub(crate) fn extend_to_own_writes(&self, caller: Caller<'_>, key: &Handle) -> Result<bool> {
-        let Some(store) = self.written_by(caller.client, key) else { return Ok(false) };
-        if store.layouts().is_none_or(|layouts| layouts.knows_ends()) {
+    pub(crate) fn extend_to_own_writes(
+        &self,
+        caller: Caller<'_>,
+        export: &Export,
+        handle: &Handle,
+    ) -> Result<bool> {
+        // First, because it takes no lock.
+        if export.store().layouts().is_none_or(|layouts| layouts.knows_ends()) {
             return Ok(false);
         }
+        let key = export.key(handle);
+        let Some(store) = self.written_by(caller.client, &key) else { return Ok(false) };
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        match self.find_end(&store, *key) {
+        match self.find_end(&store, key) {
             Ok(()) => Ok(true),
             Err(Unknown::Crowded | Unknown::Away) => Err(ServiceError::Delay),
             Err(Unknown::Failed(error)) => Err(error.into()),
