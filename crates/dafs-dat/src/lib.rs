@@ -269,10 +269,11 @@ pub trait Adapter: Send {
         None
     }
 
-    /// Lets the peer of one connection map a buffer of [`shm::exposed_buffer`] and read it
-    /// ([`map_remote`](Adapter::map_remote)). No other connection can use the key, in whatever
-    /// domain. `None` where peers cannot map memory, or when the connection has no room for one more
-    /// region.
+    /// Lets the peer of one connection read a buffer of [`shm::exposed_buffer`]. It maps the buffer
+    /// ([`map_remote`](Adapter::map_remote)) where the adapter [can grant](Adapter::can_grant) that,
+    /// and uses RDMA reads where it [grants reads](Adapter::can_grant_reads). No other connection
+    /// can use the key, in whatever domain. `None` where neither is possible, while the connection
+    /// is not established, or when it has no room for one more region.
     ///
     /// [`revoke`](Adapter::revoke) ends it. The peer may keep its mapping; [`shm::discard`] takes the
     /// content away.
@@ -286,7 +287,24 @@ pub trait Adapter: Send {
         false
     }
 
-    /// Ends a [`grant`](Adapter::grant), also after the end of the connection.
+    /// True where peers read memory that is [granted](Adapter::grant) to them by
+    /// [`rdma_read`](Adapter::rdma_read).
+    ///
+    /// The adapter answers such reads in their order. It reads the memory for one of them when all
+    /// bytes of the earlier ones have left that memory. So a short read behind others tells if their
+    /// memory was still valid.
+    fn can_grant_reads(&self) -> bool {
+        false
+    }
+
+    /// The number of RDMA reads that peers of connections with [grants](Adapter::grant) have
+    /// requested so far.
+    fn granted_reads(&self) -> u64 {
+        0
+    }
+
+    /// Ends a [`grant`](Adapter::grant), also after the end of the connection. An RDMA read with its
+    /// key then ends the connection, also one that is half answered.
     fn revoke(&mut self, endpoint: EndpointId, region: RegionId) {
         let _ = (endpoint, region);
     }

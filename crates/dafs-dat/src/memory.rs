@@ -211,7 +211,29 @@ impl RegionTable {
         let view = entry.buffer.checked(offset, len).ok_or(PostError::Bounds)?;
         Ok((LocalSegment { region: id, offset, len }, view))
     }
+
+    /// The memory that a peer names to read it: of the domain of its connection, or of the domain of
+    /// what is granted to that connection alone.
+    ///
+    /// # Errors
+    /// As [`RegionTable::remote`].
+    pub(crate) fn readable(
+        &self,
+        (domain, granted): Readable,
+        remote: RemoteBuffer,
+    ) -> Result<CheckedSlice<'_>, PostError> {
+        let found = granted.map(|granted| self.remote(granted, remote, Access::REMOTE_READ));
+        match found {
+            None | Some(Err(PostError::Region)) => {
+                self.remote(domain, remote, Access::REMOTE_READ).map(|(_, view)| view)
+            }
+            Some(found) => found.map(|(_, view)| view),
+        }
+    }
 }
+
+/// The domain of a connection, and that of memory that is granted to its peer alone.
+pub(crate) type Readable = (ProtectionDomain, Option<ProtectionDomain>);
 
 #[cfg(test)]
 mod tests {
@@ -285,6 +307,25 @@ mod tests {
         let domain = ProtectionDomain(1);
         let region = table.register(domain, buffer, Access::LOCAL_WRITE, || 7).unwrap();
         assert_eq!(table.invalidate(domain, region.key), Err(PostError::Access));
+    }
+
+    #[test]
+    fn a_peer_reads_what_is_granted_to_it_beside_its_own_domain() {
+        let (mut table, own) = table();
+        let buffer = Arc::new(Buffer::zeroed(50).unwrap());
+        let granted = ProtectionDomain(9);
+        let region = table.register(granted, buffer, Access::REMOTE_READ, || 0x99).unwrap();
+        let read = |domains, region: &MemoryRegion| {
+            table.readable(domains, region.remote(0, 50).unwrap()).map(|view| view.len())
+        };
+        let domain = ProtectionDomain(1);
+        assert_eq!(read((domain, None), &own), Ok(50));
+        assert_eq!(read((domain, Some(granted)), &own), Ok(50));
+        assert_eq!(read((domain, Some(granted)), &region), Ok(50));
+        assert_eq!(read((domain, None), &region), Err(PostError::Region));
+        assert_eq!(read((domain, Some(ProtectionDomain(8))), &region), Err(PostError::Region));
+        let write = table.remote(granted, region.remote(0, 1).unwrap(), Access::REMOTE_WRITE);
+        assert_eq!(write.map(|_| ()), Err(PostError::Access));
     }
 
     #[test]

@@ -31,6 +31,9 @@ sites! {
     IwarpStaging => "iwarp_staging",
     /// iWARP: a message of few bytes into one piece with its headers.
     IwarpSmallSend => "iwarp_small_send",
+    /// iWARP with CRC: a short answer to an RDMA read out of memory that may change before it is
+    /// sent.
+    IwarpAnswer => "iwarp_answer",
     /// iWARP over TLS in user space: data into the block in which it is sealed, and sealed bytes
     /// that the socket did not take.
     IwarpTlsSend => "iwarp_tls_send",

@@ -280,6 +280,38 @@ impl Adapter for IwarpAdapter {
         }
     }
 
+    fn grant(&mut self, endpoint: EndpointId, buffer: &Arc<Buffer>) -> Option<MemoryRegion> {
+        let Some(Entry::Connection(connection)) = self.slots.get_mut(endpoint.0) else {
+            return None;
+        };
+        if connection.closing || !connection.is_open() {
+            return None;
+        }
+        let domain = match connection.rx.granted {
+            Some(domain) => domain,
+            None => {
+                self.next_domain += 1;
+                ProtectionDomain(self.next_domain)
+            }
+        };
+        (connection.rx.granted, connection.tx.granted) = (Some(domain), Some(domain));
+        let Core { regions, keys, .. } = &mut self.core;
+        let random = keys.for_registration().ok()?;
+        regions.register(domain, buffer.clone(), Access::REMOTE_READ, random).ok()
+    }
+
+    fn can_grant_reads(&self) -> bool {
+        true
+    }
+
+    fn granted_reads(&self) -> u64 {
+        self.core.granted_reads
+    }
+
+    fn revoke(&mut self, _: EndpointId, region: RegionId) {
+        self.core.regions.deregister(region);
+    }
+
     fn expect_remote_writes(&mut self, endpoint: EndpointId, bytes: u64) {
         if let Some(Entry::Connection(connection)) = self.slots.get_mut(endpoint.0) {
             connection.rx.expect_writes(bytes);

@@ -337,6 +337,7 @@ impl Connection {
                     }
                 }
                 Inbound::ReadRequested(request) => {
+                    core.granted_reads += u64::from(self.rx.granted.is_some());
                     self.tx.answer(request);
                     self.mark_dirty(core);
                 }

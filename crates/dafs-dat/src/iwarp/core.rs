@@ -34,6 +34,8 @@ pub(super) struct Core {
     pub(super) dirty: Vec<u64>,
     /// Connections that wait for room in their socket.
     pub(super) blocked_count: usize,
+    /// Reads that peers with grants have requested.
+    pub(super) granted_reads: u64,
 }
 
 impl Core {
@@ -54,6 +56,7 @@ impl Core {
             finished: Vec::new(),
             dirty: Vec::new(),
             blocked_count: 0,
+            granted_reads: 0,
         })
     }
 

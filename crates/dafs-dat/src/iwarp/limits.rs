@@ -29,6 +29,10 @@ pub const FPDU_BYTES_MAX: usize = 65_540;
 /// a list of pieces for the kernel.
 pub const COALESCE_BYTES_MAX: usize = 256;
 
+/// The longest answer to a read out of granted memory that is copied where a CRC was agreed, in
+/// bytes: such memory may change between the sum and the send.
+pub const COPIED_ANSWER_BYTES_MAX: usize = 4096;
+
 /// The most pieces of one `sendmsg`: those of some 80 FPDUs on Ethernet.
 pub const SEND_CHUNK_COUNT_MAX: usize = 256;
 

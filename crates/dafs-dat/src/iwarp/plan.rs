@@ -4,11 +4,13 @@
 //! * A message is planned completely before the next begins; read responses and own work take
 //!   turns.
 //! * The chunks of one call never exceed `SEND_CHUNK_COUNT_MAX`.
-//! * The header area never exceeds `HEADER_AREA_BYTES_MAX` by more than the headers of one call.
+//! * The header area never exceeds `HEADER_AREA_BYTES_MAX` by more than the headers of one call, or
+//!   one answer that is copied there.
+//! * An answer is copied only when no memory has still to be read for an earlier one.
 
 use super::limits::{
-    DIRECT_BYTES_MIN, HEADER_AREA_BYTES_MAX, LARGE_SEND_CHUNK_COUNT_MAX, SEND_BATCH_BYTES,
-    SEND_CHUNK_COUNT_MAX,
+    COPIED_ANSWER_BYTES_MAX, DIRECT_BYTES_MIN, HEADER_AREA_BYTES_MAX, LARGE_SEND_CHUNK_COUNT_MAX,
+    SEND_BATCH_BYTES, SEND_CHUNK_COUNT_MAX,
 };
 use super::receive::{PostedRead, Receiver};
 use super::transmit::{
@@ -16,6 +18,7 @@ use super::transmit::{
     source_view,
 };
 use crate::{Operation, RegionTable};
+use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::iwarp::ddp::{self, Header, Place, Queue};
 use dafs_wire::iwarp::mpa;
 use dafs_wire::iwarp::rdmap::{Opcode, ReadRequest};
@@ -44,12 +47,34 @@ impl Transmitter {
                     None => break,
                 },
             };
+            if self.is_held_back(&message) {
+                self.message = Some(message);
+                break;
+            }
             planned += self.plan_fpdu(message, table)?;
             if self.one_per_call {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// True for an answer that is copied when it is planned: with a CRC, out of memory that may
+    /// change before it is sent.
+    fn is_copied(&self, message: &Message) -> bool {
+        self.crc.is_some()
+            && self.granted.is_some()
+            && matches!(message.source, Source::Answer(_))
+            && message.len as usize <= COPIED_ANSWER_BYTES_MAX
+    }
+
+    /// True while an answer that is copied must wait: for answers before it whose memory has still
+    /// to be read, and for the room of copies.
+    fn is_held_back(&self, message: &Message) -> bool {
+        let mut chunks = self.chunks.iter();
+        self.is_copied(message)
+            && (self.headers.len() > HEADER_AREA_BYTES_MAX && !self.chunks.is_empty()
+                || chunks.any(|chunk| matches!(chunk, Chunk::Remote { .. })))
     }
 
     /// Chooses the next message; read responses and own work take turns.
@@ -183,6 +208,9 @@ impl Transmitter {
         }
         match message.source {
             Source::Work { .. } => self.plan_pieces(payload)?,
+            Source::Answer(request) if self.is_copied(&message) => {
+                self.copy_answer(&request, message.done, payload, table)?;
+            }
             Source::Answer(request) => self.plan_answer(&request, message.done, payload, table)?,
             Source::Request(_) | Source::Nudge => {}
         }
@@ -262,10 +290,36 @@ impl Transmitter {
         // The whole source range was checked for overflow when the request arrived.
         let (key, address) = (request.source_stag, request.source_offset + u64::from(done));
         if let Some(crc) = &mut self.crc {
-            let view = source_view(self.domain, table, key, address, len)?;
+            let view = source_view((self.domain, self.granted), table, key, address, len)?;
             view.scan(|bytes| crc.update(bytes)).map_err(SendFailure::Inaccessible)?;
         }
         self.chunks.push_back(Chunk::Remote { key, address, len });
+        Ok(())
+    }
+
+    /// Copies a part of an answer behind its header.
+    fn copy_answer(
+        &mut self,
+        request: &ReadRequest,
+        done: u32,
+        len: usize,
+        table: &RegionTable,
+    ) -> Result<(), SendFailure> {
+        if len == 0 {
+            return Ok(());
+        }
+        // The whole source range was checked for overflow when the request arrived.
+        let (key, address) = (request.source_stag, request.source_offset + u64::from(done));
+        let view = source_view((self.domain, self.granted), table, key, address, len)?;
+        let start = self.headers.len();
+        self.headers.resize(start + len, 0);
+        let target = VolatileSlice::from_mut(&mut self.headers[start..]);
+        view.copy_to(target, Site::IwarpAnswer).map_err(SendFailure::Inaccessible)?;
+        let end = self.headers.len();
+        if let Some(crc) = &mut self.crc {
+            crc.update(&self.headers[start..end]);
+        }
+        self.chunks.push_back(Chunk::Header { start, end });
         Ok(())
     }
 
@@ -314,6 +368,49 @@ mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
+
+    #[test]
+    fn a_short_answer_with_a_crc_is_copied_when_longer_ones_before_it_are_sent() {
+        const BYTES: usize = 64 << 10;
+        let (domain, granted) = (ProtectionDomain(1), ProtectionDomain(2));
+        let mut tx = Transmitter::new(domain, 1);
+        tx.agree(true, false, 1);
+        tx.limit_fpdu(super::super::limits::OWN_FPDU_BYTES);
+        tx.granted = Some(granted);
+        let mut table = RegionTable::new();
+        let buffer = Arc::new(Buffer::zeroed(BYTES).unwrap());
+        let access = crate::Access::REMOTE_READ;
+        let region = table.register(granted, buffer.clone(), access, || 7).unwrap();
+        let request = |length| ReadRequest {
+            sink_stag: 9,
+            sink_offset: 0,
+            length,
+            source_stag: region.key,
+            source_offset: region.address,
+        };
+        let mut rx = Receiver::new(domain, true, 4);
+        let is_remote = |chunk: &Chunk| matches!(chunk, Chunk::Remote { .. });
+        [16, 8192, 8].into_iter().for_each(|length| tx.answer(request(length)));
+        buffer.view().copy_from(&[3; 16], Site::Inspect);
+        tx.plan(&table, &mut rx).unwrap();
+        // The last one waits, because the memory for the one before is still to be read.
+        assert_eq!(tx.chunks.iter().filter(|chunk| is_remote(chunk)).count(), 1);
+        assert!(tx.message.is_some() && tx.answers.is_empty());
+        tx.chunks.clear();
+        tx.headers.clear();
+        tx.plan(&table, &mut rx).unwrap();
+        assert!(tx.message.is_none() && !tx.chunks.iter().any(is_remote));
+        buffer.view().copy_from(&[4; 16], Site::Inspect);
+        assert!(tx.headers.windows(8).any(|bytes| bytes == [3; 8]), "it is a copy");
+        // Others than those with grants have no copies.
+        tx.chunks.clear();
+        tx.headers.clear();
+        tx.granted = None;
+        let own = table.register(domain, buffer, access, || 8).unwrap();
+        tx.answer(ReadRequest { source_stag: own.key, ..request(8) });
+        tx.plan(&table, &mut rx).unwrap();
+        assert!(tx.chunks.iter().any(is_remote));
+    }
 
     /// The socket always has less room than is queued, so chunks remain after every call.
     #[test]

@@ -126,6 +126,8 @@ const SCRATCH_BYTES: usize = Terminate::BYTES_MAX;
 #[derive(Debug)]
 pub struct Receiver {
     pub(super) domain: ProtectionDomain,
+    /// The domain of memory that is granted to this peer alone.
+    pub(super) granted: Option<ProtectionDomain>,
     crc: Option<Box<Crc32c>>,
     phase: Phase,
     segment: Segment,
@@ -156,6 +158,7 @@ impl Receiver {
     pub fn new(domain: ProtectionDomain, crc: bool, inbound_reads_max: u16) -> Self {
         Self {
             domain,
+            granted: None,
             crc: crc.then(Box::default),
             phase: Phase::Header,
             segment: Segment {

@@ -11,7 +11,9 @@
 //! * Memory that the peer reads is looked up by its key each time it is passed to the kernel.
 //! * The CRC of an FPDU is computed when it is planned, before the kernel reads the payload. An
 //!   application that changes a buffer in between, one of its own or one that the peer reads,
-//!   invalidates the CRC, and the peer ends the connection.
+//!   invalidates the CRC, and the peer ends the connection. A short answer out of memory that is
+//!   granted to the peer is copied, because such memory changes while the peer reads it.
+//! * Memory is read for an answer when all bytes of earlier answers have left theirs.
 
 use super::limits::{
     COALESCE_BYTES_MAX, FPDU_BYTES_MIN, IDLE_HEADER_BYTES, IDLE_QUEUE_CAPACITY,
@@ -19,7 +21,8 @@ use super::limits::{
 };
 use super::receive::Receiver;
 use super::violation::Violation;
-use crate::{Access, Operation, ProtectionDomain, RegionTable, RemoteBuffer};
+use crate::memory::Readable;
+use crate::{Operation, ProtectionDomain, RegionTable, RemoteBuffer};
 use dafs_mem::{Buffer, CheckedSlice, Inaccessible, Site, VolatileSlice};
 use dafs_wire::iwarp::crc::Crc32c;
 use dafs_wire::iwarp::ddp::{Header, Place, Queue};
@@ -144,6 +147,8 @@ pub(super) enum SendFailure {
 #[derive(Debug)]
 pub(super) struct Transmitter {
     pub(super) domain: ProtectionDomain,
+    /// The domain of memory that is granted to this peer alone.
+    pub(super) granted: Option<ProtectionDomain>,
     pub(super) works: VecDeque<Work>,
     pub(super) answers: VecDeque<ReadRequest>,
     /// Pieces of all unfinished work, oldest first; the first has the number `piece_base`.
@@ -173,6 +178,7 @@ impl Transmitter {
     pub(super) fn new(domain: ProtectionDomain, first_sink_stag: u32) -> Self {
         Self {
             domain,
+            granted: None,
             works: VecDeque::new(),
             answers: VecDeque::new(),
             pieces: VecDeque::new(),
@@ -330,7 +336,7 @@ impl Transmitter {
                 piece.buffer.checked(piece.offset + offset, len)
             }
             Chunk::Remote { key, address, len } => {
-                Some(source_view(self.domain, table, key, address, len)?)
+                Some(source_view((self.domain, self.granted), table, key, address, len)?)
             }
             Chunk::Header { .. } | Chunk::Done { .. } | Chunk::Answered => None,
         })
@@ -372,7 +378,7 @@ impl Transmitter {
                 }
                 Chunk::Remote { key, address, len } => {
                     (total, joined) = (total + len, None);
-                    Some(source_view(self.domain, table, key, address, len)?)
+                    Some(source_view((self.domain, self.granted), table, key, address, len)?)
                 }
                 Chunk::Done { .. } | Chunk::Answered => continue,
             };
@@ -511,15 +517,14 @@ impl Finished {
 }
 
 pub(super) fn source_view<'a>(
-    domain: ProtectionDomain,
+    domains: Readable,
     table: &'a RegionTable,
     key: u32,
     address: u64,
     len: usize,
 ) -> Result<CheckedSlice<'a>, SendFailure> {
     let remote = RemoteBuffer { key, address, len: len as u32 };
-    let found = table.remote(domain, remote, Access::REMOTE_READ);
-    found.map(|(_, view)| view).map_err(|reason| {
+    table.readable(domains, remote).map_err(|reason| {
         SendFailure::Violation(Violation::Read { key, address, bytes: len as u64, reason })
     })
 }

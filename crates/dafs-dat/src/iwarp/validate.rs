@@ -150,7 +150,7 @@ impl Receiver {
         }
         let (key, address) = (request.source_stag, request.source_offset);
         let remote = RemoteBuffer { key, address, len: request.length };
-        table.remote(self.domain, remote, Access::REMOTE_READ).map(|_| ()).map_err(|reason| {
+        table.readable((self.domain, self.granted), remote).map(|_| ()).map_err(|reason| {
             Violation::Read { key, address, bytes: u64::from(request.length), reason }
         })
     }

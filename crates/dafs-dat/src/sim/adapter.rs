@@ -248,7 +248,8 @@ impl Adapter for SimAdapter {
             let port = &fabric.ports[peer.port];
             let mapped =
                 fabric.maps_memory.then(|| port.window(peer.domain, remote, need)).flatten();
-            mapped.or_else(|| port.granted_window(peer.endpoint?, remote, need))
+            let granted = || port.granted_window(peer.endpoint?, remote, need);
+            mapped.or_else(|| fabric.grants_memory.then(granted).flatten())
         };
         self.on(endpoint, map).flatten()
     }
@@ -256,7 +257,8 @@ impl Adapter for SimAdapter {
     fn grant(&mut self, endpoint: EndpointId, buffer: &Arc<Buffer>) -> Option<MemoryRegion> {
         let grant = |connection: &mut Connection, fabric: &mut Fabric, side: Side| {
             let half = connection.half(side);
-            let may_grant = fabric.grants_memory && half.stage == Stage::Up;
+            let grants = fabric.grants_memory || fabric.grants_reads;
+            let may_grant = grants && half.stage == Stage::Up;
             may_grant.then(|| fabric.ports[half.port].grant(endpoint, buffer.clone())).flatten()
         };
         self.on(endpoint, grant).flatten()
@@ -264,6 +266,14 @@ impl Adapter for SimAdapter {
 
     fn can_grant(&self) -> bool {
         self.shared.lock().fabric.grants_memory
+    }
+
+    fn can_grant_reads(&self) -> bool {
+        self.shared.lock().fabric.grants_reads
+    }
+
+    fn granted_reads(&self) -> u64 {
+        self.shared.lock().fabric.granted_reads
     }
 
     fn revoke(&mut self, endpoint: EndpointId, region: RegionId) {

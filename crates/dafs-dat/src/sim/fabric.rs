@@ -71,7 +71,8 @@ pub(super) struct Port {
     /// that messages are the same bytes in every run.
     pub(super) bases: FxHashMap<u32, (u64, u64)>,
     pub(super) keys: FxHashMap<RegionId, u32>,
-    /// The endpoint whose peer may map a region that is granted to it, and the region's domain, by key.
+    /// The endpoint whose peer may map or read a region that is granted to it, and the region's domain,
+    /// by key.
     pub(super) granted: FxHashMap<u32, (EndpointId, ProtectionDomain)>,
     pub(super) domains: u32,
     pub(super) ready: VecDeque<Event>,
@@ -154,6 +155,19 @@ impl Port {
         self.find(domain, remote, need).map(|(_, view)| view)
     }
 
+    /// The memory that the peer of an endpoint names to read it: of the endpoint's domain, or granted
+    /// to that peer.
+    pub(super) fn readable(
+        &self,
+        (endpoint, domain): (Option<EndpointId>, ProtectionDomain),
+        remote: RemoteBuffer,
+    ) -> Result<VolatileSlice<'_>, PostError> {
+        let granted = self.granted.get(&remote.key);
+        let granted = granted.filter(|(owner, _)| Some(*owner) == endpoint);
+        let domain = granted.map_or(domain, |(_, domain)| *domain);
+        self.remote(domain, remote, Access::REMOTE_READ)
+    }
+
     /// The same memory as a window that keeps it alive.
     pub(super) fn window(
         &self,
@@ -214,6 +228,10 @@ pub(super) struct Fabric {
     pub(super) maps_memory: bool,
     /// True if all hosts are processes of one host, which can show memory to each other.
     pub(super) grants_memory: bool,
+    /// True if peers read memory that is granted to them by RDMA.
+    pub(super) grants_reads: bool,
+    /// RDMA reads of memory so far, of peers that have grants.
+    pub(super) granted_reads: u64,
     pub(super) digest: SimDigest,
     pub(super) counts: SimCounts,
 }
@@ -233,6 +251,8 @@ impl Fabric {
             partitions: 0,
             maps_memory: false,
             grants_memory: false,
+            grants_reads: false,
+            granted_reads: 0,
             digest: SimDigest::default(),
             counts: SimCounts::default(),
         }

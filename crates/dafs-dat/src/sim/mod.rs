@@ -121,6 +121,12 @@ impl SimNetwork {
         self.shared.lock().fabric.grants_memory = grants;
     }
 
+    /// Decides if peers read memory by RDMA that is granted to them
+    /// ([`Adapter::can_grant_reads`](crate::Adapter::can_grant_reads)).
+    pub fn grant_reads(&self, grants: bool) {
+        self.shared.lock().fabric.grants_reads = grants;
+    }
+
     /// Ends all trouble: no faults, no planned losses, no partition, no pause. Lost connections
     /// stay lost, and both sides still learn of it with their own delay.
     pub fn calm(&self) {

@@ -75,7 +75,7 @@ impl Connection {
             let port = &fabric.ports[half.port];
             let view = part(source, line.head_sent, take)
                 .ok_or(PostError::Bounds)
-                .and_then(|wanted| port.remote(half.domain, wanted, Access::REMOTE_READ));
+                .and_then(|wanted| port.readable((half.endpoint, half.domain), wanted));
             match view {
                 Ok(view) => bytes = view.to_vec(Site::Sim),
                 Err(error) => {
@@ -280,9 +280,11 @@ impl Connection {
         source: RemoteBuffer,
     ) -> Result<(), String> {
         let half = self.half_mut(side);
-        fabric.ports[half.port]
-            .remote(half.domain, source, Access::REMOTE_READ)
+        let port = &fabric.ports[half.port];
+        port.readable((half.endpoint, half.domain), source)
             .map_err(|error| format!("RDMA read: {error}"))?;
+        let is_granted = port.granted.contains_key(&source.key);
+        fabric.granted_reads += u64::from(is_granted);
         half.line.queue.push_back(Frame {
             verb: Verb::ReadResponse(source),
             work: None,

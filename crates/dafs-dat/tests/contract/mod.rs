@@ -11,6 +11,7 @@
 pub mod data;
 pub mod ending;
 pub mod faults;
+pub mod grant;
 pub mod invalidate;
 pub mod setup;
 

@@ -24,6 +24,11 @@ mod own {
     }
 
     all_contract_tests!(world);
+    contract_tests!(world: grant::{
+        a_grant_is_read_by_its_peer_alone, a_grant_is_not_written,
+        a_revoked_grant_ends_its_connection_alone,
+        a_word_read_behind_data_tells_if_that_was_valid,
+    });
 }
 
 /// The same with CRC, which only one of them requests.
@@ -35,6 +40,10 @@ mod crc {
     }
 
     all_contract_tests!(world);
+    contract_tests!(world: grant::{
+        a_grant_is_read_by_its_peer_alone, a_grant_is_not_written,
+        a_revoked_grant_ends_its_connection_alone,
+    });
 }
 
 /// A peer that does not announce this implementation, with FPDUs of an Ethernet segment.

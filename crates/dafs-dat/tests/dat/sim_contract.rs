@@ -6,7 +6,10 @@ use dafs_dat::sim::{SimFaults, SimNetwork};
 use std::time::Duration;
 
 fn world_of(faults: SimFaults) -> World {
-    let network = SimNetwork::new(7, faults);
+    world_in(SimNetwork::new(7, faults))
+}
+
+fn world_in(network: SimNetwork) -> World {
     let clock = network.clone();
     World {
         client: Side::new(Box::new(network.adapter(2))),
@@ -30,6 +33,23 @@ mod smooth {
     }
 
     all_contract_tests!(world);
+}
+
+/// Peers read memory that is granted to them.
+mod granting {
+    use super::*;
+
+    fn world() -> World {
+        let network = SimNetwork::new(8, SimFaults { piece_bytes_max: 900, ..SimFaults::none() });
+        network.grant_reads(true);
+        world_in(network)
+    }
+
+    contract_tests!(world: grant::{
+        a_grant_is_read_by_its_peer_alone, a_grant_is_not_written,
+        a_revoked_grant_ends_its_connection_alone,
+        a_word_read_behind_data_tells_if_that_was_valid,
+    });
 }
 
 /// Small pieces, long and uneven delays, nothing lost.
