@@ -4,7 +4,7 @@ use crate::{Child, cpu, pnfs, security, tcp, transport};
 use anyhow::{Context, Result, anyhow};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
-use dafs_service::Squash;
+use dafs_service::{OptimisticReads, Squash};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -52,7 +52,9 @@ pub(crate) fn run(child: Child) -> Result<()> {
             let mut config = Config::for_directory(directory.clone());
             config.listen = vec![([127, 0, 0, 1], 0).into()];
             config.exports[0].options.squash = Squash::None;
-            config.exports[0].options.optimistic = optimistic.is_some();
+            if optimistic.is_some() {
+                config.exports[0].options.optimistic = OptimisticReads::Remote;
+            }
             config.optimistic_memory_bytes = optimistic.unwrap_or(config.optimistic_memory_bytes);
             config.read_rings = !pool;
             config.state_directory = Some(directory.with_extension("state"));

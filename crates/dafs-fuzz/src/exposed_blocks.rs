@@ -12,8 +12,8 @@ use crate::input::Input;
 use dafs_mem::{Buffer, Site};
 use dafs_service::{
     BLOCK_BYTES, BlockEntry, Caller, Client, Export, ExportOptions, ExposedFile, Fill, FramePlace,
-    Handle, Host, Identity, Memory, Namespace, OpenHow, OpenRequest, Opened, PagePlace,
-    SegmentKind, Service, ServiceConfig, Share, Squash, Subject, Want, WantKind,
+    Handle, Host, Identity, Memory, Namespace, OpenHow, OpenRequest, Opened, OptimisticReads,
+    PagePlace, SegmentKind, Service, ServiceConfig, Share, Squash, Subject, Want, WantKind,
 };
 use dafs_store::{
     CreateHow, Cred, MemoryStore, OpenFile, OpenMode, SetAttr, Stability, Store, Wait,
@@ -142,8 +142,8 @@ fn block_of(file: &dyn OpenFile, block: u64) -> Vec<u8> {
 impl<'a> World<'a> {
     fn new(input: Input<'a>) -> Self {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-        let options =
-            ExportOptions { squash: Squash::None, optimistic: true, ..Default::default() };
+        let optimistic = OptimisticReads::Remote;
+        let options = ExportOptions { squash: Squash::None, optimistic, ..Default::default() };
         let cred = Cred::new(0, 0);
         let made =
             store.create(&cred, &store.root(), b"f", CreateHow::Guarded, &SetAttr::default(), BOTH);

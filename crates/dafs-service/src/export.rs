@@ -39,6 +39,31 @@ pub enum Squash {
 /// user. No system has such a user.
 pub const NO_USER: u32 = u32::MAX;
 
+/// The clients that may read blocks of an export's files from memory of the server, without requests
+/// (optimistic reads).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum OptimisticReads {
+    /// None.
+    #[default]
+    Off,
+    /// Those of this host, which map the memory.
+    Local,
+    /// Those of other hosts, too, by RDMA reads.
+    Remote,
+}
+
+impl OptimisticReads {
+    /// True if some clients may.
+    pub fn is_on(self) -> bool {
+        self != Self::Off
+    }
+
+    /// True if clients may that map the memory, or those that read it by RDMA (`is_remote`).
+    pub fn serves(self, is_remote: bool) -> bool {
+        self >= if is_remote { Self::Remote } else { Self::Local }
+    }
+}
+
 /// The rules of one export.
 #[derive(Debug, Clone)]
 pub struct ExportOptions {
@@ -55,8 +80,8 @@ pub struct ExportOptions {
     pub durable_replies: Durability,
     /// The callers that share keys exclude. A change holds for opens that come after it.
     pub shared_keys: SharedKeys,
-    /// Show blocks of files in memory that clients read without requests (optimistic reads).
-    pub optimistic: bool,
+    /// The clients that may read blocks of files from the server's memory.
+    pub optimistic: OptimisticReads,
 }
 
 impl Default for ExportOptions {
@@ -68,7 +93,7 @@ impl Default for ExportOptions {
             admits: Admits::default(),
             durable_replies: Durability::Off,
             shared_keys: SharedKeys::default(),
-            optimistic: false,
+            optimistic: OptimisticReads::Off,
         }
     }
 }

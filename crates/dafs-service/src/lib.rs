@@ -71,7 +71,9 @@ pub use delegation::{
 };
 pub use enter::State;
 pub use error::ServiceError;
-pub use export::{Export, ExportOptions, NO_USER, Namespace, NamespaceError, Squash, Touch};
+pub use export::{
+    Export, ExportOptions, NO_USER, Namespace, NamespaceError, OptimisticReads, Squash, Touch,
+};
 pub use exposure::{
     BLOCK_BYTES, BlockEntry, ExposedFile, ExposureCounts, Fill, FramePlace, Memory, PagePlace,
     SegmentKind, WINDOW_BLOCKS,

@@ -13,7 +13,7 @@ use crate::server::{Server, Setup};
 use crate::store::{StoreControl, Strained};
 use dafs_dat::Instant;
 use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
-use dafs_service::{BLOCK_BYTES, ExportOptions, NoFenceRecords, NoRecords};
+use dafs_service::{BLOCK_BYTES, ExportOptions, NoFenceRecords, NoRecords, OptimisticReads};
 use dafs_store::{
     CreateHow, Cred, ExportSecret, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr, Store,
     TimeSpec,
@@ -119,7 +119,10 @@ impl Start {
     fn setup(&self, exposure: Option<&Exposure>) -> Setup {
         Setup {
             store: self.store.clone(),
-            options: ExportOptions { optimistic: exposure.is_some(), ..ExportOptions::default() },
+            options: ExportOptions {
+                optimistic: exposure.map_or(OptimisticReads::Off, |_| OptimisticReads::Local),
+                ..ExportOptions::default()
+            },
             records: Box::new(NoRecords),
             journal: None,
             fences: Box::new(NoFenceRecords),

@@ -11,8 +11,8 @@ use dafs_engine::{
 };
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_service::{
-    Export, ExportOptions, ExposureCounts, FileFences, FileRecords, Metrics, Namespace, Pool,
-    Service, ServiceConfig, Squash, StateFile, WriteVerifier,
+    Export, ExportOptions, ExposureCounts, FileFences, FileRecords, Metrics, Namespace,
+    OptimisticReads, Pool, Service, ServiceConfig, Squash, StateFile, WriteVerifier,
 };
 use dafs_store::ExportSecret;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -37,6 +37,8 @@ pub struct Setup {
     pub grace_time: Option<Duration>,
     /// Files are shown to clients of this host.
     pub optimistic: bool,
+    /// They are shown to clients of other hosts, too.
+    pub optimistic_remotely: bool,
     /// The memory in which they are, in bytes.
     pub optimistic_bytes: usize,
 }
@@ -62,8 +64,14 @@ impl Served {
     pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
         let lease_time = Duration::from_secs(30);
         let (auth, grace_time) = (AuthConfig::default(), None);
-        let (optimistic, optimistic_bytes) = (false, 64 << 20);
-        let mut setup = Setup { auth, lease_time, grace_time, optimistic, optimistic_bytes };
+        let mut setup = Setup {
+            auth,
+            lease_time,
+            grace_time,
+            optimistic: false,
+            optimistic_remotely: false,
+            optimistic_bytes: 64 << 20,
+        };
         change(&mut setup);
         let mut served = Self {
             running: None,
@@ -119,7 +127,11 @@ impl Served {
         let options = PosixOptions::new(self.secret);
         let store = PosixStore::open(self.path(), options).unwrap();
         // The tests may run as root, and are not about root squashing.
-        let optimistic = self.setup.optimistic;
+        let optimistic = match (self.setup.optimistic, self.setup.optimistic_remotely) {
+            (_, true) => OptimisticReads::Remote,
+            (true, false) => OptimisticReads::Local,
+            (false, false) => OptimisticReads::Off,
+        };
         let options =
             ExportOptions { squash: Squash::None, optimistic, ..ExportOptions::default() };
         let namespace = Namespace::new(vec![Export::new("", Arc::new(store), options)]).unwrap();
@@ -164,7 +176,8 @@ impl Running {
         let limits = SessionLimits::default();
         let connections = Connections::new(limits.connections());
         let [pool, proofs] = [ThreadPool::new(), ThreadPool::with_threads(1)].map(Arc::new);
-        let exposed = served.setup.optimistic.then(|| {
+        let shows = served.setup.optimistic || served.setup.optimistic_remotely;
+        let exposed = shows.then(|| {
             let memory = Arc::new(ExposedMemory::start(served.setup.optimistic_bytes).unwrap());
             service.start_exposure(memory.clone());
             memory

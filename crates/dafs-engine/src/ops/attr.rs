@@ -285,7 +285,7 @@ pub(crate) fn get_fs_attr(cx: &mut Context<'_>, call: &Call, args: &GetFsAttr) -
         (&handle, Touch::Data),
         move |service, caller| {
             let limits = service.fs_limits(caller, &handle)?;
-            let is_optimistic = service.exposes(&handle);
+            let is_optimistic = service.exposes(&handle, false);
             Ok((limits, service.layouts.tells_of_layouts(&handle), is_optimistic))
         },
         move |cx, call, told: dafs_service::Result<_>| {

@@ -109,8 +109,7 @@ struct ExportFile {
     unprivileged_ports: bool,
     durable_replies: Option<String>,
     shared_keys: Option<String>,
-    #[serde(default)]
-    optimistic: bool,
+    optimistic: Option<rules::OptimisticFile>,
     #[serde(default)]
     subtree_check: bool,
     stripe_bytes: Option<u32>,
@@ -467,7 +466,7 @@ impl ExportFile {
         }
         let shared_keys = self.shared_keys.as_deref().unwrap_or("advisory").parse();
         let shared_keys = shared_keys.map_err(|remedy: String| wrong("shared_keys", remedy))?;
-        rules::check_optimistic(self.optimistic, &source, &wrong)?;
+        let optimistic = rules::optimistic(self.optimistic.as_ref(), &source, &wrong)?;
         let options = ExportOptions {
             read_only: self.read_only,
             squash,
@@ -475,7 +474,7 @@ impl ExportFile {
             admits,
             durable_replies,
             shared_keys,
-            optimistic: self.optimistic,
+            optimistic,
         };
         let subtree_check = self.subtree_check;
         if subtree_check && !matches!(source, ExportSource::Directory(_)) {

@@ -681,6 +681,7 @@ mod tests {
         check(&format!("{EXPORT}durable_replies = \"on\""), "off, crash or power");
         check(&format!("{EXPORT}shared_keys = \"on\""), "use advisory or strict");
         check(&format!("{EXPORT}optimistic = true\n{node}"), "one directory or in memory");
+        check(&format!("{EXPORT}optimistic = \"everywhere\"\n"), "\"remote\"");
         check(&format!("optimistic_memory_bytes = 5\n{EXPORT}"), "1048576 or more");
         let memory = "[[export]]\nname = \"m\"\nmemory_bytes = 4096\n";
         check(&format!("{memory}durable_replies = \"crash\""), "do not outlive");

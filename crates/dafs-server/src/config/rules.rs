@@ -1,8 +1,17 @@
 //! Rules of exports: the callers that they admit, and the memory in which they show files.
 
 use super::{ExportSource, OPTIMISTIC_BYTES_MIN, Wrong, wrong};
-use dafs_service::Admits;
+use dafs_service::{Admits, OptimisticReads};
 use dafs_tls::NoTransportSecurity;
+use serde::Deserialize;
+
+/// The clients that an export shows its files to: a yes or a no, or a word.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum OptimisticFile {
+    Answer(bool),
+    Word(String),
+}
 
 /// Reads the callers that an export admits. `wrong` makes the error of one of its keys.
 pub(super) fn admits(
@@ -27,19 +36,28 @@ pub(super) fn admits(
     Ok(admits)
 }
 
-/// Checks that the files of an export may be shown, if they are to be.
-pub(super) fn check_optimistic(
-    optimistic: bool,
+/// Reads the clients that the files of an export are shown to. Checks that they may be shown.
+pub(super) fn optimistic(
+    given: Option<&OptimisticFile>,
     source: &ExportSource,
     wrong: &dyn Fn(&str, String) -> Wrong,
-) -> Result<(), Wrong> {
+) -> Result<OptimisticReads, Wrong> {
+    let optimistic = match given {
+        None | Some(OptimisticFile::Answer(false)) => OptimisticReads::Off,
+        Some(OptimisticFile::Answer(true)) => OptimisticReads::Local,
+        Some(OptimisticFile::Word(word)) if word == "remote" => OptimisticReads::Remote,
+        Some(OptimisticFile::Word(_)) => {
+            let remedy = "use true for clients of this host, \"remote\" for others, too, or false";
+            return Err(wrong("optimistic", remedy.to_owned()));
+        }
+    };
     match source {
-        ExportSource::Directory(_) | ExportSource::Memory { .. } => Ok(()),
-        _ if optimistic => {
+        ExportSource::Directory(_) | ExportSource::Memory { .. } => Ok(optimistic),
+        _ if optimistic.is_on() => {
             let remedy = "only files of one directory or in memory are shown; leave it out";
             Err(wrong("optimistic", remedy.to_owned()))
         }
-        _ => Ok(()),
+        _ => Ok(optimistic),
     }
 }
 

@@ -480,7 +480,7 @@ fn exposed_memory(
     config: &Config,
     service: &Service,
 ) -> Result<Option<Arc<ExposedMemory>>, StartError> {
-    if !service.namespace().exports().any(|export| export.options().optimistic) {
+    if !service.namespace().exports().any(|export| export.options().optimistic.is_on()) {
         return Ok(None);
     }
     let memory = Arc::new(ExposedMemory::start(config.optimistic_memory_bytes)?);

@@ -387,12 +387,12 @@ fn begin_fills(file: &mut File, wanted: &[u64], now_ns: u64, memory: &dyn Memory
     fills
 }
 
-/// True if the export says that its files may be exposed, and its store reads them without other
-/// machines, and alone.
-fn is_exposable(export: &Export) -> bool {
+/// True if the export says that its files may be exposed to such clients, and its store reads them
+/// without other machines, and alone.
+fn is_exposable(export: &Export, is_remote: bool) -> bool {
     let capabilities = export.store().capabilities();
     let is_alone = capabilities.waits == Waits::Never && capabilities.layouts.is_none();
-    export.options().optimistic && is_alone
+    export.options().optimistic.serves(is_remote) && is_alone
 }
 
 /// A change of an exposed file. It ends when this is dropped.
@@ -463,16 +463,24 @@ impl Service {
         self.state.writers.exposure.counts()
     }
 
-    /// True if files of the export of this object may be exposed.
-    pub fn exposes(&self, handle: &Handle) -> bool {
-        self.exports.namespace().export(handle).is_ok_and(|export| is_exposable(export))
+    /// True if files of the export of this object may be exposed: to clients that map memory, or to
+    /// those that read it by RDMA (`is_remote`).
+    pub fn exposes(&self, handle: &Handle, is_remote: bool) -> bool {
+        let namespace = self.exports.namespace();
+        namespace.export(handle).is_ok_and(|export| is_exposable(export, is_remote))
+    }
+
+    /// True if files of some export may be exposed to clients that read memory by RDMA.
+    pub fn exposes_remotely(&self) -> bool {
+        let namespace = self.exports.namespace();
+        namespace.exports().any(|export| is_exposable(export, true))
     }
 
     /// Exposes the file of an open to the client that has it, which may read it without requests as
-    /// long as the open allows reading. `is_remote` is true for a client of another host. Returns the
-    /// present exposure. `None` if the file is not exposed: the export does not say so, the store
-    /// waits for other machines or gives out layouts, a fence or a broken lock is on the file, or it
-    /// is being changed.
+    /// long as the open allows reading. `is_remote` is true for a client that reads memory by RDMA.
+    /// Returns the present exposure. `None` if the file is not exposed: the export does not say so,
+    /// the store waits for other machines or gives out layouts, a fence or a broken lock is on the
+    /// file, or it is being changed.
     ///
     /// # Errors
     /// Those of the state-id. `OpenMode`.
@@ -489,7 +497,7 @@ impl Service {
         }
         let namespace = self.exports.namespace();
         let export = namespace.export(handle)?;
-        if !is_exposable(export) {
+        if !is_exposable(export, is_remote) {
             return Ok(None);
         }
         let key = export.key(handle);
@@ -499,7 +507,7 @@ impl Service {
         let writers = &self.state.writers;
         // A fence, a broken lock and rules that come later end this exposure.
         let is_barred = self.fences.is_fenced(&key) || self.state.guards.maybe_broken(&key);
-        if is_barred || !self.exposes(handle) {
+        if is_barred || !self.exposes(handle, is_remote) {
             writers.exposure.end(&file);
             return Ok(None);
         }

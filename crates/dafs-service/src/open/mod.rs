@@ -422,6 +422,11 @@ impl OpenState {
         self.lock().grant.as_ref().map(|grant| grant.file().clone())
     }
 
+    /// True if its client may read the memory of this exposure without requests.
+    pub fn is_shown(&self, exposure: u64) -> bool {
+        self.exposed().is_some_and(|file| file.id() == exposure)
+    }
+
     /// Notes if it is counted in the guards. Returns the note before.
     pub(crate) fn set_guarded(&self, guarded: bool) -> bool {
         std::mem::replace(&mut self.lock().guarded, guarded)

@@ -6,8 +6,8 @@ use crate::kept_locks::{PERSIST, try_lock};
 use dafs_mem::{Buffer, Site};
 use dafs_service::{
     BLOCK_BYTES, BlockEntry, Client, ExportOptions, ExposedFile, FenceObject, FenceRight,
-    FenceUpdate, Fill, Handle, LockKind, Memory, Opened, PagePlace, SegmentKind, ServiceError,
-    Squash,
+    FenceUpdate, Fill, Handle, LockKind, Memory, Opened, OptimisticReads, PagePlace, SegmentKind,
+    ServiceError, Squash,
 };
 use dafs_store::{OpenFile, OpenMode, SetAttr, Stability, Wait};
 use std::collections::HashMap;
@@ -82,7 +82,8 @@ struct Exposed {
 }
 
 fn optimistic() -> ExportOptions {
-    ExportOptions { squash: Squash::None, optimistic: true, ..ExportOptions::default() }
+    let optimistic = OptimisticReads::Local;
+    ExportOptions { squash: Squash::None, optimistic, ..ExportOptions::default() }
 }
 
 impl Exposed {
@@ -391,11 +392,18 @@ fn only_an_export_that_says_so_exposes_files() {
     let exposed = Exposed::new();
     let (world, client) = (&exposed.world, &exposed.client);
     let opened = world.open(client, "other", BOTH).unwrap();
-    world.serve_by(ExportOptions { optimistic: false, ..optimistic() });
+    world.serve_by(ExportOptions { optimistic: OptimisticReads::Off, ..optimistic() });
     assert_eq!(exposed.entries(), [None; 3], "the rules have changed");
     assert!(expose(world, client, &opened).unwrap().is_none());
     world.serve_by(optimistic());
     assert!(expose(world, client, &opened).unwrap().is_some());
+    let (handle, state) = (*opened.state.handle(), opened.state.reference());
+    let remotely = || world.service.expose(world.patient(client), &handle, state, true).unwrap();
+    assert!(remotely().is_none() && !world.service.exposes_remotely());
+    world.serve_by(ExportOptions { optimistic: OptimisticReads::Remote, ..optimistic() });
+    assert!(world.service.exposes(&handle, false) && world.service.exposes_remotely());
+    let shown = remotely().unwrap();
+    assert!(opened.state.is_shown(shown.id()) && !opened.state.is_shown(shown.id() + 1));
     let for_writing = world.open(client, "third", WRITE).unwrap();
     let refused = expose(world, client, &for_writing);
     assert_eq!(refused.err(), Some(ServiceError::OpenMode));

@@ -51,7 +51,7 @@ layout! {
 
     /// A segment of memory that the client may read.
     pub struct ExposedSegment [24, array 8 max EXPOSED_SEGMENTS_MAX] {
-        /// Its address for the client's adapter.
+        /// Its address for the client's adapter, on the operation channel or on the optimistic one.
         address: u64 = 0,
         /// Its number, as entries have it.
         number: u32 = 8,

@@ -272,6 +272,8 @@ pub enum ChannelUse {
     BackControl = 1,
     /// RDMA reads of the server; never offered (DAFS O22).
     RdmaRead = 2,
+    /// RDMA reads of the client, from memory in which the server shows files: an extension.
+    Optimistic = 3,
 }
 
 impl<'a> Field<'a> for ChannelUse {
@@ -281,6 +283,7 @@ impl<'a> Field<'a> for ChannelUse {
         match scope.u16(at)? {
             1 => Ok(Self::BackControl),
             2 => Ok(Self::RdmaRead),
+            3 => Ok(Self::Optimistic),
             value => Err(DecodeError::BadValue { field: "channel_use", value: value.into() }),
         }
     }

@@ -12,7 +12,7 @@ use dafs_server::{
     parse_listen_nfs, parse_listen_nfs_rdma, parse_listen_verbs,
 };
 use dafs_service::durable::Durability;
-use dafs_service::{AddressRange, SharedKeys, Squash, TransportSecurity};
+use dafs_service::{AddressRange, OptimisticReads, SharedKeys, Squash, TransportSecurity};
 use dafs_tls::NoTransportSecurity;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
@@ -130,9 +130,16 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "RULE", value_parser = parse_shared_keys)]
     shared_keys: Option<SharedKeys>,
     /// Show files in memory to clients of this host that connect with optimistic=yes, so that they read
-    /// them without requests
-    #[arg(long)]
-    optimistic: bool,
+    /// them without requests; with =remote, to clients of other hosts, too, which read them by RDMA
+    #[arg(
+        long,
+        value_name = "CLIENTS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "local",
+        value_parser = parse_optimistic
+    )]
+    optimistic: Option<OptimisticReads>,
     /// Where to keep the key of file handles, so that handles survive a restart
     #[arg(long, value_name = "DIR")]
     state_directory: Option<PathBuf>,
@@ -312,7 +319,8 @@ impl Serve {
                 export.options.shared_keys = rule;
             }
             // Files of other exports are never shown.
-            export.options.optimistic |= self.optimistic;
+            let optimistic = self.optimistic.unwrap_or_default();
+            export.options.optimistic = export.options.optimistic.max(optimistic);
             // Files in memory do not outlive the server; striped exports keep no replies.
             let kept = matches!(export.source, ExportSource::Directory(_));
             if let Some(durability) = self.durable_replies.filter(|_| kept) {
@@ -351,6 +359,14 @@ fn parse_transport_security(text: &str) -> Result<TransportSecurity, String> {
 
 fn parse_durability(text: &str) -> Result<Durability, String> {
     text.parse()
+}
+
+fn parse_optimistic(text: &str) -> Result<OptimisticReads, String> {
+    match text {
+        "local" => Ok(OptimisticReads::Local),
+        "remote" => Ok(OptimisticReads::Remote),
+        _ => Err("use local or remote".to_owned()),
+    }
 }
 
 fn parse_shared_keys(text: &str) -> Result<SharedKeys, String> {

@@ -158,7 +158,11 @@ impl Make for FsAttrMask {
 
 impl Make for ChannelUse {
     fn make(source: &mut Source<'_>) -> Self {
-        if source.make() { Self::BackControl } else { Self::RdmaRead }
+        match source.make::<u64>() % 3 {
+            0 => Self::BackControl,
+            1 => Self::RdmaRead,
+            _ => Self::Optimistic,
+        }
     }
 }
 

@@ -76,7 +76,7 @@ impl Serve {
             (self.read_only, "--read-only"),
             (self.durable_replies.is_some(), "--durable-replies"),
             (self.shared_keys.is_some(), "--shared-keys"),
-            (self.optimistic, "--optimistic"),
+            (self.optimistic.is_some(), "--optimistic"),
             (self.state_directory.is_some(), "--state-directory"),
             (self.threads.is_some(), "--threads"),
         ];
