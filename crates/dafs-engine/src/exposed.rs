@@ -1,4 +1,5 @@
-//! Memory from which clients of this host read blocks of files without a request.
+//! Memory from which clients read blocks of files without a request: those of this host map it, others
+//! read it by RDMA.
 //!
 //! Invariants
 //! * A segment has frames or window pages, for its whole life, and is not used again afterwards. Its
@@ -6,6 +7,8 @@
 //! * The memory of all segments stays within a budget.
 //! * A discarded segment is empty in every mapping of it, also in those that clients keep.
 
+use crate::limits::EXPOSED_LOOK_AGE_MAX;
+use dafs_dat::Instant;
 use dafs_dat::shm::{self, Life};
 use dafs_mem::{Buffer, RwLock, VolatileSlice};
 use dafs_service::{BLOCK_BYTES, BlockEntry, Fill, Memory, PagePlace, SegmentKind, WINDOW_BLOCKS};
@@ -13,7 +16,7 @@ use dafs_store::{OpenFile, Wait};
 use dafs_wire::dafs::{EntryBlock, EntryWord, ExposedKind};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// The length of a window page in bytes.
 const PAGE_BYTES: usize = WINDOW_BLOCKS * size_of::<u64>();
@@ -21,7 +24,7 @@ const PAGE_BYTES: usize = WINDOW_BLOCKS * size_of::<u64>();
 /// The number of the last segment.
 const SEGMENTS_MAX: usize = u16::MAX as usize;
 
-/// A segment of memory that clients of this host can map.
+/// A segment of memory that clients can read.
 pub(crate) struct Segment {
     pub(crate) number: u16,
     pub(crate) kind: ExposedKind,
@@ -74,6 +77,10 @@ pub struct ExposedMemory {
     bytes_max: usize,
     /// The kernel has refused memory, and the log has said so.
     has_failed: AtomicBool,
+    /// The time of the last look for local changes.
+    looked_ns: AtomicU64,
+    /// Reads by RDMA.
+    remote_reads: AtomicU64,
     life: Life,
 }
 
@@ -94,9 +101,16 @@ impl ExposedMemory {
         };
         let by_number = vec![Some(Arc::new(page))];
         let segments = RwLock::new(Segments { by_number, ..Segments::default() });
-        let (used_bytes, locked_bytes) = Default::default();
-        let has_failed = AtomicBool::new(false);
-        Ok(Self { segments, used_bytes, locked_bytes, bytes_max, has_failed, life })
+        Ok(Self {
+            segments,
+            used_bytes: AtomicUsize::default(),
+            locked_bytes: AtomicUsize::default(),
+            bytes_max,
+            has_failed: AtomicBool::default(),
+            looked_ns: AtomicU64::default(),
+            remote_reads: AtomicU64::default(),
+            life,
+        })
     }
 
     /// Says that the server has died: clients read no more. A simulation ends servers that way, which
@@ -114,6 +128,20 @@ impl ExposedMemory {
     /// (RLIMIT_MEMLOCK) bounds them.
     pub fn locked_bytes(&self) -> usize {
         self.locked_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of reads that clients have made by RDMA: two or more for a hit.
+    pub fn remote_reads(&self) -> u64 {
+        self.remote_reads.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_remote_reads(&self, count: u64) {
+        self.remote_reads.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// True if the last look for local changes was a while ago.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        now.since(Instant(self.looked_ns.load(Ordering::Relaxed))) > EXPOSED_LOOK_AGE_MAX
     }
 
     pub(crate) fn segment(&self, number: u16) -> Option<Arc<Segment>> {
@@ -230,6 +258,7 @@ impl Memory for ExposedMemory {
     }
 
     fn looked(&self, now_ns: u64) {
+        self.looked_ns.store(now_ns, Ordering::Relaxed);
         let segments = self.segments.read();
         let page: Option<VolatileSlice<'_>> = segments.get(0).map(|page| page.buffer.view());
         if let Some(word) = page.and_then(|page| page.word64(LOOKED_AT)) {
@@ -271,6 +300,16 @@ mod tests {
         // The numbers of the others come again last.
         assert_eq!(memory.add(SegmentKind::Index, true), Some((4, 16)));
         assert_eq!(memory.used_bytes(), (1 << 20) + 16 * (20 << 10));
+    }
+
+    #[test]
+    fn a_server_that_is_held_up_is_late() {
+        let memory = memory();
+        let at = |milliseconds: u64| Instant(milliseconds * 1_000_000);
+        assert!(memory.is_late(at(5_000)), "it has never looked");
+        memory.looked(at(5_000).0);
+        assert!(!memory.is_late(at(4_000)) && !memory.is_late(at(6_000)));
+        assert!(memory.is_late(at(6_001)));
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub(super) fn channel(private_data: &[u8]) -> Result<Channel, &'static str> {
         0x01 => Ok(Channel::Operation),
         0x02 => Ok(Channel::BackControl),
         0x04 => Err("RDMA-read channels are not offered"),
+        0x08 => Ok(Channel::Optimistic),
         _ => Err("unknown channel type"),
     }
 }
@@ -74,6 +75,8 @@ mod tests {
         block[12] = 2;
         block[15] = 0;
         assert_eq!(channel(&block), Ok(Channel::BackControl));
+        block[12] = 8;
+        assert_eq!(channel(&block), Ok(Channel::Optimistic));
         assert!(channel(&block[..15]).is_err());
         assert!(channel(b"NFS, or something else").is_err());
     }

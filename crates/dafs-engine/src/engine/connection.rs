@@ -57,6 +57,8 @@ pub(super) enum Phase {
 pub(super) enum Channel {
     Operation,
     BackControl,
+    /// The client reads exposed memory by RDMA: an extension.
+    Optimistic,
 }
 
 pub(super) struct Connection {
@@ -86,7 +88,7 @@ pub(super) struct Connection {
     pub(super) back: Option<Box<Back>>,
     /// Hints that ride on its requests, by the lane of their stores.
     pub(super) hints: Vec<(u64, Arc<Hints>)>,
-    /// Exposed memory that its peer may map.
+    /// Exposed memory that its peer may read.
     pub(super) shown: Shown,
     /// The work for batches, once there has been one.
     pub(super) batch: Option<Box<Queue>>,

@@ -30,6 +30,8 @@ pub struct EngineCounts {
     pub important_sessions: usize,
     /// Credits of these sessions.
     pub important_credits: usize,
+    /// Channels over which clients read exposed memory by RDMA.
+    pub optimistic_channels: usize,
 }
 
 impl Sum for EngineCounts {
@@ -47,6 +49,7 @@ impl Sum for EngineCounts {
             credits_owed: sum.credits_owed + counts.credits_owed,
             important_sessions: sum.important_sessions + counts.important_sessions,
             important_credits: sum.important_credits + counts.important_credits,
+            optimistic_channels: sum.optimistic_channels + counts.optimistic_channels,
         })
     }
 }

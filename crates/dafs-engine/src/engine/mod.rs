@@ -14,6 +14,7 @@ mod accept;
 pub(crate) mod allowed;
 pub(crate) mod back;
 mod batches;
+mod binding;
 mod cancel;
 mod certificate;
 mod chain;
@@ -37,7 +38,7 @@ pub(crate) mod request;
 mod resume;
 pub(crate) mod session_ops;
 mod shares;
-mod shown;
+pub(crate) mod shown;
 pub(crate) mod staging;
 mod survey;
 mod ticker;
@@ -58,7 +59,7 @@ use crate::inbox::Inbox;
 use crate::limits::SessionLimits;
 use accept::{accept, channel};
 use back::{BackFront, Mail};
-use connection::{Connection, Phase, Session};
+use connection::{Channel, Connection, Phase, Session};
 use dafs_dat::confine::confined;
 use dafs_dat::connections::Closed;
 use dafs_dat::{
@@ -132,6 +133,8 @@ pub struct Engine {
     drains: Vec<UnderWay>,
     next_tick: Instant,
     turns: u32,
+    /// The server had not looked for local changes for a while, as of the last turn.
+    looks_late: bool,
     /// True when the server stops.
     closing: bool,
 }
@@ -156,6 +159,8 @@ pub(crate) struct Link {
     listed: usize,
     /// The times at which connections have to check their batches.
     batches_due: FxHashMap<EndpointId, Instant>,
+    /// Reads by RDMA from exposed memory, as of the last tick.
+    granted_reads: u64,
     /// Credits of all connections.
     credits: usize,
     /// Their division while they are scarce.
@@ -222,6 +227,7 @@ impl Engine {
                 staging,
                 listed: 0,
                 batches_due: FxHashMap::default(),
+                granted_reads: 0,
                 credits: 0,
                 shares: CreditShares::default(),
             };
@@ -244,6 +250,7 @@ impl Engine {
             done: Vec::new(),
             next_tick: Instant(0),
             turns: 0,
+            looks_late: false,
             closing: false,
         }
     }
@@ -275,6 +282,10 @@ impl Engine {
             counts.credits_short += usize::from(level.is_some());
             let fetches = port.connections.values().map(|other| other.fetches_posted as usize);
             counts.fetches += fetches.sum::<usize>();
+            let bound = |connection: &&Connection| {
+                connection.channel == Channel::Optimistic && connection.phase == Phase::Bound
+            };
+            counts.optimistic_channels += port.connections.values().filter(bound).count();
             let ready = |connection: &&Connection| connection.phase == Phase::Ready;
             for connection in port.connections.values().filter(ready) {
                 counts.sessions += 1;
@@ -296,6 +307,7 @@ impl Engine {
     pub fn turn(&mut self, now: Instant) -> bool {
         let mut busy = false;
         self.share_credits(now);
+        self.check_looks(now);
         self.turns = self.turns.wrapping_add(1);
         let skip = self.ports.len() > 1 && !self.turns.is_multiple_of(QUIET_STRIDE);
         for index in 0..self.ports.len() {
@@ -314,7 +326,11 @@ impl Engine {
             }
             self.events = events;
         }
-        busy |= self.collect(now);
+        if self.collect(now) {
+            busy = true;
+            // Mail to an own connection may have been answered.
+            self.collect(now);
+        }
         busy |= self.collect_reads(now);
         self.drain(now);
         busy |= self.batches(now);
@@ -411,6 +427,9 @@ impl Engine {
             return refuse(link, "the server stops");
         }
         let channel = match channel(private_data) {
+            Ok(Channel::Optimistic) if !shows_remotely(link, &self.shared) => {
+                return refuse(link, "no file is shown to clients of other hosts");
+            }
             Ok(channel) => channel,
             Err(why) => return refuse(link, why),
         };
@@ -632,6 +651,12 @@ impl Engine {
         // All posted work has been reported, except for losses by a panic here or in the transport.
         link.staging.reclaim(&mut *link.adapter, &connection.owner);
         link.replies.reclaim(&connection.owner);
+        if connection.channel == Channel::Optimistic
+            && let Some(session) = &connection.session
+        {
+            let address = back::Address::new(&self.inbox, port as u32, endpoint);
+            self.shared.registry.unbind_optimistic(session.id, &address);
+        }
         if let Some(Session { id, proven: Some(proven), replies, .. }) = connection.session.take() {
             if let Some(replies) = replies {
                 let ended = replies.freeze();
@@ -647,6 +672,7 @@ impl Engine {
 
     /// Checks timeouts, and frees unused memory.
     fn tick(&mut self, now: Instant) {
+        self.count_remote_reads();
         let handshake = Duration::from_secs(self.shared.limits.handshake_seconds);
         self.shared.authenticator.trim(now);
         let lease = self.shared.service.config().lease_time;
@@ -704,6 +730,11 @@ impl Engine {
             self.resume_waiting(port, now);
         }
     }
+}
+
+/// True if clients may read exposed memory by RDMA over this transport.
+fn shows_remotely(link: &Link, shared: &Shared) -> bool {
+    link.adapter.can_grant_reads() && shared.exposed.is_some() && shared.service.exposes_remotely()
 }
 
 #[cfg(test)]

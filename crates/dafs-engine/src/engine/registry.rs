@@ -6,7 +6,7 @@ use crate::ops::batch::{Batches, Gate};
 use dafs_dat::PeerInfo;
 use dafs_dat::connections::{Admitted, Connections, Origin, Refusal};
 use dafs_mem::{Mutex, Shrinking as _};
-use dafs_service::{Client, ClientKey, Host, Identity, Owner};
+use dafs_service::{Client, ClientKey, Host, Identity, Owner, TransportSecurity};
 use dafs_wire::dafs::SessionId;
 use rustc_hash::FxHashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -40,6 +40,10 @@ pub(super) struct SessionEntry {
     pub(super) fence_id: Vec<u8>,
     pub(super) checksums: bool,
     pub(super) back: Option<BackEntry>,
+    /// Its optimistic channel.
+    pub(super) optimistic: Option<Address>,
+    /// The protection of its connection. No channel of it has less.
+    pub(super) security: TransportSecurity,
     /// Closed with the session, so that none of its batches goes on.
     pub(super) batch_gate: Arc<Gate>,
     /// The connection of the session.
@@ -158,8 +162,9 @@ impl Registry {
         let (entry, over) =
             (tables.sessions.remove_and_shrink(&id), tables.over.remove_and_shrink(&id));
         drop(tables);
-        if let Some(back) = entry.and_then(|entry| entry.back) {
-            back.address.post(Mail::Leave("its session is over"));
+        if let Some(SessionEntry { back, optimistic, .. }) = entry {
+            let channels = back.map(|back| back.address).into_iter().chain(optimistic);
+            channels.for_each(|channel| channel.post(Mail::Leave("its session is over")));
         }
         over.into_iter().flatten().for_each(|over| over());
     }
@@ -250,6 +255,33 @@ impl Registry {
         let mut tables = self.tables.lock();
         if let Some(entry) = tables.sessions.get_mut(&id) {
             entry.back.take_if(|back| back.address.is(address));
+        }
+    }
+
+    /// Makes a connection the optimistic channel of a session. Returns the one that it replaces.
+    ///
+    /// # Errors
+    /// The session is gone.
+    pub(super) fn bind_optimistic(
+        &self,
+        id: SessionId,
+        address: &Address,
+    ) -> Result<Option<Address>, ()> {
+        let mut tables = self.tables.lock();
+        let entry = tables.sessions.get_mut(&id).ok_or(())?;
+        Ok(entry.optimistic.replace(address.clone()))
+    }
+
+    /// Returns the optimistic channel of a session.
+    pub(super) fn optimistic_channel(&self, id: SessionId) -> Option<Address> {
+        self.tables.lock().sessions.get(&id)?.optimistic.clone()
+    }
+
+    /// Removes an optimistic channel, unless another one has replaced it.
+    pub(super) fn unbind_optimistic(&self, id: SessionId, address: &Address) {
+        let mut tables = self.tables.lock();
+        if let Some(entry) = tables.sessions.get_mut(&id) {
+            entry.optimistic.take_if(|optimistic| optimistic.is(address));
         }
     }
 

@@ -141,6 +141,7 @@ impl Context<'_> {
                     let _ = answer.send(facts);
                 }
             }
+            Mail::Show(showing) => self.show_by_mail(*showing),
             Mail::Leave(_) if self.connection.phase == Phase::Closing => {}
             Mail::Leave(reason) => self.drop_session(reason),
         }

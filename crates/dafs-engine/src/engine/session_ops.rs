@@ -1,26 +1,26 @@
 //! Sessions: connection, authentication, bound channels, disconnection.
 
-use super::back::{Address, Back, BackFront, Mail};
+use super::back::{Address, BackFront};
+use super::binding::{bind_done, connect_bind};
 use super::certificate;
 use super::connection::{Channel, Phase, Session};
 use super::convert;
 use super::data_door::admit_by_ticket;
 use super::durable::journal_session;
 use super::gss;
-use super::options::{message_bytes, negotiate};
+use super::options::negotiate;
 use super::registry::{SessionEntry, host_of};
 use super::request::{Call, Context, Done};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Rest, Work, submit};
 use crate::auth::{Admission, NotProven, Proof};
-use crate::limits::{BACK_CREDITS_DEFAULT, BACK_CREDITS_MAX, FIRST_MESSAGE_BYTES, PROOFS_MAX};
-use crate::ops::batch::Queue;
+use crate::limits::{FIRST_MESSAGE_BYTES, PROOFS_MAX};
 use dafs_dat::DisconnectReason;
 use dafs_service::durable::Settled;
 use dafs_service::{Client, Registered, ServiceError, SessionReplies, Subject, is_fence_id};
 use dafs_wire::dafs::{
-    AuthRequest, AuthResult, ByteOrder, ChannelUse, ClientAuth, ClientAuthReply, ClientConnect,
-    ClientConnectAuth, ClientConnectAuthReply, ClientConnectReply, ConnectBind, ConnectBindReply,
-    Procedure, Reply, Request, SessionId, SessionOptions, Status,
+    AuthRequest, AuthResult, ByteOrder, ClientAuth, ClientAuthReply, ClientConnect,
+    ClientConnectAuth, ClientConnectAuthReply, ClientConnectReply, Procedure, Reply, Request,
+    SessionId, SessionOptions, Status,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,11 +32,15 @@ pub(super) fn first_request(cx: &mut Context<'_>, call: &Call, request: &Request
         (Channel::Operation, Request::ClientConnectAuth(args)) => {
             client_connect_auth(cx, call, args)
         }
-        // A data server sends no calls.
-        (Channel::BackControl, Request::ConnectBind(_)) if cx.shared.data.is_some() => {
+        // A data server sends no calls, and shows no memory.
+        (Channel::BackControl | Channel::Optimistic, Request::ConnectBind(_))
+            if cx.shared.data.is_some() =>
+        {
             Err(Status::NotSupp)
         }
-        (Channel::BackControl, Request::ConnectBind(args)) => connect_bind(cx, call, args),
+        (Channel::BackControl | Channel::Optimistic, Request::ConnectBind(args)) => {
+            connect_bind(cx, call, args)
+        }
         (_, Request::ConnectBind(_) | Request::ClientConnect(_))
         | (_, Request::ClientConnectAuth(_)) => Err(Status::IllegalState),
         _ => Err(Status::NotAuthenticated),
@@ -358,6 +362,8 @@ fn client_registered(
         fence_id: session.fence_id.clone(),
         checksums: options.use_checksums,
         back: None,
+        optimistic: None,
+        security: cx.connection.peer.transport_security(),
         batch_gate: Arc::default(),
         address: Address::new(cx.inbox, cx.port, cx.connection.endpoint),
     };
@@ -375,84 +381,6 @@ fn client_registered(
     } else {
         cx.reply(call, &Reply::ClientAuth(ClientAuthReply { auth, trusted }))
     }
-}
-
-/// Binds an optional channel to a session of the same principal (DAFS 4.2).
-fn connect_bind(cx: &mut Context<'_>, call: &Call, args: &ConnectBind<'_>) -> Done {
-    if args.channel_use == ChannelUse::RdmaRead {
-        // DAFS O22.
-        return Err(Status::RdmaReadChannelUnusable);
-    }
-    let entry = cx.shared.registry.session(args.session_id).ok_or(Status::UnknownSession)?;
-    let limits = &cx.shared.limits;
-    let options = SessionOptions {
-        max_request_size: message_bytes(args.max_request_size, limits.request_bytes_max)?,
-        max_response_size: message_bytes(args.max_response_size, limits.response_bytes_max)?,
-        // DAFS O27: the client states the number of calls that it accepts.
-        max_requests: match args.max_requests {
-            0 => BACK_CREDITS_DEFAULT.into(),
-            offered => offered.min(BACK_CREDITS_MAX.into()),
-        },
-        use_back_control_channel: true,
-        ..SessionOptions::default()
-    };
-    cx.connection.session = Some(Session {
-        id: args.session_id,
-        options,
-        client_name: Vec::new(),
-        client_verifier: 0,
-        client_key: entry.client,
-        fence_id: entry.fence_id,
-        proven: None,
-        ticket: None,
-        last_open: None,
-        replies: None,
-    });
-    let outcome = authenticate(cx, call, &args.auth);
-    if outcome.is_err() {
-        begin_again(cx);
-    }
-    outcome
-}
-
-/// Binds a channel after the proof of its binding was accepted. The identity must be that of
-/// the session.
-fn bind_done(cx: &mut Context<'_>, call: &Call, admission: &Admission) -> Done {
-    let bound = cx.connection.session.as_ref().ok_or(Status::IllegalState)?;
-    let entry = cx.shared.registry.session(bound.id).ok_or(Status::UnknownSession)?;
-    if admission.identity != entry.identity {
-        return Err(Status::NotAuthorized);
-    }
-    // Work that the former channel has begun must not overtake requests that the client submits
-    // again on this channel.
-    if !cx.shared.registry.stop_batches(bound.id) {
-        return Err(Status::Delay);
-    }
-    let reply = ConnectBindReply {
-        max_request_size: bound.options.max_request_size,
-        max_response_size: bound.options.max_response_size,
-        max_requests: bound.options.max_requests,
-        auth: auth_result(admission),
-        trusted: admission.trusted,
-    };
-    let (id, options) = (bound.id, bound.options);
-    let bytes = options.max_request_size.max(options.max_response_size);
-    cx.connection.receives.retire_shorter(bytes as usize);
-    cx.connection.establish(Phase::Bound);
-    cx.reply(call, &Reply::ConnectBind(reply))?;
-    let address = Address::new(cx.inbox, cx.port, cx.connection.endpoint);
-    let Ok((former, batches)) = cx.shared.registry.bind_back(id, &address) else {
-        cx.drop_session("the session of the channel has just ended");
-        return Ok(());
-    };
-    if let Some(former) = former {
-        // The client knows best which of its connections works.
-        former.post(Mail::Leave("another back-control channel has taken its place"));
-    }
-    let credits = u16::try_from(options.max_requests).unwrap_or(1);
-    cx.connection.batch = Some(Box::new(Queue::of_channel(batches)));
-    cx.start_back(Back::new(id, entry.record, address, entry.checksums, credits));
-    Ok(())
 }
 
 /// Ends a session of this client that is still in use. Returns true when the request waits for

@@ -1,38 +1,144 @@
-//! Segments of exposed memory that a connection's peer may map.
+//! Segments of exposed memory that a connection's peer may read.
+//!
+//! A client of this host maps them over the connection of its session. Any other client reads them by
+//! RDMA over an optimistic channel, a connection of its own: a read with a key that is no good ends
+//! that connection, and the session goes on. Any reactor may have accepted it, so the session's
+//! connection sends it [`Showing`] by mail.
 //!
 //! Invariants
-//! * A peer is shown segments of files alone that its session has a grant of, and the life page.
-//! * The regions of a connection end with it, and those of a discarded segment soon after.
+//! * A peer is shown segments of files alone that its session has a grant of, and the life page if it
+//!   maps memory.
+//! * The regions of a connection end with it, and those of a discarded segment soon after: one that is
+//!   read by RDMA at the second tick, so that its peer finds entries without blocks first.
+//! * What a peer reads by RDMA ends at the tick after the last of the opens for which it was shown.
+//! * While the server has not looked for local changes for a while, no channel is bound and none of
+//!   their reads is answered.
 
-use super::request::Context;
+use super::Engine;
+use super::back::Mail;
+use super::connection::{Channel, Phase};
+use super::request::{Call, Context, Done};
+use super::work::{JobResult, Report, Rest, Work};
 use crate::exposed::{ExposedMemory, Segment};
-use dafs_dat::{Adapter, EndpointId, MemoryRegion};
+use dafs_dat::{Adapter, EndpointId, Instant, MemoryRegion};
 use dafs_service::{ExposedFile, OpenState};
 use dafs_store::OpenFile;
 use dafs_wire::dafs::ExposedSegment;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Weak};
 
 /// The longest read that is worth frames, in bytes. Longer ones gain little.
 const EXPOSED_READ_BYTES_MAX: usize = 64 << 10;
 
-/// The segments that a peer may map, with their regions.
+/// The most segments that one peer is shown.
+const SHOWN_SEGMENTS_MAX: usize = 4096;
+
+/// The way in which a client reads exposed memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShownBy {
+    /// It maps the memory.
+    Mapping,
+    /// RDMA reads, over an optimistic channel.
+    Reads,
+}
+
+impl ShownBy {
+    /// True for clients of other hosts.
+    pub(crate) fn is_remote(self) -> bool {
+        self == Self::Reads
+    }
+}
+
+/// A segment that a peer may read.
+struct ShownSegment {
+    segment: Arc<Segment>,
+    region: MemoryRegion,
+    /// The opens for which it was shown, if their ends take it away.
+    opens: Option<Vec<Weak<OpenState>>>,
+    /// The exposure that it belongs to.
+    exposure: u64,
+    /// It was found discarded.
+    is_doomed: bool,
+}
+
+impl ShownSegment {
+    fn is_granted(&self) -> bool {
+        let is_open = |open: &Weak<OpenState>| {
+            open.upgrade().is_some_and(|open| open.is_shown(self.exposure))
+        };
+        self.opens.as_ref().is_none_or(|opens| opens.iter().any(is_open))
+    }
+
+    /// Notes another open for which it was shown.
+    fn add(&mut self, open: &Weak<OpenState>) {
+        if let Some(opens) = &mut self.opens
+            && !opens.iter().any(|known| known.ptr_eq(open))
+        {
+            opens.retain(|known| known.strong_count() > 0);
+            opens.push(open.clone());
+        }
+    }
+}
+
+/// Segments of an exposure that a session asks for, to be shown on its optimistic channel.
+pub(crate) struct Showing {
+    segments: Vec<Arc<Segment>>,
+    exposure: u64,
+    open: Weak<OpenState>,
+    /// Dropped without an answer, it reports a failure.
+    answer: Report,
+    then: ThenFn,
+}
+
+/// Goes on with the segments as the client is told of them, in the session's engine.
+type ThenFn = Box<dyn FnOnce(&mut Context<'_>, &Call, &[ExposedSegment]) -> Done + Send>;
+
+impl Showing {
+    /// Answers that so many of the segments are shown.
+    fn tell(self, shown: Vec<ExposedSegment>) {
+        let then = self.then;
+        let rest = move |cx: &mut Context<'_>, call: &Call| then(cx, call, &shown);
+        self.answer.tell(JobResult::Call(Rest(Box::new(rest))));
+    }
+
+    /// Answers that nothing is shown, because the channel is gone.
+    pub(super) fn refuse(self) {
+        self.tell(Vec::new());
+    }
+}
+
+impl fmt::Debug for Showing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Showing").field("exposure", &self.exposure).finish_non_exhaustive()
+    }
+}
+
+/// The segments that a peer may read, with their regions.
 #[derive(Default)]
-pub(super) struct Shown(Vec<(Arc<Segment>, MemoryRegion)>);
+pub(super) struct Shown(Vec<ShownSegment>);
 
 impl Shown {
-    /// Shows a segment, unless it is shown already. `None` where the peer cannot map it.
+    /// Shows a segment of an exposure, unless it is shown already: for an open, or until the peer has
+    /// gone. `None` where the peer cannot read it.
     fn show(
         &mut self,
         segment: &Arc<Segment>,
+        (exposure, open): (u64, Option<&Weak<OpenState>>),
         endpoint: EndpointId,
         adapter: &mut dyn Adapter,
     ) -> Option<ExposedSegment> {
-        let known = self.0.iter().find(|(known, _)| Arc::ptr_eq(known, segment));
+        let known = self.0.iter_mut().find(|known| Arc::ptr_eq(&known.segment, segment));
         let region = match known {
-            Some((_, region)) => *region,
+            Some(known) => {
+                open.into_iter().for_each(|open| known.add(open));
+                known.region
+            }
+            None if self.0.len() >= SHOWN_SEGMENTS_MAX => return None,
             None => {
                 let region = adapter.grant(endpoint, &segment.buffer)?;
-                self.0.push((segment.clone(), region));
+                let (segment, opens) = (segment.clone(), open.map(|open| vec![open.clone()]));
+                let is_doomed = false;
+                self.0.push(ShownSegment { segment, region, opens, exposure, is_doomed });
                 region
             }
         };
@@ -45,43 +151,98 @@ impl Shown {
         })
     }
 
-    /// Ends the regions of discarded segments.
+    /// Ends the regions of discarded segments, and those without an open. A peer that reads by RDMA
+    /// may have a read of a discarded one under way.
     pub(super) fn trim(&mut self, endpoint: EndpointId, adapter: &mut dyn Adapter) {
-        self.0.retain(|(segment, region)| {
+        self.0.retain_mut(|shown| {
             // Once: another thread may discard it meanwhile.
-            let is_live = segment.is_live();
-            if !is_live {
-                adapter.revoke(endpoint, region.id);
+            let is_live = shown.segment.is_live();
+            let is_spared = shown.opens.is_some() && !shown.is_doomed;
+            shown.is_doomed = !is_live;
+            let stays = if is_live { shown.is_granted() } else { is_spared };
+            if !stays {
+                adapter.revoke(endpoint, shown.region.id);
             }
-            is_live
+            stays
         });
     }
 
     /// Ends all regions.
     pub(super) fn release(&mut self, endpoint: EndpointId, adapter: &mut dyn Adapter) {
-        self.0.drain(..).for_each(|(_, region)| adapter.revoke(endpoint, region.id));
+        self.0.drain(..).for_each(|shown| adapter.revoke(endpoint, shown.region.id));
     }
 }
 
 impl Context<'_> {
-    /// Returns the memory in which files are exposed, if this connection's peer can map it. A session
-    /// with checksums has none: nothing sums what is not sent.
+    /// Returns the way in which the client of this session can read exposed memory. A session with
+    /// checksums has none: nothing sums what is not sent.
+    pub(crate) fn shown_by(&self) -> Option<ShownBy> {
+        if self.connection.checksums() || self.shared.exposed.is_none() {
+            return None;
+        }
+        let adapter = &self.link.adapter;
+        if adapter.can_grant() {
+            return Some(ShownBy::Mapping);
+        }
+        adapter.can_grant_reads().then_some(ShownBy::Reads)
+    }
+
+    /// Returns the memory in which files are exposed.
     pub(crate) fn exposed_memory(&self) -> Option<Arc<ExposedMemory>> {
-        let may_map = self.link.adapter.can_grant() && !self.connection.checksums();
-        self.shared.exposed.as_ref().filter(|_| may_map).cloned()
+        self.shared.exposed.clone()
     }
 
-    /// True if the peer is on another host.
-    pub(crate) fn is_peer_remote(&self) -> bool {
-        self.connection.peer.process.is_none()
-    }
-
-    /// Shows segments to the peer, as far as it can map more.
+    /// Shows segments to a peer that maps them, as far as it can map more.
     pub(crate) fn show(&mut self, segments: &[Arc<Segment>]) -> Vec<ExposedSegment> {
         let (adapter, endpoint) = (&mut *self.link.adapter, self.connection.endpoint);
         let shown = &mut self.connection.shown;
         shown.trim(endpoint, adapter);
-        segments.iter().map_while(|segment| shown.show(segment, endpoint, adapter)).collect()
+        let show = |segment| shown.show(segment, (0, None), endpoint, adapter);
+        segments.iter().map_while(show).collect()
+    }
+
+    /// True if this session has an optimistic channel.
+    pub(crate) fn has_optimistic_channel(&self) -> bool {
+        self.optimistic_channel().is_some()
+    }
+
+    fn optimistic_channel(&self) -> Option<super::back::Address> {
+        let session = self.connection.session.as_ref()?;
+        self.shared.registry.optimistic_channel(session.id)
+    }
+
+    /// Shows segments of an exposure on the optimistic channel of this session, for an open. Then runs
+    /// `then` here, with those that the peer can read.
+    pub(crate) fn show_on_channel(
+        &mut self,
+        call: &Call,
+        (segments, exposure): (Vec<Arc<Segment>>, u64),
+        open: &Arc<OpenState>,
+        then: impl FnOnce(&mut Context<'_>, &Call, &[ExposedSegment]) -> Done + Send + 'static,
+    ) -> Done {
+        let Some(channel) = self.optimistic_channel() else { return then(self, call, &[]) };
+        let pending = self.defer(call, Work::Call);
+        let (answer, open) = (Report::new(self.inbox, pending), Arc::downgrade(open));
+        let showing = Showing { segments, exposure, open, answer, then: Box::new(then) };
+        channel.post(Mail::Show(Box::new(showing)));
+        Ok(())
+    }
+
+    /// Shows segments to the peer of this channel.
+    pub(super) fn show_by_mail(&mut self, showing: Showing) {
+        if self.connection.phase != Phase::Bound {
+            return showing.refuse();
+        }
+        let (adapter, endpoint) = (&mut *self.link.adapter, self.connection.endpoint);
+        let (shown, owner) = (&mut self.connection.shown, (showing.exposure, Some(&showing.open)));
+        let show = |segment| shown.show(segment, owner, endpoint, adapter);
+        let segments = showing.segments.iter().map_while(show).collect();
+        showing.tell(segments);
+    }
+
+    /// True if the server has not looked for local changes for a while.
+    pub(super) fn are_looks_late(&self) -> bool {
+        self.shared.exposed.as_ref().is_none_or(|memory| memory.is_late(self.now))
     }
 
     /// Notes that a request has read `len` bytes of a file. Blocks that are read often and are in
@@ -113,5 +274,41 @@ impl Context<'_> {
     /// Makes room for a file that is to be exposed, for which there was no memory.
     pub(crate) fn make_room_for(&self, exposed: &ExposedFile) {
         self.shared.service.make_room_for_exposed(exposed);
+    }
+}
+
+impl Engine {
+    /// Ends the optimistic channels when the server has not looked for local changes for a while. A
+    /// client that maps memory sees that in the life page.
+    pub(super) fn check_looks(&mut self, now: Instant) {
+        let Some(memory) = &self.shared.exposed else { return };
+        let is_late = memory.is_late(now);
+        let was_late = std::mem::replace(&mut self.looks_late, is_late);
+        if was_late || !is_late {
+            return;
+        }
+        for port in &mut self.ports {
+            let bound = port.connections.values_mut().filter(|connection| {
+                connection.channel == Channel::Optimistic && connection.phase == Phase::Bound
+            });
+            for connection in bound {
+                tracing::warn!(
+                    peer = %connection.peer,
+                    "optimistic channel ended: the server has not looked for local changes in time"
+                );
+                connection.phase = Phase::Closing;
+                port.link.adapter.abort(connection.endpoint);
+            }
+        }
+    }
+
+    /// Counts the reads that peers have made since the last tick.
+    pub(super) fn count_remote_reads(&mut self) {
+        let Some(memory) = &self.shared.exposed else { return };
+        for port in &mut self.ports {
+            let reads = port.link.adapter.granted_reads();
+            memory
+                .count_remote_reads(reads - std::mem::replace(&mut port.link.granted_reads, reads));
+        }
     }
 }

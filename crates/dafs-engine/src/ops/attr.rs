@@ -280,17 +280,17 @@ fn verified(
 
 pub(crate) fn get_fs_attr(cx: &mut Context<'_>, call: &Call, args: &GetFsAttr) -> Done {
     let (handle, wanted) = (convert::handle(&args.fh), args.attributes);
+    let shown_by = cx.shown_by();
     cx.call_at(
         call,
         (&handle, Touch::Data),
         move |service, caller| {
             let limits = service.fs_limits(caller, &handle)?;
-            let is_optimistic = service.exposes(&handle, false);
+            let is_optimistic = shown_by.is_some_and(|by| service.exposes(&handle, by.is_remote()));
             Ok((limits, service.layouts.tells_of_layouts(&handle), is_optimistic))
         },
         move |cx, call, told: dafs_service::Result<_>| {
             let (limits, layouts, is_optimistic) = told.map_err(convert::status)?;
-            let is_optimistic = is_optimistic && cx.exposed_memory().is_some();
             fs_attr_reply(cx, call, &handle, wanted, (&limits, layouts, is_optimistic))
         },
     )

@@ -9,12 +9,13 @@
 
 use crate::engine::convert;
 use crate::engine::request::{Call, Context, Done};
+use crate::engine::shown::ShownBy;
 use crate::ops::read::READ;
 use crate::ops::security;
-use dafs_service::{BLOCK_BYTES, WINDOW_BLOCKS};
+use dafs_service::{BLOCK_BYTES, ExposedFile, WINDOW_BLOCKS};
 use dafs_wire::dafs::{
-    EXPOSED_WINDOWS_MAX, ExposedWindow, HEADER_BYTES, Reply, Request, Seq, Status, XExposeGet,
-    XExposeGetReply,
+    EXPOSED_WINDOWS_MAX, ExposedSegment, ExposedWindow, HEADER_BYTES, Reply, Request, Seq, Status,
+    XExposeGet, XExposeGetReply,
 };
 
 /// Bytes of the reply without its lists, which have a count of 8 bytes each.
@@ -33,42 +34,76 @@ pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -
         return Err(Status::Inval);
     }
     let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
-    let nothing = XExposeGetReply { exposure: 0, windows: Seq::empty(), segments: Seq::empty() };
-    let Some(memory) = cx.exposed_memory() else {
-        return cx.reply(call, &Reply::XExposeGet(nothing));
+    let (Some(by), Some(memory)) = (cx.shown_by(), cx.exposed_memory()) else {
+        return reply(cx, call, 0, &[], &[]);
     };
-    let is_remote = cx.is_peer_remote();
-    let exposed =
-        cx.call_service(call, |service, caller| service.expose(caller, &handle, id, is_remote))?;
-    let Some(exposed) = exposed else { return cx.reply(call, &Reply::XExposeGet(nothing)) };
+    if by == ShownBy::Reads && !cx.has_optimistic_channel() {
+        return reply(cx, call, 0, &[], &[]);
+    }
+    let exposed = cx.call_service(call, |service, caller| {
+        service.expose(caller, &handle, id, by.is_remote())
+    })?;
+    let Some(exposed) = exposed else { return reply(cx, call, 0, &[], &[]) };
     // Later changes of the rules end the exposure.
     security::check_exports(cx, &Request::XExposeGet(*args))?;
-    let (file, _) = cx.io_file(call, &args.fh, args.state_id, READ, (0, 0))?;
+    let (file, open) = cx.io_file(call, &args.fh, args.state_id, READ, (0, 0))?;
     let size = file.attr().map_err(convert::store_status)?.size;
     let room = cx.response_bytes_max().saturating_sub(FIXED_BYTES);
-    // Half of the room is for segments.
+    let windows = windows(cx, args, &exposed, (size, room));
+    // Another exposure has none of the segments that the client knows.
+    let known = if args.exposure == exposed.id() { args.known as usize } else { 0 };
+    let most = room.saturating_sub(windows.len() * WINDOW_BYTES) / SEGMENT_BYTES;
+    let exposure = exposed.id();
+    match (by, open) {
+        (ShownBy::Mapping, _) => {
+            // The life page is the first.
+            let life = memory.segment(0).filter(|_| known == 0);
+            let own = exposed.segments(known.saturating_sub(1), |number| memory.segment(number));
+            let segments: Vec<_> = life.into_iter().chain(own).take(most).collect();
+            let segments = cx.show(&segments);
+            reply(cx, call, exposure, &windows, &segments)
+        }
+        (ShownBy::Reads, Some(open)) => {
+            let mut segments = exposed.segments(known, |number| memory.segment(number));
+            segments.truncate(most);
+            let then = move |cx: &mut Context<'_>, call: &Call, segments: &[ExposedSegment]| {
+                reply(cx, call, exposure, &windows, segments)
+            };
+            cx.show_on_channel(call, (segments, exposure), &open, then)
+        }
+        (ShownBy::Reads, None) => reply(cx, call, 0, &[], &[]),
+    }
+}
+
+/// Returns the pages of the windows that the client asks for, as far as they are inside the file, fit
+/// half of the room, and there is memory.
+fn windows(
+    cx: &Context<'_>,
+    args: &XExposeGet,
+    exposed: &ExposedFile,
+    (size, room): (u64, usize),
+) -> Vec<ExposedWindow> {
     let inside = args.window..size.div_ceil(COVERED_BYTES);
-    let numbers = inside.take(asked.min(room / 2 / WINDOW_BYTES));
+    let numbers = inside.take((args.windows as usize).min(room / 2 / WINDOW_BYTES));
     let mut windows = Vec::new();
     for window in numbers {
         let Some(page) = exposed.page(window) else {
-            cx.make_room_for(&exposed);
+            cx.make_room_for(exposed);
             break;
         };
-        windows.push(ExposedWindow {
-            window,
-            segment: page.segment.into(),
-            page: page.page.into(),
-        });
+        let (segment, page) = (page.segment.into(), page.page.into());
+        windows.push(ExposedWindow { window, segment, page });
     }
-    // Another exposure has none of the segments that the client knows. The life page is the first.
-    let known = if args.exposure == exposed.id() { args.known as usize } else { 0 };
-    let life = memory.segment(0).filter(|_| known == 0);
-    let own = exposed.segments(known.saturating_sub(1), |number| memory.segment(number));
-    let most = room.saturating_sub(windows.len() * WINDOW_BYTES) / SEGMENT_BYTES;
-    let segments: Vec<_> = life.into_iter().chain(own).take(most).collect();
-    let segments = cx.show(&segments);
-    let (windows, segments) = (Seq::new(&windows), Seq::new(&segments));
-    let reply = XExposeGetReply { exposure: exposed.id(), windows, segments };
-    cx.reply(call, &Reply::XExposeGet(reply))
+    windows
+}
+
+fn reply(
+    cx: &mut Context<'_>,
+    call: &Call,
+    exposure: u64,
+    windows: &[ExposedWindow],
+    segments: &[ExposedSegment],
+) -> Done {
+    let (windows, segments) = (Seq::new(windows), Seq::new(segments));
+    cx.reply(call, &Reply::XExposeGet(XExposeGetReply { exposure, windows, segments }))
 }

@@ -23,6 +23,11 @@ pub(super) fn of_engines(reactors: &[dafs_engine::Gauge]) -> Vec<Gauge> {
         gauge("dafs_credits_owed", "Credits to be given back", counts.credits_owed),
         gauge("dafs_important_sessions", "Those above weight 100", counts.important_sessions),
         gauge("dafs_important_credits", "Credits of these", counts.important_credits),
+        gauge(
+            "dafs_exposed_channels",
+            "Clients that read files from memory by RDMA",
+            counts.optimistic_channels,
+        ),
         ("dafs_disk_reads_ring", "Reads from disks given to io_uring", reads.ring),
         ("dafs_disk_reads_pool", "Those given to the pool, also after io_uring", reads.pool),
     ]
@@ -46,6 +51,7 @@ pub(super) fn of_exposed(counts: &ExposureCounts, memory: &ExposedMemory) -> Vec
         ("dafs_exposed_restored", "Those that requests have brought back", counts.restored),
         ("dafs_exposed_given", "Segments that files have given to others", counts.given),
         ("dafs_exposed_withdrawn", "Files that were taken away", counts.withdrawn),
+        ("dafs_exposed_remote_reads", "Reads by RDMA, two or more a hit", memory.remote_reads()),
     ]
 }
 

@@ -16,6 +16,7 @@ pub(super) use front::BackFront;
 
 use super::convert;
 use super::registry::Registry;
+use super::shown::Showing;
 use super::survey::Answer;
 use super::work::{Arrival, JobDone};
 use crate::inbox::Inbox;
@@ -135,6 +136,8 @@ pub(crate) enum Mail {
     Settled,
     /// Report the session to an administrator.
     Survey(Answer),
+    /// Show segments of exposed memory on this channel.
+    Show(Box<Showing>),
     /// End the connection, for this reason.
     Leave(&'static str),
 }
@@ -146,6 +149,7 @@ impl Mail {
             Self::Call(callback) => callback.lost(service, registry),
             Self::Batch(_) | Self::Start(_) | Self::Canceled => {}
             Self::Settled | Self::Survey(_) | Self::Leave(_) => {}
+            Self::Show(showing) => showing.refuse(),
         }
     }
 }
