@@ -42,7 +42,7 @@ impl Client {
             let rdma_devices = if is_elsewhere { RdmaDevices::None } else { options.rdma_devices };
             Arc::new(Layouts::new(ConnectOptions { rdma_devices, ..options.clone() }))
         });
-        if options.optimistic {
+        if options.optimistic && shared.transport().kind == TransportKind::Shm {
             shared.optimistic().start();
         }
         let client = Self { shared, cache, layouts, lent: Arc::default() };
@@ -114,7 +114,8 @@ impl Client {
 
     /// The reads so far that could have been optimistic, by their outcome.
     pub fn optimistic_stats(&self) -> OptimisticStats {
-        self.shared.optimistic().stats()
+        let mapped = self.shared.optimistic().stats();
+        mapped.plus(&self.shared.remote_read_stats())
     }
 
     /// True when there is a connection to the server now, as far as is known; false while a lost

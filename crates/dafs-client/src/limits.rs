@@ -312,5 +312,33 @@ pub(crate) const OPTIMISTIC_MISSES_BEFORE: u32 = 1;
 pub(crate) const OPTIMISTIC_ASK_PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const OPTIMISTIC_ASK_PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// Reads by RDMA of one optimistic read: of runs of frames, and of entries behind them. The blocks of the
+/// longest one lie in two windows at most.
+pub(crate) const OPTIMISTIC_RUNS_MAX: usize = 4;
+pub(crate) const OPTIMISTIC_CHECKS_MAX: usize = 2;
+
+/// Optimistic reads by RDMA of one session under way; further ones are requests.
+pub(crate) const OPTIMISTIC_READS_MAX: usize = 64;
+
+/// The time for one of them. Then the channel is given up, and its reads become requests.
+pub(crate) const OPTIMISTIC_ANSWER_TIME: Duration = Duration::from_secs(1);
+
+/// Open files whose places a session keeps for reads by RDMA, and windows whose entries it keeps, of 4 KiB
+/// each.
+pub(crate) const OPTIMISTIC_FILES_MAX: usize = 1024;
+pub(crate) const OPTIMISTIC_WINDOWS_MAX: usize = 4096;
+
+/// The longest time for which a client keeps entries.
+pub(crate) const OPTIMISTIC_ENTRIES_TIME: Duration = Duration::from_secs(3600);
+
+/// Pages of windows that a session fetches at a time. The pause between two fetches of one page: after one
+/// with something new, and at most, as it doubles with each fetch without.
+pub(crate) const OPTIMISTIC_FETCHES_MAX: usize = 4;
+pub(crate) const OPTIMISTIC_FETCH_PAUSE_MIN: Duration = Duration::from_millis(1);
+pub(crate) const OPTIMISTIC_FETCH_PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// The pause after a server has refused an optimistic channel.
+pub(crate) const OPTIMISTIC_REFUSED_PAUSE: Duration = Duration::from_secs(60);
+
 /// Most levels of scripts interpreted by scripts, as Linux counts them.
 pub(crate) const INTERPRETERS_MAX: usize = 5;

@@ -237,6 +237,8 @@ pub(crate) enum Purpose {
     Hurry,
     /// X_CANCEL.
     Cancel,
+    /// X_EXPOSE_GET, the question with this number.
+    Expose(u64),
     /// The return of a delegation without a holder.
     Return,
     /// The release of an open or a lock without an owner in the application.

@@ -68,6 +68,9 @@ pub struct SessionConfig {
     pub is_data_server: bool,
     /// Passwords, and tickets of data servers, may travel in clear text over the network.
     pub clear_passwords: bool,
+    /// Reads blocks of files by RDMA, without a request, from memory that the server shows. For
+    /// transports that map no memory.
+    pub optimistic: bool,
 }
 
 impl fmt::Debug for SessionConfig {
@@ -104,6 +107,7 @@ impl SessionConfig {
             always_direct: false,
             is_data_server: false,
             clear_passwords: false,
+            optimistic: false,
         }
     }
 }

@@ -9,6 +9,9 @@ const CHANNEL_OPERATION: u32 = 0x01;
 /// This connection is the back-control channel, for calls of the server.
 const CHANNEL_BACK_CONTROL: u32 = 0x02;
 
+/// This connection is the optimistic channel, on which the client reads memory by RDMA: an extension.
+const CHANNEL_OPTIMISTIC: u32 = 0x08;
+
 /// The 16 bytes of private data of a session's first connection.
 pub(crate) fn private_data(config: &SessionConfig) -> [u8; 16] {
     block(config, CHANNEL_OPERATION)
@@ -17,6 +20,11 @@ pub(crate) fn private_data(config: &SessionConfig) -> [u8; 16] {
 /// The private data of its back-control channel.
 pub(crate) fn back_private_data(config: &SessionConfig) -> [u8; 16] {
     block(config, CHANNEL_BACK_CONTROL)
+}
+
+/// The private data of its optimistic channel.
+pub(crate) fn optimistic_private_data(config: &SessionConfig) -> [u8; 16] {
+    block(config, CHANNEL_OPTIMISTIC)
 }
 
 fn block(config: &SessionConfig, channel: u32) -> [u8; 16] {

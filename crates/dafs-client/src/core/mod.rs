@@ -38,6 +38,12 @@
 //! * A new procedure that changes state is put in its class in `repeat`; without that it counts as
 //!   once. A new one that names a state-id or memory is added to `rewrite`.
 //!
+//! # Optimistic reads
+//!
+//! With [`SessionConfig::optimistic`] a read that is submitted may end without a request: the session
+//! reads blocks by RDMA from memory that the server shows (module `optimistic`). Every doubt ends in the
+//! ordinary request, and so does the loss of the channel.
+//!
 //! # The back-control channel
 //!
 //! [`SessionCore::want_back`] asks for it, for as long as the session lives; the session binds it
@@ -64,6 +70,7 @@ mod messages;
 mod notes;
 mod open_states;
 mod opening;
+mod optimistic;
 mod orphans;
 mod proofs;
 mod receive;
@@ -86,6 +93,7 @@ pub use config::{CredentialIds, SessionConfig, SessionInfo};
 pub use failure::Failure;
 pub(crate) use memory::Pieces;
 pub use memory::{Piece, RegisteredMemory};
+pub use optimistic::RemoteReadStats;
 pub use proofs::{Prepared, ProofChannel, ProofOrder};
 pub use session::{SessionCore, SessionStats, Stage};
 pub use users::User;

@@ -263,6 +263,10 @@ impl SessionCore {
     /// released it.
     pub fn give_up(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64, after: Duration) {
         self.link.now = now;
+        if self.optimistic.has(tag) {
+            // Its data must not arrive any more.
+            self.lose_optimistic(adapter, Failure::Deadline(after));
+        }
         if !self.calls.chains.holds(tag)
             && let Some(call) = self.calls.take_unsent(tag)
         {

@@ -1,7 +1,7 @@
 //! The proofs of a session: the one that opens it, and those that follow before it ends (DAFS 4.3, 4.5).
 //!
 //! Invariants
-//! * One exchange is under way at a time, besides that of the back-control channel.
+//! * One exchange is under way at a time, besides those of further channels.
 //! * A server that does not prove its own identity, where the mechanism has that, gets no request.
 //! * A proof that is bound to a connection is sent on that one alone.
 //! * No password leaves this host in clear text, unless the configuration allows it.
@@ -209,7 +209,9 @@ impl SessionCore {
     pub fn proof_due_at(&self) -> Option<Instant> {
         match (self.stage, self.proofs.opening) {
             (Stage::Opening | Stage::Recovering, Awaited::Wanted) => Some(self.link.now),
-            (Stage::Ready | Stage::Closing, _) if self.back.proof == Awaited::Wanted => {
+            (Stage::Ready | Stage::Closing, _)
+                if [self.back.proof, self.optimistic.proof].contains(&Awaited::Wanted) =>
+            {
                 Some(self.link.now)
             }
             (Stage::Ready, _) => self.proofs.renew_at.filter(|_| !self.proofs.renewing),
@@ -221,11 +223,16 @@ impl SessionCore {
     /// [`give_proof`](Self::give_proof).
     pub fn begin_proof(&mut self, now: Instant) -> Option<ProofOrder> {
         self.proof_due_at().filter(|at| *at <= now)?;
-        match (self.proofs.opening, self.back.proof) {
-            (Awaited::Wanted, _) => self.proofs.opening = Awaited::UnderWay,
-            (_, Awaited::Wanted) => {
+        match (self.proofs.opening, self.back.proof, self.optimistic.proof) {
+            (Awaited::Wanted, ..) => self.proofs.opening = Awaited::UnderWay,
+            (_, Awaited::Wanted, _) => {
                 self.back.proof = Awaited::UnderWay;
                 let channel = self.back.proof_channel();
+                return Some(ProofOrder::new(&self.link.config.authenticator, &channel));
+            }
+            (.., Awaited::Wanted) => {
+                self.optimistic.proof = Awaited::UnderWay;
+                let channel = self.optimistic.proof_channel();
                 return Some(ProofOrder::new(&self.link.config.authenticator, &channel));
             }
             _ => self.proofs.renewing = true,
@@ -239,8 +246,11 @@ impl SessionCore {
         // The connection may be another one than that for which it was made, and then a proof that
         // is bound to that one is made again.
         let is_for = |channel: &ProofChannel| prepared.channel == *channel;
-        let (is_for_own, is_for_back) =
-            (is_for(&self.link.conn.channel), is_for(&self.back.proof_channel()));
+        let (is_for_own, is_for_back, is_for_optimistic) = (
+            is_for(&self.link.conn.channel),
+            is_for(&self.back.proof_channel()),
+            is_for(&self.optimistic.proof_channel()),
+        );
         match self.stage {
             Stage::Opening | Stage::Recovering
                 if self.proofs.opening != Awaited::Over && self.link.conn.established =>
@@ -254,6 +264,12 @@ impl SessionCore {
                 match is_for_back {
                     true => self.bind_back(adapter, prepared),
                     false => self.back.proof = Awaited::Wanted,
+                }
+            }
+            Stage::Ready | Stage::Closing if self.optimistic.proof != Awaited::Over => {
+                match is_for_optimistic {
+                    true => self.bind_optimistic(adapter, prepared),
+                    false => self.optimistic.proof = Awaited::Wanted,
                 }
             }
             Stage::Ready if self.proofs.renewing => match is_for_own {

@@ -99,6 +99,7 @@ impl SessionCore {
             Purpose::Hurry | Purpose::Return => {}
             Purpose::RegisterUser | Purpose::ReleaseUser => self.on_user_reply(reply),
             Purpose::Cancel => return self.on_cancel_reply(reply),
+            Purpose::Expose(number) => return self.on_expose_reply(adapter, number, reply),
             Purpose::Stray(number) => self.calls.on_returned(number, reply.status, self.link.now),
             Purpose::Renew => return self.on_renewal_reply(adapter, reply),
             Purpose::Batch(message) => return self.on_batch_reply(adapter, message, reply),

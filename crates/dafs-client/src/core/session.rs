@@ -15,6 +15,7 @@ use super::config::{SessionConfig, SessionInfo};
 use super::failure::Failure;
 use super::link::Link;
 use super::memory::{Memories, RegisteredMemory};
+use super::optimistic::Optimistic;
 use super::orphans::Orphans;
 use super::proofs::Proofs;
 use super::recovery::Recovery;
@@ -50,7 +51,7 @@ pub enum Stage {
 pub struct SessionStats {
     /// Requests that the server allows to be outstanding.
     pub credits: u16,
-    /// Requests outstanding.
+    /// Requests outstanding, and reads by RDMA without a request.
     pub in_flight: u16,
     /// Calls that wait for a credit.
     pub queued: usize,
@@ -80,6 +81,7 @@ pub struct SessionCore {
     pub(crate) memories: Memories,
     pub(crate) calls: Calls,
     pub(crate) back: Back,
+    pub(super) optimistic: Optimistic,
     /// Work that the server is to be asked to take out.
     pub(super) cancels: Cancels,
     pub(crate) proofs: Proofs,
@@ -105,12 +107,14 @@ impl SessionCore {
         now: Instant,
     ) -> Result<Self, ConnectError> {
         let keeps_requests = config.recovery.is_some();
+        let optimistic = Optimistic::new(config.optimistic && !config.is_data_server);
         let mut core = Self {
             link: Link::new(adapter, config, address.clone(), now),
             stage: Stage::Connecting,
             memories: Memories::default(),
             calls: Calls { keeps_requests, ..Calls::default() },
             back: Back::default(),
+            optimistic,
             cancels: Cancels::default(),
             proofs: Proofs::default(),
             recovery: None,
@@ -161,6 +165,7 @@ impl SessionCore {
     /// and no batch.
     pub fn is_idle_but_for(&self, calls: usize) -> bool {
         let outstanding = usize::from(self.link.conn.streams.outstanding());
+        let outstanding = outstanding + self.optimistic.reads_under_way();
         outstanding + self.calls.waiting.len() + self.calls.delayed.len() <= calls
             && self.recovery.is_none()
             && self.back.batches.is_idle()
@@ -168,9 +173,11 @@ impl SessionCore {
 
     /// The counters.
     pub fn stats(&self) -> SessionStats {
+        // Reads that need no request are few.
+        let by_rdma = self.optimistic.reads_under_way() as u16;
         SessionStats {
             credits: self.link.conn.streams.granted(),
-            in_flight: self.link.conn.streams.outstanding(),
+            in_flight: self.link.conn.streams.outstanding().saturating_add(by_rdma),
             queued: self.calls.waiting.len(),
             ..self.link.stats
         }
@@ -215,6 +222,9 @@ impl SessionCore {
         match event {
             _ if endpoint.is_some_and(|endpoint| self.back.is_at(endpoint)) => {
                 self.on_back_event(adapter, event);
+            }
+            _ if endpoint.is_some_and(|endpoint| self.optimistic.is_at(endpoint)) => {
+                self.on_optimistic_event(adapter, event);
             }
             Event::Completion(completion) if Some(completion.endpoint) == ours => {
                 self.on_completion(adapter, completion);
@@ -319,6 +329,7 @@ impl SessionCore {
         self.stage = Stage::Over;
         self.failure = Some(failure.clone());
         self.end_back(adapter, &failure);
+        self.cut_optimistic(adapter);
         for (_, flight) in self.link.conn.cut(adapter) {
             let is_gone = flight.is_callers() && flight.work.is_gone();
             let failure = if is_gone { Inaccessible.into() } else { failure.clone() };

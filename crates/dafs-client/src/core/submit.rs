@@ -112,6 +112,7 @@ impl SessionCore {
         match request {
             Request::DelegReturn(args) => drop(self.calls.delegations.returning(args.state_id)),
             Request::Lock(lock) => self.calls.orphans.wanted(lock),
+            Request::Close(close) => self.optimistic.closed(close.state_id),
             _ => {}
         }
         let due = due(now, deadline);
@@ -138,15 +139,24 @@ impl SessionCore {
         call: ReadCall,
         deadline: Option<Duration>,
     ) -> Result<(), Refused> {
-        let user = self.admit(adapter, now, std::slice::from_ref(&call.into))?;
+        let mut user = self.admit(adapter, now, std::slice::from_ref(&call.into))?;
         let due = due(now, deadline);
+        let Some(call) = self.read_optimistically(adapter, (tag, due), &mut user, call) else {
+            if !self.calls.waiting.is_empty() {
+                self.pump(adapter);
+            }
+            return Ok(());
+        };
         if self.can_send(user.as_ref()) {
             let terms = Terms::new(tag, due, user);
             let sent = self.calls.send_read(&mut self.link, adapter, terms, call);
-            return self.sent(adapter, Purpose::Caller(tag), sent);
+            let sent = self.sent(adapter, Purpose::Caller(tag), sent);
+            self.after_miss(adapter);
+            return sent;
         }
         let task = Task::Read(call);
         self.queue(adapter, Call { tag, due, task, maybe_done: false, user, renewed: false });
+        self.after_miss(adapter);
         Ok(())
     }
 

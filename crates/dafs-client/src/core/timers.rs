@@ -22,7 +22,8 @@ impl SessionCore {
         let keep_alive = self.has_room().then(|| self.link.keep_alive_at());
         let shrink = self.link.conn.shrink_at.filter(|_| keep_alive.is_some());
         let calls = [self.link.first_deadline, self.calls.delayed_until(), self.calls.orphans.hold];
-        calls.into_iter().chain([keep_alive, shrink, back]).flatten().min()
+        let optimistic = self.optimistic.timeout();
+        calls.into_iter().chain([keep_alive, shrink, back, optimistic]).flatten().min()
     }
 
     /// Does the work that is due.
@@ -35,6 +36,7 @@ impl SessionCore {
         if self.recovery.is_some() {
             return self.recovery_on_time(adapter);
         }
+        self.optimistic_on_time(adapter);
         if self.link.first_deadline.is_some_and(|at| at <= now) {
             self.check_deadlines(adapter);
         }

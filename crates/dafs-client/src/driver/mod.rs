@@ -29,8 +29,8 @@ use crate::acting;
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::{End, Ending, IoBuffer};
 use crate::core::{
-    BackStage, ChainMember, Done, Failure, Piece, Prepared, Refused, ReplyMessage, SessionCore,
-    SessionInfo, SessionStats, Stage,
+    BackStage, ChainMember, Done, Failure, Piece, Prepared, Refused, RemoteReadStats, ReplyMessage,
+    SessionCore, SessionInfo, SessionStats, Stage,
 };
 use crate::delegation::{DelegationHolder, Holders};
 use crate::error::{Error, Result};
@@ -243,6 +243,12 @@ impl Shared {
     pub(crate) fn stats(&self) -> SessionStats {
         // In a fork the lock may be held for ever.
         self.lock().map_or_else(|_| SessionStats::default(), |driver| driver.core.stats())
+    }
+
+    pub(crate) fn remote_read_stats(&self) -> RemoteReadStats {
+        // As above.
+        self.lock()
+            .map_or_else(|_| RemoteReadStats::default(), |driver| driver.core.remote_read_stats())
     }
 
     pub(crate) fn is_connected(&self) -> bool {

@@ -1,6 +1,8 @@
 //! Optimistic reads: short reads of an open file from memory that a server on this host shows,
 //! without a request (docs/protocol.md). The thread that reads copies the bytes itself.
 //!
+//! Over a network the session itself reads, by RDMA (`core::optimistic`).
+//!
 //! Every doubt ends in the ordinary read. After misses the client asks the server where blocks are,
 //! at growing intervals while that brings nothing new.
 //!
@@ -10,7 +12,8 @@
 //! * Memory that was shown on a connection is read only as long as that connection is the present one.
 
 use crate::core::{
-    BLOCK_BYTES, BlockDirectory, BlockRead, ExposeAnswer, ExposeQuestion, WINDOW_BLOCKS,
+    BLOCK_BYTES, BlockDirectory, BlockRead, ExposeAnswer, ExposeQuestion, RemoteReadStats,
+    WINDOW_BLOCKS,
 };
 use crate::driver::coarse_now;
 use crate::error::{Error, Result};
@@ -44,6 +47,23 @@ pub struct OptimisticStats {
     pub unknown: u64,
     /// Reads while the server was dead or held up.
     pub dead: u64,
+    /// Optimistic channels that were lost, over a network.
+    pub lost: u64,
+}
+
+impl OptimisticStats {
+    /// Adds the reads by RDMA.
+    pub(crate) fn plus(self, remote: &RemoteReadStats) -> Self {
+        Self {
+            hits: self.hits + remote.hits,
+            bytes: self.bytes + remote.bytes,
+            absent: self.absent + remote.absent,
+            stale: self.stale + remote.stale,
+            unknown: self.unknown + remote.unknown,
+            dead: self.dead,
+            lost: self.lost + remote.lost,
+        }
+    }
 }
 
 /// The use of optimistic reads by one client.
@@ -91,6 +111,7 @@ impl OptimisticUse {
             stale: of(&self.stale),
             unknown: of(&self.unknown),
             dead: of(&self.dead),
+            lost: 0,
         }
     }
 }

@@ -23,6 +23,7 @@
 
 pub(crate) use batches::Batches;
 pub use batches::{BatchCall, BatchHints};
+pub(super) use bind::{bind_answer, connect_bind};
 pub(crate) use delegations::Delegations;
 
 mod batches;
@@ -46,8 +47,8 @@ use crate::limits::{
 use channel::{Channel, Phase};
 use dafs_dat::{Adapter, Completion, Event, Instant, Operation, WorkStatus};
 use dafs_wire::dafs::{
-    AttrMask, Attributes, ConnectBindReply, DelegReturn, Outcome, PROTOCOL_VERSION, Procedure,
-    Reply, Request, RequestHeader, ResponseHeader, StateId, Status, decode_response,
+    AttrMask, Attributes, ConnectBindReply, DelegReturn, Outcome, Reply, Request, RequestHeader,
+    StateId, Status,
 };
 use std::time::Duration;
 
@@ -415,14 +416,7 @@ impl SessionCore {
     }
 
     fn on_bind_reply(&mut self, adapter: &mut dyn Adapter, message: &[u8]) -> Result<(), Failure> {
-        let answer = decode_response(message, self.link.order, Procedure::ConnectBind);
-        let (header, outcome) = answer.map_err(Failure::protocol)?;
-        let ResponseHeader { stream_id, seq_number, protocol_version, .. } = header;
-        let version = protocol_version == PROTOCOL_VERSION || header.status == Status::IllegalProt;
-        if (stream_id, seq_number) != (0, 1) || !version {
-            return Err(Failure::protocol("the reply to CONNECT_BIND carries another name"));
-        }
-        match outcome {
+        match bind_answer(&self.link, message)? {
             Outcome::Ok(Reply::ConnectBind(reply)) => {
                 let credits = bind_credits(&reply)?;
                 if let Some(mut run) = self.back.run.take() {
@@ -494,6 +488,7 @@ impl SessionCore {
             && self.calls.delayed.is_empty()
             && self.recovery.is_none()
             && self.back.batches.is_idle()
+            && self.optimistic.reads_under_way() == 0
             && flights.all(|flight| matches!(flight.purpose, Purpose::Return | Purpose::Stray(_)));
         let server = self.link.info.client_id;
         while settled

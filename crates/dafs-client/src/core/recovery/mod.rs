@@ -325,6 +325,7 @@ impl SessionCore {
         self.calls.waiting.is_empty()
             && self.calls.delayed.is_empty()
             && self.back.batches.is_idle()
+            && self.optimistic.reads_under_way() == 0
             && !flights.any(|flight| matches!(flight.purpose, Purpose::Caller(_)))
             && !self.recovery.as_ref().is_some_and(|recovery| recovery.has_calls())
     }
@@ -332,6 +333,7 @@ impl SessionCore {
     fn break_off(&mut self, adapter: &mut dyn Adapter, failure: Failure, limit: Duration) {
         let now = self.link.now;
         self.back.cut(&self.link, &mut self.calls.delegations, adapter);
+        self.cut_optimistic(adapter);
         self.calls.orphans.forget_questions();
         let lost = self.link.conn.cut(adapter);
         self.link.users.forget_all();

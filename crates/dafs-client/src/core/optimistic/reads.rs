@@ -1,0 +1,218 @@
+//! Reads of the application that may do without a request.
+//!
+//! Invariants
+//! * A read is a hit only if the entries of its blocks, read behind its data, are those that the client
+//!   knew before. So its bytes are the content of the file at one moment between its beginning and its
+//!   end.
+//! * Every read that is no hit is a request in the end, and completes as one.
+
+use super::channel::Phase;
+use super::directory::{Miss, Plan, Question};
+use super::{Optimistic, State};
+use crate::core::blocks::ExposeAnswer;
+use crate::core::call::{Call, Done, Due, Purpose, ReadCall, ReplyMessage, Task};
+use crate::core::failure::Failure;
+use crate::core::session::{SessionCore, Stage};
+use crate::core::users::User;
+use crate::limits::OPTIMISTIC_BYTES_MAX;
+use dafs_dat::{Adapter, Instant};
+use dafs_wire::dafs::{FileHandle, Outcome, Reply, Request, StateId, Status, XExposeGet};
+
+/// A read of the application by RDMA.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub(super) tag: u64,
+    due: Due,
+    user: Option<User>,
+    pub(super) call: ReadCall,
+    pub(super) plan: Plan,
+    /// The slot of its entries.
+    pub(super) slot: Option<u32>,
+    /// RDMA reads that are not done.
+    pub(super) left: usize,
+    pub(super) posted_at: Instant,
+    /// Its entries had changed once.
+    is_second: bool,
+}
+
+impl Read {
+    /// The same as a request to come.
+    pub(super) fn into_call(self) -> Call {
+        let Self { tag, due, user, call, .. } = self;
+        let task = Task::Read(call);
+        Call { tag, due, task, maybe_done: false, user, renewed: false }
+    }
+}
+
+impl Optimistic {
+    /// True if a read could be a hit.
+    fn may_hit(&self, call: &ReadCall) -> bool {
+        let len = call.into.len() as usize;
+        self.is_wanted
+            && (1..=OPTIMISTIC_BYTES_MAX).contains(&len)
+            && call.state_id != StateId::ZERO
+    }
+
+    fn count_miss(&mut self, miss: Miss) {
+        let counter = match miss {
+            Miss::Absent(_) => &mut self.stats.absent,
+            Miss::Entries(_) | Miss::Place(_) | Miss::Scattered => &mut self.stats.unknown,
+        };
+        *counter += 1;
+    }
+
+    /// The plan of a read, if it can begin now.
+    fn plan(&mut self, call: &ReadCall, now: Instant) -> Option<Plan> {
+        let part = (call.offset, call.into.len());
+        let planned = self.directory.plan(call.state_id, part, now);
+        match planned {
+            Ok(plan) => match &self.state {
+                State::Open(channel) if channel.has_room() => Some(plan),
+                _ => None,
+            },
+            Err(miss) => {
+                self.count_miss(miss);
+                if self.directory.missed(call.state_id) {
+                    self.missed = Some((call.state_id, call.handle, miss));
+                }
+                None
+            }
+        }
+    }
+}
+
+impl SessionCore {
+    /// Begins a read by RDMA. Returns the call if it must be a request.
+    pub(in crate::core) fn read_optimistically(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        (tag, due): (u64, Due),
+        user: &mut Option<User>,
+        call: ReadCall,
+    ) -> Option<ReadCall> {
+        let now = self.link.now;
+        let may_hit = self.optimistic.may_hit(&call) && !self.link.info.checksums;
+        if !may_hit || self.stage != Stage::Ready {
+            return Some(call);
+        }
+        let Some(plan) = self.optimistic.plan(&call, now) else { return Some(call) };
+        let (user, slot, posted_at) = (user.take(), None, now);
+        let read = Read { tag, due, user, call, plan, slot, left: 0, posted_at, is_second: false };
+        self.begin_read(adapter, read);
+        None
+    }
+
+    fn begin_read(&mut self, adapter: &mut dyn Adapter, read: Read) {
+        let State::Open(channel) = &mut self.optimistic.state else {
+            return self.calls.wait(&mut self.link, read.into_call());
+        };
+        if let Err(failure) = channel.begin(adapter, read) {
+            self.lose_optimistic(adapter, failure);
+        }
+    }
+
+    /// Processes the end of an RDMA read.
+    pub(super) fn on_optimistic_read(&mut self, adapter: &mut dyn Adapter, work: u64) {
+        let now = self.link.now;
+        let State::Open(channel) = &mut self.optimistic.state else { return };
+        if let Some((fetch, page)) = channel.fetched(work) {
+            self.optimistic.directory.fetched(&fetch, &page, now);
+            return;
+        }
+        let Some((mut read, entries)) = channel.done(work) else { return };
+        let Optimistic { directory, stats, .. } = &mut self.optimistic;
+        let Read { tag, call, plan, .. } = &read;
+        if directory.verify(call.state_id, plan, &entries) {
+            let (bytes, end_of_file) = (plan.bytes, plan.is_end);
+            stats.hits += 1;
+            stats.bytes += u64::from(bytes);
+            self.link.stats.bytes_read += u64::from(bytes);
+            let purpose = Purpose::Caller(*tag);
+            return self.finish(purpose, Done::Read { bytes, end_of_file });
+        }
+        stats.stale += 1;
+        if !read.is_second
+            && let Some(plan) = self.optimistic.plan(&read.call, now)
+        {
+            (read.plan, read.is_second) = (plan, true);
+            return self.begin_read(adapter, read);
+        }
+        self.calls.wait(&mut self.link, read.into_call());
+    }
+
+    /// After a read that was no hit, and has been sent as a request: asks for what is missing.
+    pub(in crate::core) fn after_miss(&mut self, adapter: &mut dyn Adapter) {
+        let Some((name, handle, miss)) = self.optimistic.missed.take() else { return };
+        let now = self.link.now;
+        let (is_bound, may_fetch) = match &self.optimistic.state {
+            State::Open(channel) => (channel.phase == Phase::Bound, channel.may_fetch()),
+            _ => return self.dial_optimistic(adapter),
+        };
+        let Some(window) = miss.window().filter(|_| is_bound) else { return };
+        let fetch = match miss {
+            Miss::Absent(_) | Miss::Entries(_) if may_fetch => {
+                self.optimistic.directory.fetch(name, window, now)
+            }
+            _ => None,
+        };
+        if let (Some(fetch), State::Open(channel)) = (fetch, &mut self.optimistic.state) {
+            if let Err(failure) = channel.fetch(adapter, fetch) {
+                self.lose_optimistic(adapter, failure);
+            }
+            return;
+        }
+        // An absent block may also be one of a file that has memory anew.
+        if self.has_room() && !matches!(miss, Miss::Entries(_)) {
+            let question = self.optimistic.directory.question(name, window, now);
+            question.into_iter().for_each(|question| self.ask_where(adapter, handle, question));
+        }
+    }
+
+    fn ask_where(&mut self, adapter: &mut dyn Adapter, fh: FileHandle, question: Question) {
+        let state_id = self.calls.opens.current(question.name).unwrap_or(question.name);
+        let (exposure, known) = (question.exposure, question.known);
+        let (window, windows) = (*question.windows.start(), 1);
+        let request =
+            Request::XExposeGet(XExposeGet { fh, state_id, window, exposure, windows, known });
+        self.optimistic.last_question += 1;
+        let number = self.optimistic.last_question;
+        let channel = self.optimistic.channels;
+        self.optimistic.questions.insert(number, (question, channel));
+        self.send_own(adapter, Purpose::Expose(number), &request);
+    }
+
+    /// Processes the answer to such a question.
+    pub(in crate::core) fn on_expose_reply(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        number: u64,
+        reply: &ReplyMessage,
+    ) -> Result<(), Failure> {
+        let answer = match reply.decode().map_err(Failure::protocol)? {
+            Outcome::Ok(Reply::XExposeGet(reply)) => Some(ExposeAnswer::of(&reply)),
+            Outcome::Ok(_) => return Err(Failure::protocol("an answer of another procedure")),
+            Outcome::Error { status: Status::NotSupp, .. } => {
+                self.optimistic.is_wanted = false;
+                None
+            }
+            Outcome::Error { .. } => None,
+        };
+        let now = self.link.now;
+        let Some((question, channel)) = self.optimistic.questions.remove(&number) else {
+            return Ok(());
+        };
+        // The keys are those of a channel that may be gone.
+        let answer = answer.filter(|_| channel == self.optimistic.channels);
+        if self.optimistic.directory.answered(&question, answer, now) {
+            let fetch =
+                self.optimistic.directory.fetch(question.name, *question.windows.start(), now);
+            if let (Some(fetch), State::Open(channel)) = (fetch, &mut self.optimistic.state)
+                && channel.may_fetch()
+                && let Err(failure) = channel.fetch(adapter, fetch)
+            {
+                self.lose_optimistic(adapter, failure);
+            }
+        }
+        Ok(())
+    }
+}
