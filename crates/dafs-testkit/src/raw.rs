@@ -4,7 +4,7 @@
 use dafs_dat::sim::SimAdapter;
 use dafs_dat::{
     Access, Adapter, Address, EndpointId, Event, Instant, MemoryRegion, Operation,
-    ProtectionDomain, RegionId, WorkStatus,
+    ProtectionDomain, RegionId, RemoteBuffer, WorkStatus,
 };
 use dafs_mem::{Buffer, Mutex, Site};
 use dafs_wire::dafs::{
@@ -118,6 +118,8 @@ pub struct Client {
     pub stray: Vec<Vec<u8>>,
     /// Unanswered calls of the server on this channel.
     pub calls: Vec<CallbackRequest>,
+    /// The number of own RDMA reads that are done.
+    pub reads_done: usize,
 }
 
 /// A received call of the server.
@@ -201,6 +203,7 @@ impl Client {
             outstanding: 0,
             stray: Vec::new(),
             calls: Vec::new(),
+            reads_done: 0,
         }
     }
 
@@ -302,6 +305,23 @@ impl Client {
         adapter.flush();
     }
 
+    /// Reads memory of the server by RDMA.
+    pub fn rdma_read(&mut self, into: &Memory, remote: RemoteBuffer) {
+        let segment = into.region.local(0, remote.len as usize);
+        let adapter = &mut self.process.lock().adapter;
+        // A connection that is over refuses it. The test sees it as closed.
+        let _ = adapter.rdma_read(self.endpoint, 2 << 32, segment, remote);
+        adapter.flush();
+    }
+
+    /// Writes to memory of the server by RDMA.
+    pub fn rdma_write(&mut self, from: &Memory, remote: RemoteBuffer) {
+        let segment = from.region.local(0, remote.len as usize);
+        let adapter = &mut self.process.lock().adapter;
+        let _ = adapter.rdma_write(self.endpoint, 2 << 32, &[segment], remote);
+        adapter.flush();
+    }
+
     /// Answers a call of the server, and grants `target` credits.
     pub fn answer(&mut self, call: &CallbackRequest, target: u16, reply: &Reply<'_>) {
         let header = ResponseHeader::answering(&call.header(), target);
@@ -347,6 +367,7 @@ impl Client {
                         let region = RegionId(done.work as u32);
                         self.process.lock().adapter.deregister(region);
                     }
+                    (Operation::RdmaRead, WorkStatus::Ok(_)) => self.reads_done += 1,
                     _ => {}
                 },
             }

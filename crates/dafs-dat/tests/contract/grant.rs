@@ -82,6 +82,34 @@ pub fn a_revoked_grant_ends_its_connection_alone(world: &mut World) {
     world.server.adapter.revoke(other.server, kept.id);
 }
 
+/// What such a peer has asked for holds no memory that was taken back.
+pub fn a_peer_that_never_reads_its_channel(world: &mut World) {
+    const LONG: usize = 8 << 20;
+    let link = world.connect();
+    let buffer = Arc::new(exposed_buffer(LONG).unwrap());
+    let region = world.server.adapter.grant(link.server, &buffer).unwrap();
+    let into = world.client.memory(LONG, Access::LOCAL_WRITE);
+    for work in 0..8 {
+        let segment = into.region.local(0, LONG);
+        let remote = region.remote(0, LONG as u32).unwrap();
+        world.client.adapter.rdma_read(link.client, work, segment, remote).unwrap();
+    }
+    world.client.adapter.flush();
+    for _ in 0..1000 {
+        let now = (world.clock)();
+        world.server.poll(now);
+    }
+    world.server.adapter.revoke(link.server, region.id);
+    assert_eq!(Arc::strong_count(&buffer), 1);
+    // It finds the end of the channel when it reads.
+    let other = world.connect();
+    let (_, kept) = granted(world, other);
+    let part = kept.remote(0, 4096).unwrap();
+    let small = world.client.memory(4096, Access::LOCAL_WRITE);
+    assert!(read(world, other, &small, part) == pattern(5, BYTES)[..4096]);
+    world.client_gone(link.client);
+}
+
 /// A reader that finds a word as it was before its read of the data has the data of that word.
 pub fn a_word_read_behind_data_tells_if_that_was_valid(world: &mut World) {
     let link = world.connect();

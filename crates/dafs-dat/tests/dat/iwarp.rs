@@ -26,7 +26,7 @@ mod own {
     all_contract_tests!(world);
     contract_tests!(world: grant::{
         a_grant_is_read_by_its_peer_alone, a_grant_is_not_written,
-        a_revoked_grant_ends_its_connection_alone,
+        a_revoked_grant_ends_its_connection_alone, a_peer_that_never_reads_its_channel,
         a_word_read_behind_data_tells_if_that_was_valid,
     });
 }

@@ -134,6 +134,22 @@ impl Adapter for Disguise {
         self.inner.map_remote(endpoint, remote, need)
     }
 
+    fn grant(&mut self, endpoint: EndpointId, buffer: &Arc<Buffer>) -> Option<MemoryRegion> {
+        self.inner.grant(endpoint, buffer)
+    }
+
+    fn can_grant_reads(&self) -> bool {
+        self.inner.can_grant_reads()
+    }
+
+    fn granted_reads(&self) -> u64 {
+        self.inner.granted_reads()
+    }
+
+    fn revoke(&mut self, endpoint: EndpointId, region: RegionId) {
+        self.inner.revoke(endpoint, region);
+    }
+
     fn expect_remote_writes(&mut self, endpoint: EndpointId, bytes: u64) {
         self.inner.expect_remote_writes(endpoint, bytes);
     }

@@ -16,8 +16,8 @@ pub use store::{Disk, OnDisk};
 use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{Adapter, Address, Instant, PeerInfo};
 use dafs_engine::{
-    AuthConfig, Authenticator, Engine, EngineCounts, GssAuth, Inbox, OwnIdentity, ReadRing,
-    Registry, SessionLimits, Shared, Ticker, password_line,
+    AuthConfig, Authenticator, Engine, EngineCounts, ExposedMemory, GssAuth, Inbox, OwnIdentity,
+    ReadRing, Registry, SessionLimits, Shared, Ticker, password_line,
 };
 use dafs_journal::sim::SimDisk;
 use dafs_service::durable::JournalConfig;
@@ -65,6 +65,8 @@ pub struct Setup {
     pub run: u32,
     /// Clients are recorded before they get any state.
     pub records: bool,
+    /// Clients read exposed memory by RDMA.
+    pub exposes: bool,
 }
 
 impl Default for Setup {
@@ -85,6 +87,7 @@ impl Default for Setup {
             journal: None,
             run: 7,
             records: false,
+            exposes: false,
         }
     }
 }
@@ -179,6 +182,8 @@ pub struct World {
 
     pub authenticator: Arc<Authenticator>,
     pool: HeldPool,
+    /// The memory in which the server exposes files.
+    pub exposed: Option<Arc<ExposedMemory>>,
     /// Jobs are not run while this is set.
     pub hold_jobs: bool,
     now: Instant,
@@ -210,6 +215,7 @@ impl World {
     pub fn new(setup: Setup) -> Self {
         let network = SimNetwork::new(setup.seed, SimFaults::none());
         network.map_memory(setup.maps);
+        network.grant_reads(setup.exposes);
         let disk = Disk::new();
         let mut exports = Vec::new();
         let mut stores = setup.stores.clone();
@@ -241,6 +247,11 @@ impl World {
         let verifier = Arc::new(WriteVerifier::new(u64::from_be_bytes(WRITE_VERIFIER.0)));
         service.durable.tell_of_lost_data(verifier.clone());
         let authenticator = Arc::new(authenticator(&setup));
+        let exposed = setup.exposes.then(|| {
+            let memory = Arc::new(ExposedMemory::start(8 << 20).unwrap());
+            service.start_exposure(memory.clone());
+            memory
+        });
         let shared = Shared {
             service: service.clone(),
             authenticator: authenticator.clone(),
@@ -250,7 +261,7 @@ impl World {
             write_verifier: verifier.clone(),
             clock: Instant::default,
             proofs: Arc::new(pool.clone()),
-            exposed: None,
+            exposed: exposed.clone(),
             data: None,
         };
         let loses = Arc::new(AtomicBool::new(false));
@@ -279,6 +290,7 @@ impl World {
             stores,
             authenticator,
             pool,
+            exposed,
             hold_jobs: false,
             now: Instant(0),
         }
