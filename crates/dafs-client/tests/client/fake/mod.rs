@@ -7,6 +7,7 @@ pub mod back;
 pub mod live;
 mod past;
 pub mod requests;
+pub mod shown;
 mod users;
 mod world;
 
@@ -100,6 +101,8 @@ pub struct FakeServer {
     delayed: Vec<(Instant, Vec<u8>)>,
     /// The back-control channel and its messages.
     pub back: back::BackSide,
+    /// The optimistic channel.
+    pub shown: shown::ShownSide,
     pub credentials: Credentials,
     /// It offers X_CANCEL.
     pub cancels: bool,
@@ -155,6 +158,7 @@ impl FakeServer {
             past: Past::default(),
             delayed: Vec::new(),
             back: back::BackSide::default(),
+            shown: shown::ShownSide::default(),
             credentials: Credentials::default(),
             cancels: false,
             forgets_cancels: false,
@@ -186,6 +190,10 @@ impl FakeServer {
                         self.accept_back(request);
                         continue;
                     }
+                    if self.is_optimistic_request(&private_data) {
+                        self.accept_optimistic(request);
+                        continue;
+                    }
                     self.leave();
                     // The client may have gone already.
                     let Ok(endpoint) = self.adapter.accept(request, self.domain, &[]) else {
@@ -197,6 +205,10 @@ impl FakeServer {
                 Event::Completion(done) => {
                     if self.back.endpoint == Some(done.endpoint) {
                         self.on_back_completion(&done);
+                        continue;
+                    }
+                    if self.shown.endpoint == Some(done.endpoint) {
+                        self.on_optimistic_completion(&done);
                         continue;
                     }
                     let slot = matches!(done.operation, Operation::Receive | Operation::Send);
@@ -226,6 +238,9 @@ impl FakeServer {
                 }
                 Event::Disconnected { endpoint, .. } if self.back.endpoint == Some(endpoint) => {
                     self.leave_back();
+                }
+                Event::Disconnected { endpoint, .. } if self.shown.endpoint == Some(endpoint) => {
+                    self.leave_optimistic();
                 }
                 _ => {}
             }
@@ -487,6 +502,7 @@ impl FakeServer {
     /// Drops the connection, and the requests that were to be answered on it.
     pub fn leave(&mut self) {
         self.leave_back();
+        self.leave_optimistic();
         if let Some(endpoint) = self.endpoint.take() {
             self.adapter.abort(endpoint);
         }
