@@ -1,7 +1,8 @@
 //! Optimistic reads of a world: the memory that its server shows, and the ends of the server.
 //!
 //! All processes of such a world are on one host. A client's thread reads memory of the server without
-//! a message. So the network and the server run between any two steps of a read.
+//! a message. So the network and the server run between any two steps of a read. In a remote world each
+//! client has a host of its own, and its session reads by RDMA.
 //!
 //! From time to time the server's process ends. Before a client notices, a local program changes a
 //! file, and a new server starts.

@@ -10,8 +10,8 @@
 //! * A read never shows bytes of another file or client.
 //! * Names and attributes are never torn.
 //!
-//! In worlds of optimistic reads the clients also read from memory that the server shows, and the
-//! server ends and starts again.
+//! In worlds of optimistic reads the clients also read from memory that the server shows, mapped or by
+//! RDMA, and the server ends and starts again.
 //!
 //! When the world has come to rest the server holds no state, and a fresh session reads everything
 //! once again.

@@ -72,6 +72,9 @@ struct Arguments {
     /// Worlds in which clients read from memory that the server shows, and in which the server ends.
     #[arg(long, conflicts_with = "crashes")]
     optimistic: bool,
+    /// With --optimistic: the clients are on other hosts, and read by RDMA.
+    #[arg(long, requires = "optimistic")]
+    remote: bool,
     /// With --optimistic: a deliberate bug, to prove that the checks find it.
     #[arg(long, requires = "optimistic", default_value = "none")]
     danger_exposure: ExposureDanger,
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
             profile: arguments.faults,
             operations: arguments.operations,
             optimistic: arguments.optimistic,
+            remote: arguments.remote,
             trace: arguments.trace,
             danger: Danger {
                 forget_write_every: arguments.danger_forget_write_every,

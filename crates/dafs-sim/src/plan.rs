@@ -112,6 +112,8 @@ pub struct WorldOptions {
     /// The clients are on the server's host and read from its memory, and the server ends now and
     /// then.
     pub optimistic: bool,
+    /// With `optimistic`: the clients are on other hosts, and read by RDMA.
+    pub remote: bool,
     /// Prints every event.
     pub trace: bool,
     /// Deliberate bugs.
@@ -135,6 +137,9 @@ impl WorldOptions {
         }
         if self.optimistic {
             command += " --optimistic";
+        }
+        if self.remote {
+            command += " --remote";
         }
         if self.danger.exposure != ExposureDanger::None {
             command += &format!(" --danger-exposure {}", self.danger.exposure);
@@ -162,6 +167,8 @@ pub(crate) struct ActorPlan {
     pub(crate) think_steps_max: u64,
     /// It reads from the server's memory.
     pub(crate) optimistic: bool,
+    /// It does so by RDMA.
+    pub(crate) remote: bool,
     /// A bug of that.
     pub(crate) danger: ExposureDanger,
 }
@@ -210,16 +217,16 @@ impl Plan {
             credits_initial: rng.between(1, 8) as u16,
         };
         if options.optimistic {
-            plan.show_memory();
+            plan.show_memory(options.remote);
         }
         plan
     }
 
     /// Leaves out what would leave little to optimistic reads.
-    fn show_memory(&mut self) {
+    fn show_memory(&mut self, is_remote: bool) {
         self.store.would_block_ppm = self.store.would_block_ppm.min(200_000);
-        // The server reads and writes memory of its clients itself, as over shared memory.
-        self.maps_memory = true;
+        // The server reads and writes memory of its clients on its host itself, as over shared memory.
+        self.maps_memory |= !is_remote;
         // All clients are one user, who would soon have all of few credits.
         self.credits_total_max = 4096;
         // A session with checksums is shown nothing.
@@ -270,6 +277,7 @@ fn actor(options: &WorldOptions, maps_memory: bool, rng: &mut SimRng) -> ActorPl
         uses_credential: rng.chance(500_000),
         think_steps_max: [1, 50, 2_000][rng.below(3) as usize],
         optimistic: options.optimistic,
+        remote: options.remote,
         danger: options.danger.exposure,
     }
 }

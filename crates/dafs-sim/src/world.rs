@@ -111,6 +111,8 @@ pub(crate) fn caught<R>(
 /// The parameters of each start of the server.
 struct Start {
     store: Arc<dyn Store>,
+    /// The clients are on other hosts.
+    is_remote: bool,
     credits_total_max: usize,
     credits_initial: u16,
 }
@@ -120,7 +122,11 @@ impl Start {
         Setup {
             store: self.store.clone(),
             options: ExportOptions {
-                optimistic: exposure.map_or(OptimisticReads::Off, |_| OptimisticReads::Local),
+                optimistic: match (exposure, self.is_remote) {
+                    (None, _) => OptimisticReads::Off,
+                    (Some(_), false) => OptimisticReads::Local,
+                    (Some(_), true) => OptimisticReads::Remote,
+                },
                 ..ExportOptions::default()
             },
             records: Box::new(NoRecords),
@@ -159,7 +165,8 @@ impl World {
         let plan = Plan::draw(options, &mut rng);
         let network = SimNetwork::new(rng.bits(), plan.network.clone());
         network.map_memory(plan.maps_memory);
-        network.grant_memory(options.optimistic);
+        network.grant_memory(options.optimistic && !options.remote);
+        network.grant_reads(options.optimistic && options.remote);
         let mut common = Common::new(network.clone(), options.trace);
         common.note(|| format!("{plan:?}"));
         common.store_errors = plan.store.error_ppm > 0;
@@ -173,6 +180,7 @@ impl World {
         let control = store.control();
         let start = Start {
             store: Arc::new(store),
+            is_remote: options.remote,
             credits_total_max: plan.credits_total_max,
             credits_initial: plan.credits_initial,
         };

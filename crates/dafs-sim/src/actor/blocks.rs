@@ -158,7 +158,9 @@ impl Actor {
         }
         let asks = |task: &Task| matches!(task, Task::Expose { file: other, .. } if *other == file);
         let is_asking = self.flights.values().any(asks);
-        if outcome != BlockRead::Stale && !is_asking && self.rng.chance(400_000) {
+        // By RDMA the session itself reads, and asks.
+        let may_ask = outcome != BlockRead::Stale && !is_asking && !self.plan.remote;
+        if may_ask && self.rng.chance(400_000) {
             self.ask_where(common, file, state, connection)?;
         }
         self.read_instead(common, file, (offset, len), state)?;

@@ -23,7 +23,9 @@ use crate::model::names::{FileNumber, HomeModel};
 use crate::plan::ActorPlan;
 use blocks::Blocks;
 use buffers::{Buffers, MEMORY_BYTES};
-use dafs_client::core::{Completed, CredentialIds, Done, SessionConfig, SessionCore, Stage};
+use dafs_client::core::{
+    Completed, CredentialIds, Done, RemoteReadStats, SessionConfig, SessionCore, Stage,
+};
 use dafs_dat::sim::{SimAdapter, SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Instant};
 use dafs_mem::Buffer;
@@ -71,6 +73,10 @@ pub(crate) struct Actor {
     remaining: u32,
     next_action: Instant,
     last_answer: Instant,
+    /// The requests of its session that were answered, as of the last turn.
+    answered: u64,
+    /// The reads by RDMA of its session, as of the last turn.
+    remote_reads: RemoteReadStats,
 }
 
 impl Actor {
@@ -104,6 +110,8 @@ impl Actor {
             lost_changes: Vec::new(),
             next_action: Instant(0),
             last_answer: Instant(0),
+            answered: 0,
+            remote_reads: RemoteReadStats::default(),
         }
     }
 
@@ -160,10 +168,33 @@ impl Actor {
     /// Handles events, then goes on.
     pub(crate) fn turn(&mut self, common: &mut Common) -> Result<(), String> {
         poll((&mut self.adapter, &mut self.session), self.session_since, common.now);
+        self.count_remote_reads(common);
         self.collect(common)?;
         self.act(common)?;
         self.adapter.flush();
         Ok(())
+    }
+
+    /// Counts the reads by RDMA since the last turn.
+    fn count_remote_reads(&mut self, common: &mut Common) {
+        let Some(session) = self.session.as_ref().filter(|_| self.plan.remote) else { return };
+        let (stats, answered) = (session.remote_read_stats(), session.stats().answered);
+        common.counts.hits += stats.hits - self.remote_reads.hits;
+        common.counts.stale += stats.stale - self.remote_reads.stale;
+        self.remote_reads = stats;
+        // A hit renews no lease.
+        if answered > self.answered {
+            self.renewed(common.now);
+        }
+        self.answered = answered;
+    }
+
+    /// Notes an answer of the server. After a long silence opens may be gone.
+    fn renewed(&mut self, now: Instant) {
+        if now.since(self.last_answer) > LEASE / 3 {
+            self.opens.values_mut().for_each(|open| open.shaky = true);
+        }
+        self.last_answer = now;
     }
 
     /// Handles completed operations and the end of the session.
@@ -178,10 +209,9 @@ impl Actor {
                 self.lost(common, task);
                 continue;
             }
-            if common.now.since(self.last_answer) > LEASE / 3 {
-                self.opens.values_mut().for_each(|open| open.shaky = true);
+            if !self.plan.remote {
+                self.renewed(common.now);
             }
-            self.last_answer = common.now;
             let text = format!("c{} {task:?}", self.number);
             self.answered(common, task, done).map_err(|error| format!("{text}: {error}"))?;
         }
@@ -237,6 +267,7 @@ impl Actor {
         config.inline_write_header_bytes = plan.inline_write_header_bytes;
         config.pad_writes = plan.inline_write_header_bytes > 0;
         config.always_direct = plan.always_direct;
+        config.optimistic = plan.optimistic && plan.remote;
         config.session_differentiator = (self.rng.bits() as u32).to_be_bytes();
         config.credential = self.credential();
         common.note(|| format!("c{} connects", self.number));
@@ -244,6 +275,7 @@ impl Actor {
         let address = Address::Sim(SERVER_HOST);
         // A failure at once would repeat: the address is right, so the server will refuse later.
         self.session = SessionCore::connect(&mut self.adapter, config, &address, common.now).ok();
+        (self.answered, self.remote_reads) = (0, RemoteReadStats::default());
         self.next_action = common.now + Duration::from_micros(10 * self.rng.log_below(20_000));
     }
 

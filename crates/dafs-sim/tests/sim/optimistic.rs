@@ -48,6 +48,35 @@ fn hits_can_be_explained() {
     assert_eq!(sum(|report| report.network.violations), 0, "a rule of the transport was broken");
 }
 
+/// Clients of other hosts read by RDMA, also while the network tears and loses.
+#[test]
+fn hits_by_rdma_can_be_explained() {
+    let remote = |seed, profile| WorldOptions { remote: true, ..options(seed, profile) };
+    let seeds = seeds_of_the_day(WORLDS, WORLDS_LONG);
+    let middle = seeds.start.midpoint(seeds.end);
+    let worlds = seeds.end - seeds.start;
+    let mut reports = explained((seeds.start..middle).map(|seed| remote(seed, Profile::Calm)));
+    reports.extend(explained((middle..seeds.end).map(|seed| remote(seed, Profile::Mixed))));
+    let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
+    assert!(sum(|report| report.work.hits) > worlds);
+    assert!(sum(|report| report.work.stale) > 0);
+    assert!(sum(|report| report.work.succeeded) > 10 * worlds);
+    let replayed = |seed| explained(std::iter::once(remote(seed, Profile::Mixed)));
+    assert_eq!(replayed(0), replayed(0));
+}
+
+/// The server takes entries away long after the change of their blocks.
+#[test]
+fn a_late_end_of_entries_is_found_out_by_rdma() {
+    let danger = Danger { exposure: ExposureDanger::LateUnpublish, ..Danger::default() };
+    let mut worlds = (0..WORLDS_OF_A_BUG).map(|seed| {
+        let options = options(seed, Profile::Calm);
+        WorldOptions { remote: true, danger, ..options }
+    });
+    let failure = worlds.find_map(|options| check(&options).err()).expect("it is not found out");
+    assert!(failure.replay.contains("--remote"));
+}
+
 #[test]
 fn a_world_of_hits_replays_exactly() {
     let reports = run(0..10, Profile::Mixed);
