@@ -1,8 +1,9 @@
-//! Optimistic reads over shared memory, against READ and local files.
+//! Optimistic reads over shared memory and over iWARP, against READ and local files.
 //!
-//! One client reads from memory that the server shows, another by requests, in turn. The file fits the memory
-//! and is shown whole before the measurement. The hit ratio of each row stands below the table. `sets.rs` has
-//! files that do not fit, and clients that write; `fronts` has unmodified programs.
+//! One client reads from memory that the server shows, another by requests, in turn. Over shared memory the
+//! client maps that memory, over iWARP it reads by RDMA. The file fits the memory and is shown whole before the
+//! measurement. The hit ratio of each row stands below the table. `sets.rs` has files that do not fit, and
+//! clients that write; `fronts` has unmodified programs.
 
 mod sets;
 
@@ -16,6 +17,7 @@ use dafs_client::{
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,6 +30,9 @@ const SIZES: [usize; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 const SMALL: usize = SIZES[0];
 const LARGE: usize = SIZES[4];
 const THREADS: [usize; 3] = [1, 2, 4];
+
+/// Reads at a time in the rows of a deep queue.
+const DEPTH: usize = 32;
 
 /// Passes over the file within which all of it must be shown, and the pause after each.
 const PASSES_MAX: usize = 500;
@@ -46,6 +51,8 @@ struct Row {
     way: Way,
     bytes: usize,
     threads: usize,
+    /// Reads of one thread at a time.
+    depth: usize,
     reads: u64,
     hits: u64,
 }
@@ -66,8 +73,10 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     let content: Vec<u8> = (0..FILE_BYTES / 8).flat_map(u64::to_le_bytes).collect();
     std::fs::write(export.join("data"), &content)?;
     let groups = [("poll", false), ("sleep", false), ("adaptive", true)];
-    for (wake, together) in groups.into_iter().filter(|(wake, _)| wake.contains(&plan.wake)) {
-        group(plan, report, &export, wake, together)?;
+    for transport in [TransportChoice::Shm, TransportChoice::Iwarp] {
+        for (wake, together) in groups.into_iter().filter(|(wake, _)| wake.contains(&plan.wake)) {
+            group(plan, report, &export, transport, (wake, together))?;
+        }
     }
     cpu::unpin()?;
     sets::measure(plan, report)?;
@@ -79,22 +88,26 @@ fn group(
     plan: &Plan,
     report: &mut Report,
     export: &Path,
-    wake: &str,
-    together: bool,
+    transport: TransportChoice,
+    (wake, together): (&str, bool),
 ) -> Result<()> {
     let server_cpu = if together || cpu::cpu_count() < 2 { 0 } else { 1 };
-    let mut rows = rows(wake, together);
+    let mut rows = match transport {
+        TransportChoice::Shm => rows(wake, together),
+        _ => rows_by_rdma(together),
+    };
     rows.retain(|row| row.case.name.contains(&plan.only));
     for _ in 0..plan.rounds {
         cpu::pin(0)?;
-        let world = World::start(export, server_cpu, wake)?;
+        let world = World::start(export, server_cpu, transport, wake)?;
         for row in &mut rows {
             let sample = world.sample(row, Duration::from_millis(plan.milliseconds))?;
             row.case.samples.push(sample);
         }
     }
     let place = if together { "both ends on one CPU" } else { "own CPUs" };
-    let title = format!("optimistic reads, shm: {wake}, {place}");
+    let name = if transport == TransportChoice::Shm { "shm" } else { "iwarp" };
+    let title = format!("optimistic reads, {name}: {wake}, {place}");
     let ratios: Vec<_> = rows
         .iter()
         .filter(|row| row.way == Way::Hit)
@@ -113,14 +126,18 @@ fn add_ratios(report: &mut Report, title: &str, ratios: Vec<(String, f64)>) {
     }
 }
 
-/// Connects over shared memory, and opens the file.
-fn open(url: &DafsUrl, wake: &str, optimistic: bool, how: &OpenOptions) -> Result<(Client, File)> {
+/// Connects, and opens the file.
+fn open(
+    url: &DafsUrl,
+    (transport, wake): (TransportChoice, &str),
+    optimistic: bool,
+    how: &OpenOptions,
+) -> Result<(Client, File)> {
     let wait = match wake {
         "poll" => WaitPolicy::Poll,
         "sleep" => WaitPolicy::Sleep,
         _ => WaitPolicy::default(),
     };
-    let transport = TransportChoice::Shm;
     let options = ConnectOptions { transport, wait, optimistic, ..ConnectOptions::default() };
     let client = Client::connect(url, &options)?;
     let file = client.open(url.path(), how)?;
@@ -131,7 +148,7 @@ fn rows(wake: &str, together: bool) -> Vec<Row> {
     let row = |name: String, way, bytes, threads, floor: Option<String>, target| {
         let mut case = Case::new(name, None, target);
         case.floor = floor.map(Cow::Owned);
-        Row { case, way, bytes, threads, reads: 0, hits: 0 }
+        Row { case, way, bytes, threads, depth: 1, reads: 0, hits: 0 }
     };
     let mut rows = Vec::new();
     for bytes in SIZES {
@@ -163,11 +180,53 @@ fn rows(wake: &str, together: bool) -> Vec<Row> {
     rows
 }
 
+/// The rows over a network: each hit against the same read by a request.
+fn rows_by_rdma(together: bool) -> Vec<Row> {
+    let row = |name: String, way, (bytes, depth), floor: Option<String>, target| {
+        let mut case = Case::new(name, None, target);
+        case.floor = floor.map(Cow::Owned);
+        Row { case, way, bytes, threads: 1, depth, reads: 0, hits: 0 }
+    };
+    let mut rows = Vec::new();
+    for bytes in SIZES {
+        let size = format!("{} KiB", bytes >> 10);
+        let read = format!("read {size}");
+        let target = match bytes {
+            SMALL => Some("at most 0.80"),
+            LARGE => Some("at most 1.05"),
+            _ => None,
+        };
+        rows.push(row(read.clone(), Way::Read, (bytes, 1), None, None));
+        rows.push(row(format!("hit {size}"), Way::Hit, (bytes, 1), Some(read), target));
+    }
+    let read = format!("read 4 KiB, depth {DEPTH}");
+    let deep = (SMALL, DEPTH);
+    rows.push(row(read.clone(), Way::Read, deep, None, None));
+    // On one CPU the rate shows the CPU time of both ends.
+    let target = together.then_some("at most 0.76");
+    let hit = format!("hit 4 KiB, depth {DEPTH}");
+    rows.push(row(hit, Way::Hit, deep, Some(read.clone()), target));
+    for (depth, read) in [(1, "read 4 KiB".to_owned()), (DEPTH, read)] {
+        let name = format!("hit 4 KiB, depth {depth}, server CPU against read");
+        let target = (depth == DEPTH).then_some("at most 0.76");
+        let mut cpu_row = row(name, Way::Hit, (SMALL, depth), Some(read), target);
+        cpu_row.case.measure = Measure::ServerCpu;
+        rows.push(cpu_row);
+    }
+    rows
+}
+
 impl World {
-    fn start(export: &Path, server_cpu: usize, wake: &str) -> Result<Self> {
+    fn start(
+        export: &Path,
+        server_cpu: usize,
+        transport: TransportChoice,
+        wake: &str,
+    ) -> Result<Self> {
         let process = Process::serve_optimistic(export, server_cpu, wake, MEMORY_BYTES)?;
         let url = DafsUrl::parse(&format!("{}data", process.address))?;
-        let open = |optimistic| open(&url, wake, optimistic, &OpenOptions::read());
+        let way = (transport, wake);
+        let open = |optimistic| open(&url, way, optimistic, &OpenOptions::read());
         let local = std::fs::File::open(export.join("data"))?;
         let world = Self { local, plain: open(false)?, optimistic: open(true)?, process };
         world.warm()?;
@@ -204,13 +263,16 @@ impl World {
             );
         }
         let (client, file) = if row.way == Way::Hit { &self.optimistic } else { &self.plain };
+        let depth = row.depth;
         let buffers: Vec<IoBuffer> =
-            (0..row.threads).map(|_| client.buffer(bytes)).collect::<Result<_, _>>()?;
+            (0..row.threads).map(|_| client.buffer(depth * bytes)).collect::<Result<_, _>>()?;
         let before = client.optimistic_stats().hits;
-        let sample = Sample::of(
-            || cpu::times(Some(self.process.id())),
-            || Ok(with_bytes(read_in_threads(file, &buffers, bytes, time)?, bytes)),
-        )?;
+        let read = || match (depth, &buffers[..]) {
+            (2.., [buffer]) => read_deep(file, buffer, (bytes, depth), time),
+            _ => read_in_threads(file, &buffers, bytes, time),
+        };
+        let sample =
+            Sample::of(|| cpu::times(Some(self.process.id())), || Ok(with_bytes(read()?, bytes)))?;
         row.hits += client.optimistic_stats().hits - before;
         row.reads += sample.operations;
         Ok(sample)
@@ -242,6 +304,35 @@ fn read_in_threads(file: &File, buffers: &[IoBuffer], bytes: usize, time: Durati
         });
         ended.sum()
     })
+}
+
+/// Reads so many parts of the file at a time, at random places, for `time`. Returns the number of reads.
+fn read_deep(
+    file: &File,
+    buffer: &IoBuffer,
+    (bytes, depth): (usize, usize),
+    time: Duration,
+) -> Result<u64> {
+    let mut rng = SmallRng::seed_from_u64(7);
+    let places = FILE_BYTES / bytes as u64;
+    let start = Instant::now();
+    let (mut begun, mut operations, mut pending) = (0, 0, VecDeque::with_capacity(depth));
+    let mut is_over = false;
+    while !is_over || !pending.is_empty() {
+        while !is_over && pending.len() < depth {
+            // The part of the buffer whose read was waited for last.
+            let at = begun % depth * bytes;
+            let offset = rng.random_range(0..places) * bytes as u64;
+            pending.push_back(file.submit_read(buffer, at..at + bytes, offset)?);
+            begun += 1;
+        }
+        if let Some(read) = pending.pop_front() {
+            ensure!(read.wait()? == bytes, "a short read");
+            operations += 1;
+        }
+        is_over |= operations & 15 == 0 && start.elapsed() >= time;
+    }
+    Ok(operations)
 }
 
 /// Reads at random places for `time`. Returns the number of reads.

@@ -10,7 +10,7 @@ use crate::child::Process;
 use crate::report::{Case, Report, Sample};
 use crate::{Plan, cpu};
 use anyhow::{Result, ensure};
-use dafs_client::{Client, DafsUrl, File, IoBuffer, OpenOptions, Stability};
+use dafs_client::{Client, DafsUrl, File, IoBuffer, OpenOptions, Stability, TransportChoice};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt, SeedableRng};
@@ -192,7 +192,8 @@ impl World {
         let process = Process::serve_optimistic(export, server_cpu, wake, MEMORY_BYTES)?;
         let url = DafsUrl::parse(&format!("{}data", process.address))?;
         let end = |optimistic, how: &OpenOptions| -> Result<End> {
-            let (client, file) = open(&url, wake, optimistic, how)?;
+            let way = (TransportChoice::Shm, wake);
+            let (client, file) = open(&url, way, optimistic, how)?;
             let buffer = client.buffer(BLOCK)?;
             Ok(End { client, file, buffer })
         };
