@@ -1,6 +1,7 @@
 #!/bin/bash
-# Optimistic reads of a program under `dafs run`: they cost the server no request, and find no bytes older
-# than the last finished change, while another client writes or cuts the file, and when the server is killed.
+# Optimistic reads of a program under `dafs run`, over shared memory and over iWARP: they cost the server no
+# request, and find no bytes older than the last finished change, while another client writes or cuts the
+# file, and when the server is killed.
 source "$(dirname "$0")/lib.sh"
 
 command -v python3 >/dev/null || skip "there is no python3"
@@ -9,11 +10,12 @@ needs_preload
 program=$PWD/scripts/e2e/optimistic.py
 mkdir "$work/export"
 file=$work/export/file state=$work/stamps
-options=(${squash[@]+"${squash[@]}"} --optimistic --metrics 127.0.0.1:0 --lease 2)
+options=(${squash[@]+"${squash[@]}"} --optimistic=remote --metrics 127.0.0.1:0 --lease 2)
 serve "$work/export" "${options[@]}"
 python3 "$program" make "$file" "$state"
 
-optimistically() { timeout 300 "$dafs" run --at "/data=$url/?optimistic=yes&transport=shm" "$@"; }
+transport=shm
+optimistically() { timeout 300 "$dafs" run --at "/data=$url/?optimistic=yes&transport=$transport" "$@"; }
 # Starts a reader in the background that reads until it is stopped. Sets reader.
 start_reader() {
     optimistically python3 "$program" read /data/file "$state" 0 >"$work/reader" 2>&1 &
@@ -49,16 +51,44 @@ requests() {
     exec 3<&-
 }
 
+# Reads, of which most are no requests. A server that is held up for a second is asked.
+read_without_requests() {
+    local reads=20000 try before asked
+    for ((try = 0; ; try++)); do
+        before=$(requests)
+        optimistically python3 "$program" read /data/file "$state" $reads ||
+            fail "a reader found something else"
+        asked=$(($(requests) - before))
+        [[ $asked -ge $((reads / 4)) ]] || break
+        [[ $try -lt 10 ]] || fail "the server was asked $asked times for $reads reads"
+    done
+}
+# Another client writes, then cuts the file, under a reader.
+change_under_a_reader() {
+    local change
+    for change in "write 1000" "cut 50"; do
+        start_reader
+        # shellcheck disable=SC2086 # two words
+        writer $change || fail "the writer failed"
+        await_reads 2000
+        stop_reader
+    done
+}
+# The server is killed under a reader, and the file changes before it comes back.
+kill_under_a_reader() {
+    local change
+    start_reader
+    for change in write cut write; do
+        kill_server
+        python3 "$program" "$change" "$file" "$state" 300
+        serve "$work/export" "${options[@]}" --listen "$place"
+        await_reads 3000
+    done
+    stop_reader
+}
+
 step "most reads cost the server no request"
-reads=20000
-# A server that is held up for a second is asked.
-for ((try = 0; ; try++)); do
-    before=$(requests)
-    optimistically python3 "$program" read /data/file "$state" $reads || fail "a reader found something else"
-    asked=$(($(requests) - before))
-    [[ $asked -ge $((reads / 4)) ]] || break
-    [[ $try -lt 10 ]] || fail "the server was asked $asked times for $reads reads"
-done
+read_without_requests
 [[ $(counted "$log" dafs_exposed_published) -ge 256 ]] || fail "not all blocks were shown"
 is_taken_back() { [[ $(counted "$log" dafs_exposed_files) == 0 ]]; }
 eventually is_taken_back
@@ -69,30 +99,30 @@ timeout 300 "$dafs" run --at "/data=$url/?transport=shm" python3 "$program" read
     fail "a reader found something else"
 [[ $(($(requests) - before)) -ge 2000 ]] || fail "only $(($(requests) - before)) requests"
 
-step "another client writes"
-start_reader
-writer write 1000 || fail "the writer failed"
-await_reads 2000
-stop_reader
-
-step "another client cuts the file and writes it again"
-start_reader
-writer cut 50 || fail "the writer failed"
-await_reads 2000
-stop_reader
+step "another client writes, and cuts the file and writes it again"
+change_under_a_reader
 
 step "a copy"
 "$dafs" get "$url/file?optimistic=yes" "$work/back"
 same "$file" "$work/back" "a file and its copy"
 
 step "the server is killed, and the file changes before it comes back"
-start_reader
 place=${url#dafs://}
-for change in write cut write; do
-    kill_server
-    python3 "$program" "$change" "$file" "$state" 300
-    serve "$work/export" "${options[@]}" --listen "$place"
-    await_reads 3000
-done
-stop_reader
+kill_under_a_reader
+
+step "the same by RDMA over iWARP"
+transport=iwarp
+read_without_requests
+was_read_by_rdma() { [[ $(counted "$log" dafs_exposed_remote_reads) -ge 10000 ]]; }
+eventually was_read_by_rdma
+change_under_a_reader
+kill_under_a_reader
+
+step "an export that does not say so shows other hosts nothing"
+stop_server
+options=("${options[@]/--optimistic=remote/--optimistic}")
+serve "$work/export" "${options[@]}" --listen "$place"
+before=$(requests)
+optimistically python3 "$program" read /data/file "$state" 2000 || fail "a reader found something else"
+[[ $(($(requests) - before)) -ge 2000 ]] || fail "only $(($(requests) - before)) requests"
 stop_server
