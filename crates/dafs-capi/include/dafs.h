@@ -851,7 +851,7 @@ int32_t dap_options_init(dap_options_t *options);
 // recovery=SECONDS, connect-timeout=SECONDS, fence-id=NAME, wait=adaptive, poll or sleep, and
 // checksums=yes or no. With transport=auto, iwarp, shm or verbs the caller chooses how data travels;
 // verbs is an RDMA device. The option pnfs=yes or no is about reads and writes at data servers. The
-// option optimistic=yes or no is about reads from memory that a server on this host shows. The
+// option optimistic=yes or no is about reads from memory that a server shows. The
 // option inline-padding=yes or no aligns the data of writes inside messages. With sec=gss Kerberos
 // proves who the client is. They take precedence over `options`; beside sec=gss there may be no
 // user and password. It takes tickets from the default cache, from ccache=NAME, or from

@@ -344,9 +344,11 @@ pub struct ConnectOptions {
     /// overrides this. Off by default: the submission of an operation may then wait for the server
     /// and for data servers.
     pub data_servers: bool,
-    /// Reads files without requests from memory that a server on this host shows, where an export does
-    /// so: reads of at most 64 KiB that the caller waits for, and that the client's own cache has not.
-    /// Each hit costs one copy, and moves no access time. A URL with `optimistic=` overrides this.
+    /// Reads files without requests from memory that a server shows, where an export does so: reads of
+    /// at most 64 KiB that the client's own cache has not. On the server's host the client maps the
+    /// memory, for reads that the caller waits for; each hit costs one copy. Over iWARP it reads by
+    /// RDMA, over a second connection. Hits move no access time. A URL with `optimistic=` overrides
+    /// this.
     pub optimistic: bool,
     /// The identity for fencing (DAFS 11). A URL with `fence-id=NAME` overrides this.
     pub fence_id: Option<String>,
