@@ -82,7 +82,7 @@ pub fn a_revoked_grant_ends_its_connection_alone(world: &mut World) {
     world.server.adapter.revoke(other.server, kept.id);
 }
 
-/// What such a peer has asked for holds no memory that was taken back.
+/// Reads that it has asked for, and that the socket does not take, hold no memory that was taken back.
 pub fn a_peer_that_never_reads_its_channel(world: &mut World) {
     const LONG: usize = 8 << 20;
     let link = world.connect();

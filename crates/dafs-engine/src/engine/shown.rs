@@ -10,7 +10,8 @@
 //!   maps memory.
 //! * The regions of a connection end with it, and those of a discarded segment soon after: one that is
 //!   read by RDMA at the second tick, so that its peer finds entries without blocks first.
-//! * What a peer reads by RDMA ends at the tick after the last of the opens for which it was shown.
+//! * The regions that a peer reads by RDMA end at the tick after the last of the opens for which they were
+//!   shown.
 //! * While the server has not looked for local changes for a while, no channel is bound and none of
 //!   their reads is answered.
 

@@ -186,12 +186,7 @@ impl FakeServer {
                         self.adapter.reject(request, &[]);
                         continue;
                     }
-                    if self.is_back_request(&private_data) {
-                        self.accept_back(request);
-                        continue;
-                    }
-                    if self.is_optimistic_request(&private_data) {
-                        self.accept_optimistic(request);
+                    if self.accept_further(request, &private_data) {
                         continue;
                     }
                     self.leave();
@@ -203,12 +198,7 @@ impl FakeServer {
                     self.post_receive();
                 }
                 Event::Completion(done) => {
-                    if self.back.endpoint == Some(done.endpoint) {
-                        self.on_back_completion(&done);
-                        continue;
-                    }
-                    if self.shown.endpoint == Some(done.endpoint) {
-                        self.on_optimistic_completion(&done);
+                    if self.on_further_completion(&done) {
                         continue;
                     }
                     let slot = matches!(done.operation, Operation::Receive | Operation::Send);
@@ -236,12 +226,7 @@ impl FakeServer {
                     self.disconnected = true;
                     self.leave();
                 }
-                Event::Disconnected { endpoint, .. } if self.back.endpoint == Some(endpoint) => {
-                    self.leave_back();
-                }
-                Event::Disconnected { endpoint, .. } if self.shown.endpoint == Some(endpoint) => {
-                    self.leave_optimistic();
-                }
+                Event::Disconnected { endpoint, .. } => self.lost_further(endpoint),
                 _ => {}
             }
         }

@@ -14,7 +14,41 @@ pub struct ShownSide {
 }
 
 impl FakeServer {
-    pub(super) fn is_optimistic_request(&self, private_data: &[u8]) -> bool {
+    /// Accepts a further channel of the session; false if it is none.
+    pub(super) fn accept_further(&mut self, request: RequestId, private_data: &[u8]) -> bool {
+        let (is_back, is_optimistic) =
+            (self.is_back_request(private_data), self.is_optimistic_request(private_data));
+        if is_back {
+            self.accept_back(request);
+        } else if is_optimistic {
+            self.accept_optimistic(request);
+        }
+        is_back || is_optimistic
+    }
+
+    /// Handles a completion of a further channel; false if it is none of them.
+    pub(super) fn on_further_completion(&mut self, done: &Completion) -> bool {
+        if self.back.endpoint == Some(done.endpoint) {
+            self.on_back_completion(done);
+        } else if self.shown.endpoint == Some(done.endpoint) {
+            self.on_optimistic_completion(done);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Handles the end of a connection, which may be that of a further channel.
+    pub(super) fn lost_further(&mut self, endpoint: EndpointId) {
+        if self.back.endpoint == Some(endpoint) {
+            self.leave_back();
+        }
+        if self.shown.endpoint == Some(endpoint) {
+            self.leave_optimistic();
+        }
+    }
+
+    fn is_optimistic_request(&self, private_data: &[u8]) -> bool {
         let channel = <[u8; 4]>::try_from(&private_data[12..]).unwrap();
         self.order.is_some_and(|order| match order {
             ByteOrder::Big => u32::from_be_bytes(channel) == 8,
@@ -22,7 +56,7 @@ impl FakeServer {
         })
     }
 
-    pub(super) fn accept_optimistic(&mut self, request: RequestId) {
+    fn accept_optimistic(&mut self, request: RequestId) {
         self.leave_optimistic();
         self.shown.binds += 1;
         let Ok(endpoint) = self.adapter.accept(request, self.domain, &[]) else { return };
@@ -48,7 +82,7 @@ impl FakeServer {
         self.adapter.revoke(self.shown.endpoint.unwrap(), region.id);
     }
 
-    pub(super) fn on_optimistic_completion(&mut self, done: &Completion) {
+    fn on_optimistic_completion(&mut self, done: &Completion) {
         let slot = done.work as usize;
         self.free.push(slot);
         let (Operation::Receive, WorkStatus::Ok(bytes)) = (done.operation, done.status) else {
