@@ -134,8 +134,10 @@ impl Shown {
                 open.into_iter().for_each(|open| known.add(open));
                 known.region
             }
-            None if self.0.len() >= SHOWN_SEGMENTS_MAX => return None,
             None => {
+                if self.0.len() >= SHOWN_SEGMENTS_MAX {
+                    return None;
+                }
                 let region = adapter.grant(endpoint, &segment.buffer)?;
                 let (segment, opens) = (segment.clone(), open.map(|open| vec![open.clone()]));
                 let is_doomed = false;

@@ -11,8 +11,7 @@ use crate::core::failure::Failure;
 use crate::core::messages::MessagePool;
 use crate::core::proofs::ProofChannel;
 use crate::limits::{
-    MESSAGE_BYTES_MIN, OPTIMISTIC_BYTES_MAX, OPTIMISTIC_CHECKS_MAX, OPTIMISTIC_FETCHES_MAX,
-    OPTIMISTIC_READS_MAX,
+    MESSAGE_BYTES_MIN, OPTIMISTIC_BYTES_MAX, OPTIMISTIC_FETCHES_MAX, OPTIMISTIC_READS_MAX,
 };
 use dafs_dat::{Adapter, EndpointId, Instant, ProtectionDomain};
 use rustc_hash::FxHashMap;
