@@ -50,8 +50,8 @@ pub(super) struct Channel {
     entries: MessagePool,
     /// Reads of the application under way, by the tag of their work.
     reads: FxHashMap<u64, Read>,
-    /// Fetches of pages under way, with their slots.
-    fetches: FxHashMap<u64, (PageFetch, u32)>,
+    /// Fetches of pages under way, with their slots and the times when they began.
+    fetches: FxHashMap<u64, (PageFetch, u32, Instant)>,
     next_work: u64,
 }
 
@@ -118,9 +118,10 @@ impl Channel {
         self.phase == Phase::Bound && self.reads.len() < OPTIMISTIC_READS_MAX
     }
 
-    /// The time when the first of the reads under way began.
+    /// The time when the first of the reads and fetches under way began.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        self.reads.values().map(|read| read.posted_at).min()
+        let reads = self.reads.values().map(|read| read.posted_at);
+        reads.chain(self.fetches.values().map(|fetch| fetch.2)).min()
     }
 
     /// Begins a read: its data, then its entries. It is under way in any case, so a failure ends it with
@@ -159,12 +160,12 @@ impl Channel {
     pub(super) fn fetch(
         &mut self,
         adapter: &mut dyn Adapter,
-        fetch: PageFetch,
+        (fetch, now): (PageFetch, Instant),
     ) -> Result<(), Failure> {
         let work = self.next_work;
         self.next_work += 1;
         let slot = self.take_slot(adapter)?;
-        self.fetches.insert(work, (fetch, slot));
+        self.fetches.insert(work, (fetch, slot, now));
         let segment = self.slots.segment(slot, PAGE_BYTES);
         adapter.rdma_read(self.endpoint, work, segment, fetch.source).map_err(Failure::lost)
     }
@@ -193,7 +194,7 @@ impl Channel {
 
     /// Takes a page that has been fetched.
     pub(super) fn fetched(&mut self, work: u64) -> Option<(PageFetch, Box<[u8; PAGE_BYTES]>)> {
-        let (fetch, slot) = self.fetches.remove(&work)?;
+        let (fetch, slot, _) = self.fetches.remove(&work)?;
         let mut page = Box::new([0; PAGE_BYTES]);
         self.slots.fetch(slot, &mut page[..]);
         self.slots.put(slot);

@@ -156,7 +156,7 @@ impl SessionCore {
             _ => None,
         };
         if let (Some(fetch), State::Open(channel)) = (fetch, &mut self.optimistic.state) {
-            if let Err(failure) = channel.fetch(adapter, fetch) {
+            if let Err(failure) = channel.fetch(adapter, (fetch, now)) {
                 self.lose_optimistic(adapter, failure);
             }
             return;
@@ -208,7 +208,7 @@ impl SessionCore {
                 self.optimistic.directory.fetch(question.name, *question.windows.start(), now);
             if let (Some(fetch), State::Open(channel)) = (fetch, &mut self.optimistic.state)
                 && channel.may_fetch()
-                && let Err(failure) = channel.fetch(adapter, fetch)
+                && let Err(failure) = channel.fetch(adapter, (fetch, now))
             {
                 self.lose_optimistic(adapter, failure);
             }
