@@ -179,10 +179,8 @@ pub struct World {
     pub clients: Vec<Client>,
     pub disk: Disk,
     pub stores: Vec<Arc<dyn Store>>,
-
     pub authenticator: Arc<Authenticator>,
     pool: HeldPool,
-    /// The memory in which the server exposes files.
     pub exposed: Option<Arc<ExposedMemory>>,
     /// Jobs are not run while this is set.
     pub hold_jobs: bool,
