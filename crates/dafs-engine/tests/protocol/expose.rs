@@ -207,10 +207,11 @@ fn keys_end_after_the_close() {
     assert_eq!(world.status(reader.client, &close(reader.file)), Status::Ok);
     world.pass(TICK);
     world.pass(TICK);
-    assert_eq!(reader.read(&mut world, reader.page), None);
-    assert_eq!(world.status(reader.client, &Request::Null), Status::Ok);
     let closed = Request::XExposeGet(get(reader.file, 1));
     assert_ne!(world.status(reader.client, &closed), Status::Ok);
+    // This ends the channel.
+    assert_eq!(reader.read(&mut world, reader.page), None);
+    assert_eq!(world.status(reader.client, &Request::Null), Status::Ok);
     world.end();
 }
 
