@@ -141,6 +141,8 @@ pub(crate) fn checksum_of(views: &[VolatileSlice<'_>], len: usize) -> Checksum {
 pub(crate) struct ReadTransfer {
     handle: Handle,
     file: Arc<dyn OpenFile>,
+    /// `None` for an anonymous read.
+    open: Option<Arc<OpenState>>,
     /// It has no open.
     anonymous: Option<Anonymous>,
     offset: u64,
@@ -348,8 +350,19 @@ pub(crate) fn read_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirect<'
     let anonymous = by.anonymous(&handle, open.as_ref(), READ);
     let (calm, sum) = (by.is_calm(), by.checksums().then(Fletcher32::new));
     let (offset, done, cursor, job) = (args.offset, 0, Cursor::new(buffers), None);
-    let transfer =
-        ReadTransfer { handle, file, anonymous, offset, wanted, done, cursor, sum, job, ride };
+    let transfer = ReadTransfer {
+        handle,
+        file,
+        open,
+        anonymous,
+        offset,
+        wanted,
+        done,
+        cursor,
+        sum,
+        job,
+        ride,
+    };
     let id = cx.defer(call, Work::Read(Box::new(transfer)));
     if calm {
         resume(cx, id);
@@ -462,5 +475,6 @@ fn finish(cx: &mut Context<'_>, id: PendingId, result: Result<bool, StoreError>)
             reply_direct(cx, &pending.call, end, sum, transfer.ride)
         }
     };
+    cx.note_read(&*transfer.file, transfer.open.as_deref(), (transfer.offset, count));
     cx.finish(&pending.call, outcome);
 }

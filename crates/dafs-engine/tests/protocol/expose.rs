@@ -73,8 +73,30 @@ fn ask(
     (reply.exposure, reply.windows.iter().collect(), reply.segments.iter().collect())
 }
 
+/// Reads the file, which must have this content, by READ_DIRECT.
+fn read_directly(world: &mut World, client: usize, file: File, content: &[u8]) {
+    let len = content.len() as u32;
+    let memory = world.clients[client].memory(content.len());
+    let buffers = [memory.direct(0, len)];
+    let answer = world.call(client, &read_direct(file, 0, len, &buffers));
+    assert_eq!(read_done(&answer).0, len);
+    assert_eq!(memory.bytes(), content);
+}
+
 impl Reader {
     fn new(world: &mut World, host: u32, name: &str) -> Self {
+        Self::reading(world, host, name, |world, client, file, content| {
+            assert_eq!(world.read(client, file), content);
+        })
+    }
+
+    /// The same for a session that reads the file in this way.
+    fn reading(
+        world: &mut World,
+        host: u32,
+        name: &str,
+        read: impl Fn(&mut World, usize, File, &[u8]),
+    ) -> Self {
         let (client, session) = session(world, host, name, SessionOptions::default());
         let file = world.open(client, b"f");
         let content = pattern(3 * BLOCK + 100, 3);
@@ -86,7 +108,7 @@ impl Reader {
         assert_eq!(windows.len(), 1, "windows behind the end of the file have no page");
         assert_eq!(segments[0].kind, ExposedKind::Index);
         // Blocks that are read twice are shown.
-        (0..2).for_each(|_| assert_eq!(world.read(client, file), content));
+        (0..2).for_each(|_| read(world, client, file, &content));
         let known = dafs::XExposeGet { exposure, known: segments.len() as u32, ..get(file, 1) };
         segments.extend(ask(world, client, known).2);
         let index = segments[0];
@@ -157,6 +179,16 @@ fn a_client_of_another_host_reads_blocks_over_a_channel() {
     let answer = world.call(reader.client, &asked);
     let Reply::GetFsAttr(reply) = answer.reply().unwrap() else { panic!() };
     assert_eq!(reply.attributes.x_optimistic, Some(true));
+    world.end();
+}
+
+#[test]
+fn blocks_that_direct_reads_ask_for_are_shown() {
+    let mut world = World::new(showing());
+    let reader = Reader::reading(&mut world, 2, "a", read_directly);
+    let content = pattern(3 * BLOCK + 100, 3);
+    let blocks: Vec<_> = content.chunks(BLOCK).map(|block| Some(block.to_vec())).collect();
+    assert_eq!(reader.blocks(&mut world), blocks);
     world.end();
 }
 
