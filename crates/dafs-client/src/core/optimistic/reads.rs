@@ -203,15 +203,15 @@ impl SessionCore {
         };
         // The keys are those of a channel that may be gone.
         let answer = answer.filter(|_| channel == self.optimistic.channels);
-        if self.optimistic.directory.answered(&question, answer, now) {
-            let fetch =
-                self.optimistic.directory.fetch(question.name, *question.windows.start(), now);
-            if let (Some(fetch), State::Open(channel)) = (fetch, &mut self.optimistic.state)
-                && channel.may_fetch()
-                && let Err(failure) = channel.fetch(adapter, (fetch, now))
-            {
-                self.lose_optimistic(adapter, failure);
-            }
+        let Optimistic { directory, state, .. } = &mut self.optimistic;
+        // A fetch that the directory has handed out must begin, or the page waits for it for ever.
+        if directory.answered(&question, answer, now)
+            && let State::Open(channel) = state
+            && channel.may_fetch()
+            && let Some(fetch) = directory.fetch(question.name, *question.windows.start(), now)
+            && let Err(failure) = channel.fetch(adapter, (fetch, now))
+        {
+            self.lose_optimistic(adapter, failure);
         }
         Ok(())
     }
