@@ -47,7 +47,7 @@ pub struct OptimisticStats {
     pub unknown: u64,
     /// Reads while the server was dead or held up.
     pub dead: u64,
-    /// Optimistic channels that were lost, over a network.
+    /// Optimistic channels, over a network, that were lost after the server had bound them.
     pub lost: u64,
 }
 

@@ -290,6 +290,7 @@ fn a_server_that_refuses_or_breaks_the_rules_is_asked_for_blocks_no_more() {
             _ => assert!((3..40).contains(&binds), "{binds}"),
         }
         assert_eq!(showing.world.core.stage(), Stage::Ready);
+        assert_eq!(showing.world.core.remote_read_stats().lost, 1, "the others were not bound");
     }
     // A message that nobody expects ends the channel alone.
     let mut showing = Showing::all(optimistic());

@@ -55,7 +55,7 @@ pub struct RemoteReadStats {
     pub stale: u64,
     /// Reads of blocks whose place the client did not know, or which take too many reads by RDMA.
     pub unknown: u64,
-    /// Optimistic channels that were lost.
+    /// Optimistic channels that were lost after the server had bound them.
     pub lost: u64,
 }
 
@@ -182,14 +182,14 @@ impl SessionCore {
 
     fn lose_optimistic_for(&mut self, adapter: &mut dyn Adapter, why: Failure, pause: Duration) {
         let now = self.link.now;
-        let stable = matches!(
-            &self.optimistic.state,
-            State::Open(channel)
-                if channel.phase == Phase::Bound && channel.bound_at + RECONNECT_PAUSE_MAX <= now
-        );
         let optimistic = &mut self.optimistic;
+        let bound_at = match &optimistic.state {
+            State::Open(channel) if channel.phase == Phase::Bound => Some(channel.bound_at),
+            _ => None,
+        };
+        let stable = bound_at.is_some_and(|at| at + RECONNECT_PAUSE_MAX <= now);
         optimistic.losses = if stable { 0 } else { optimistic.losses.saturating_add(1) };
-        optimistic.stats.lost += 1;
+        optimistic.stats.lost += u64::from(bound_at.is_some());
         tracing::debug!(failure = %why, ?pause, "optimistic channel lost");
         let calls = optimistic.cut(adapter);
         optimistic.state = State::Wait(now + pause);
