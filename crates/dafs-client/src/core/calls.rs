@@ -47,10 +47,8 @@ impl Calls {
         link.note_deadline(call.due);
         self.waiting.push_back(call);
         // The queue backs up: ask for as many credits as could be used now.
-        let wanted = usize::from(link.conn.streams.outstanding()) + self.waiting.len();
-        let wanted = u16::try_from(wanted).unwrap_or(u16::MAX).min(link.config.requests_max);
-        link.desired = link.desired.max(wanted);
-        link.demand_peak = link.demand_peak.max(wanted);
+        let outstanding = usize::from(link.conn.streams.outstanding());
+        link.want_credits(outstanding + self.waiting.len());
     }
 
     /// Ends a call.

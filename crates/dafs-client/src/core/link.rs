@@ -130,6 +130,13 @@ impl Link {
         Ok(ReplyMessage { procedure, order: self.order, status, bytes })
     }
 
+    /// Asks for credits for so many requests at a time, with the next request.
+    pub(super) fn want_credits(&mut self, wanted: usize) {
+        let wanted = u16::try_from(wanted).unwrap_or(u16::MAX).min(self.config.requests_max);
+        self.desired = self.desired.max(wanted);
+        self.demand_peak = self.demand_peak.max(wanted);
+    }
+
     pub(super) fn count_transfer(&mut self, inline: bool) {
         if inline {
             self.stats.inline_transfers += 1;

@@ -93,6 +93,20 @@ fn the_end_of_the_file_is_read_without_a_request() {
 }
 
 #[test]
+fn a_client_that_has_one_credit_has_hits() {
+    let served = served();
+    let content = served.with_file("file", 2 * BLOCK);
+    let client = served.client_with(|options| {
+        options.transport = TransportChoice::Iwarp;
+        options.optimistic = true;
+        options.requests = 1;
+    });
+    let file = open(&client);
+    warm(&client, &file, 0, BLOCK);
+    assert!(read(&file, 0, BLOCK) == content[..BLOCK]);
+}
+
+#[test]
 fn many_reads_at_a_time_are_hits() {
     let served = served();
     let content = served.with_file("file", BYTES);

@@ -162,10 +162,16 @@ impl SessionCore {
             return;
         }
         // An absent block may also be one of a file that has memory anew.
-        if self.has_room() && !matches!(miss, Miss::Entries(_)) {
-            let question = self.optimistic.directory.question(name, window, now);
-            question.into_iter().for_each(|question| self.ask_where(adapter, handle, question));
+        if matches!(miss, Miss::Entries(_)) {
+            return;
         }
+        if !self.has_room() {
+            // The credits may have shrunk to those of the reads: one, for one read at a time.
+            let outstanding = usize::from(self.link.conn.streams.outstanding());
+            return self.link.want_credits(outstanding + 1);
+        }
+        let question = self.optimistic.directory.question(name, window, now);
+        question.into_iter().for_each(|question| self.ask_where(adapter, handle, question));
     }
 
     fn ask_where(&mut self, adapter: &mut dyn Adapter, fh: FileHandle, question: Question) {
