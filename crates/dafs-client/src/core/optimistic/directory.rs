@@ -51,7 +51,7 @@ pub(super) struct Plan {
     pub(super) runs: SmallVec<[Run; OPTIMISTIC_RUNS_MAX]>,
     pub(super) checks: SmallVec<[Check; OPTIMISTIC_CHECKS_MAX]>,
     pub(super) bytes: u32,
-    /// The file ends behind them.
+    /// They are fewer than the read asks for, because the file ends behind them.
     pub(super) is_end: bool,
 }
 
@@ -171,10 +171,11 @@ impl FileBlocks {
             let bytes = bytes.min(len - plan.bytes);
             plan.read(&frame, inside as u64, bytes)?;
             if place.bytes < BLOCK_BYTES as usize {
-                plan.is_end = true;
                 break;
             }
         }
+        // As in the answer to a READ, whose bytes may end at the end of the file without this.
+        plan.is_end = plan.bytes < len;
         Ok(plan)
     }
 

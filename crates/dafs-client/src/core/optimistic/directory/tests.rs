@@ -86,6 +86,11 @@ fn a_plan_reads_runs_of_frames_and_the_entries_behind_them() {
     let plan = directory.plan(NAME, (3 * BLOCK + 50, 7), Instant(0)).unwrap();
     assert!(plan.runs.is_empty() && plan.is_end && plan.bytes == 0);
     assert_eq!(plan.checks[0].source.address, (9 << 32) + 24);
+    // A part of the last block is no end of the file, nor are all bytes of it.
+    for (inside, len) in [(0, 4), (2, 7), (0, 10), (9, 1)] {
+        let plan = directory.plan(NAME, (3 * BLOCK + inside, len), Instant(0)).unwrap();
+        assert_eq!((plan.bytes, plan.is_end), (len, false), "{len} bytes from {inside}");
+    }
     let absent = directory.plan(NAME, (4 * BLOCK, 1), Instant(0));
     assert_eq!(absent, Err(Miss::Absent(0)));
     assert_eq!(directory.plan(NAME, (512 * BLOCK, 1), Instant(0)), Err(Miss::Entries(1)));
