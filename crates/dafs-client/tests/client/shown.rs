@@ -221,6 +221,31 @@ fn a_refused_key_costs_the_channel_and_no_read() {
 }
 
 #[test]
+fn an_answer_about_a_channel_that_is_gone_is_dropped() {
+    let mut showing = Showing::new(optimistic());
+    showing.show(7);
+    // The next question is due.
+    showing.world.run_for(Duration::from_millis(100));
+    showing.world.server.hold = true;
+    let asked = showing.world.server.count(Procedure::XExposeGet);
+    let tag = showing.submit(0, BLOCK);
+    showing.world.run(|world| world.server.count(Procedure::XExposeGet) > asked);
+    showing.told.lock().unwrap().exposure = 0;
+    showing.world.server.leave_optimistic();
+    showing.world.run(|world| world.core.remote_read_stats().lost == 1);
+    showing.world.server.release();
+    showing.world.run_all(&[tag]);
+    for _ in 0..20 {
+        showing.read(0, BLOCK);
+        showing.world.run_for(Duration::from_millis(100));
+    }
+    let stats = showing.world.core.remote_read_stats();
+    assert_eq!((stats.lost, showing.world.server.shown.binds), (1, 2), "no old key was used");
+    showing.show(7);
+    showing.warm();
+}
+
+#[test]
 fn noise_in_the_memory_harms_nothing() {
     let mut showing = Showing::all(optimistic());
     let mut seed = 1_u64;

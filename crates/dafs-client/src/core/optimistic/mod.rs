@@ -77,14 +77,14 @@ pub(crate) struct Optimistic {
     state: State,
     /// Losses in a row.
     losses: u32,
-    /// The number of channels so far.
-    channels: u64,
+    /// The number of channels that have ended.
+    ended: u64,
     /// The exchange by which the channel is bound.
     run: Option<Run>,
     /// The wait of the channel for its proof.
     pub(super) proof: Awaited,
     directory: Directory,
-    /// Questions under way, each with the number of the channel that it is about.
+    /// Questions under way, each with the number of channels that had ended when it was asked.
     questions: FxHashMap<u64, (Question, u64)>,
     last_question: u64,
     /// The open of the last read that was no hit, its file, and the reason.
@@ -152,6 +152,7 @@ impl Optimistic {
         self.run = None;
         self.missed = None;
         let State::Open(channel) = std::mem::take(&mut self.state) else { return Vec::new() };
+        self.ended += 1;
         self.directory.forget_places();
         channel.cut(adapter).into_iter().map(reads::Read::into_call).collect()
     }
@@ -212,7 +213,6 @@ impl SessionCore {
             Ok(endpoint) => {
                 let due = now + RECOVERY_ANSWER_TIME;
                 let channel = Channel::new(self.link.conn.domain, endpoint, due);
-                self.optimistic.channels += 1;
                 self.optimistic.state = State::Open(Box::new(channel));
             }
             Err(error) => self.lose_optimistic(adapter, Failure::lost(error)),

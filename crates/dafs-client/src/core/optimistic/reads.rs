@@ -182,8 +182,8 @@ impl SessionCore {
             Request::XExposeGet(XExposeGet { fh, state_id, window, exposure, windows, known });
         self.optimistic.last_question += 1;
         let number = self.optimistic.last_question;
-        let channel = self.optimistic.channels;
-        self.optimistic.questions.insert(number, (question, channel));
+        let ended = self.optimistic.ended;
+        self.optimistic.questions.insert(number, (question, ended));
         self.send_own(adapter, Purpose::Expose(number), &request);
     }
 
@@ -204,11 +204,13 @@ impl SessionCore {
             Outcome::Error { .. } => None,
         };
         let now = self.link.now;
-        let Some((question, channel)) = self.optimistic.questions.remove(&number) else {
+        let Some((question, ended)) = self.optimistic.questions.remove(&number) else {
             return Ok(());
         };
-        // The keys are those of a channel that may be gone.
-        let answer = answer.filter(|_| channel == self.optimistic.channels);
+        // Keys of a channel that is gone are no good, and the directory has forgotten the question.
+        if ended != self.optimistic.ended {
+            return Ok(());
+        }
         let Optimistic { directory, state, .. } = &mut self.optimistic;
         // A fetch that the directory has handed out must begin, or the page waits for it for ever.
         if directory.answered(&question, answer, now)

@@ -261,7 +261,7 @@ impl FakeServer {
             Answer::After(time) => {
                 self.delayed.push((Instant::now() + time, message.clone()));
             }
-            Answer::Raw(message) => self.transmit(&header, message),
+            Answer::Raw(message) => self.send_or_hold(&header, message),
             Answer::Status(status) => self.refuse(&header, request.procedure(), status),
         }
     }
@@ -641,10 +641,14 @@ impl FakeServer {
         if let Some(spoil) = spoil {
             spoil(&mut out);
         }
+        self.send_or_hold(header, out);
+    }
+
+    fn send_or_hold(&mut self, header: &RequestHeader, message: Vec<u8>) {
         if self.hold {
-            self.held.push_back((*header, out));
+            self.held.push_back((*header, message));
         } else {
-            self.transmit(header, out);
+            self.transmit(header, message);
         }
     }
 
