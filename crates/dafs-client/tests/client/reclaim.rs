@@ -2,7 +2,7 @@
 
 use crate::fake::requests::{self, opened, recovering};
 use crate::fake::{Answer, ROOT, World, pattern};
-use dafs_client::core::{Done, Piece, ReadCall, Stage};
+use dafs_client::core::{Done, Piece, ReadCall, SessionConfig, Stage};
 use dafs_client::{Procedure, Status};
 use dafs_wire::dafs::*;
 use std::time::Duration;
@@ -133,6 +133,29 @@ fn an_open_that_is_refused_is_made_anew_or_reported() {
     assert_eq!(world.server.seen.len(), before, "the server is not asked about it");
     // It is no longer known; the server answers about such a number.
     assert_eq!(close(&mut world, jealous), Status::BadStateId);
+}
+
+#[test]
+fn the_server_is_not_asked_where_the_blocks_of_a_lost_open_are() {
+    let config = SessionConfig { optimistic: true, ..recovering() };
+    let mut world = World::open_with(config, |server| {
+        server.file = pattern(10_000);
+        server.past.names_opens = true;
+    });
+    let lost = open(&mut world, b"jealous", ShareDeny::Write);
+    world.server.script = Box::new(|_, request| match request {
+        Request::Open(Open { claim: OpenClaim::Previous { .. }, .. }) => {
+            Answer::Status(Status::Inval)
+        }
+        _ => Answer::File,
+    });
+    restart(&mut world);
+    for _ in 0..10 {
+        assert_eq!(read(&mut world, lost).unwrap_err(), Status::StaleStateId);
+        world.run_for(Duration::from_millis(50));
+    }
+    assert_eq!(world.server.shown.binds, 1, "there is a channel");
+    assert_eq!(world.server.count(Procedure::XExposeGet), 0);
 }
 
 #[test]

@@ -158,6 +158,7 @@ impl SessionCore {
         if let (Some(fetch), State::Open(channel)) = (fetch, &mut self.optimistic.state) {
             if let Err(failure) = channel.fetch(adapter, (fetch, now)) {
                 self.lose_optimistic(adapter, failure);
+                self.pump(adapter);
             }
             return;
         }
@@ -170,12 +171,19 @@ impl SessionCore {
             let outstanding = usize::from(self.link.conn.streams.outstanding());
             return self.link.want_credits(outstanding + 1);
         }
+        // The state-id of an open that is lost may denote another one there.
+        let Ok(state_id) = self.calls.opens.current(name) else { return };
         let question = self.optimistic.directory.question(name, window, now);
-        question.into_iter().for_each(|question| self.ask_where(adapter, handle, question));
+        let open = (handle, state_id);
+        question.into_iter().for_each(|question| self.ask_where(adapter, open, question));
     }
 
-    fn ask_where(&mut self, adapter: &mut dyn Adapter, fh: FileHandle, question: Question) {
-        let state_id = self.calls.opens.current(question.name).unwrap_or(question.name);
+    fn ask_where(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        (fh, state_id): (FileHandle, StateId),
+        question: Question,
+    ) {
         let (exposure, known) = (question.exposure, question.known);
         let (window, windows) = (*question.windows.start(), 1);
         let request =
