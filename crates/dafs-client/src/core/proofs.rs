@@ -240,17 +240,20 @@ impl SessionCore {
         Some(self.order())
     }
 
-    /// Sends a prepared proof, for whatever it is due now.
+    /// Sends a prepared proof on the connection for which it was made. Several may be under way, and
+    /// those without a channel binding are as good for each other. One for a connection that is gone is
+    /// dropped, except that a session that opens has another one made.
     pub fn give_proof(&mut self, adapter: &mut dyn Adapter, prepared: Prepared, now: Instant) {
         self.link.now = now;
-        // The connection may be another one than that for which it was made, and then a proof that
-        // is bound to that one is made again.
         let is_for = |channel: &ProofChannel| prepared.channel == *channel;
+        let is_due =
+            |proof: Awaited, channel: &ProofChannel| proof == Awaited::UnderWay && is_for(channel);
         let (is_for_own, is_for_back, is_for_optimistic) = (
             is_for(&self.link.conn.channel),
-            is_for(&self.back.proof_channel()),
-            is_for(&self.optimistic.proof_channel()),
+            is_due(self.back.proof, &self.back.proof_channel()),
+            is_due(self.optimistic.proof, &self.optimistic.proof_channel()),
         );
+        let is_renewing = self.proofs.renewing && self.proofs.run.is_none();
         match self.stage {
             Stage::Opening | Stage::Recovering
                 if self.proofs.opening != Awaited::Over && self.link.conn.established =>
@@ -260,22 +263,11 @@ impl SessionCore {
                     false => self.proofs.opening = Awaited::Wanted,
                 }
             }
-            Stage::Ready | Stage::Closing if self.back.proof != Awaited::Over => {
-                match is_for_back {
-                    true => self.bind_back(adapter, prepared),
-                    false => self.back.proof = Awaited::Wanted,
-                }
+            Stage::Ready | Stage::Closing if is_for_back => self.bind_back(adapter, prepared),
+            Stage::Ready | Stage::Closing if is_for_optimistic => {
+                self.bind_optimistic(adapter, prepared);
             }
-            Stage::Ready | Stage::Closing if self.optimistic.proof != Awaited::Over => {
-                match is_for_optimistic {
-                    true => self.bind_optimistic(adapter, prepared),
-                    false => self.optimistic.proof = Awaited::Wanted,
-                }
-            }
-            Stage::Ready if self.proofs.renewing => match is_for_own {
-                true => self.renew(adapter, prepared),
-                false => self.proofs.renewing = false,
-            },
+            Stage::Ready if is_renewing && is_for_own => self.renew(adapter, prepared),
             _ => {}
         }
     }

@@ -1,9 +1,11 @@
 //! Sessions by GSS with a real server, and proofs that are renewed before their end.
 
-use crate::fake::World;
+use crate::fake::requests::recovering;
+use crate::fake::{Answer, ROOT, World, pattern};
 use crate::served::{Served, TRANSPORTS, in_threads, open_file, read_all};
 use dafs_client::core::{
-    Authenticator, Challenge, Exchange, Proof, ProofMethod, Proven, SessionConfig, Stage,
+    Authenticator, BackStage, Challenge, Exchange, Piece, Proof, ProofMethod, ProofOrder, Proven,
+    ReadCall, SessionConfig, Stage,
 };
 use dafs_client::{
     Authentication, CacheOptions, Client, ConnectOptions, Credential, GssAuthenticator, Stability,
@@ -15,7 +17,7 @@ use dafs_gss::mechanism::ServiceName;
 use dafs_gss::testing::Toy;
 use dafs_gss::token::Enctype;
 use dafs_service::{Identities, LocalDirectory, Rule, Rules, UserOf};
-use dafs_wire::dafs::Procedure;
+use dafs_wire::dafs::{HintWord, Procedure, Request, StateId};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -264,22 +266,102 @@ fn a_connection_waits_for_a_proof_that_takes_time() {
     assert_eq!(connects(&world), 2);
 }
 
+/// Proofs whose making may take time, and which accept every answer.
+struct Patient;
+
+impl Authenticator for Patient {
+    fn start(&self, _: Option<&[u8]>) -> Result<Box<dyn Exchange>, String> {
+        Ok(Box::new(Self))
+    }
+
+    fn may_wait(&self) -> bool {
+        true
+    }
+}
+
+impl Exchange for Patient {
+    fn prove(&mut self, _: Option<&Challenge>) -> Result<Proof, String> {
+        Ok(Proof::Gss { procedure: 1, service: 1, token: b"token".to_vec() })
+    }
+
+    fn accepted(&mut self, _: &Challenge) -> Result<Proven, String> {
+        let left = Some(Duration::from_secs(3600));
+        Ok(Proven { method: ProofMethod::Gss, name: None, left })
+    }
+}
+
+#[test]
+fn a_proof_goes_to_the_connection_for_which_it_was_made() {
+    let (authenticator, optimistic) = (Arc::new(Patient), true);
+    let config = SessionConfig { authenticator, optimistic, ..recovering() };
+    let mut world = World::with(1, SimFaults::none(), config, |server| {
+        server.file = pattern(100);
+        server.script = Box::new(|_, request| match request {
+            Request::XExposeGet(_) => Answer::Status(Status::NotSupp),
+            _ => Answer::File,
+        });
+    });
+    let wait = |world: &mut World| {
+        world.run(|world| world.core.proof_due_at().is_some_and(|at| at <= world.now));
+    };
+    let begin = |world: &mut World| {
+        wait(world);
+        world.core.begin_proof(world.now).unwrap()
+    };
+    let give = |world: &mut World, order: ProofOrder| {
+        world.core.give_proof(&mut world.adapter, order.prepare(), world.now);
+    };
+    let order = begin(&mut world);
+    give(&mut world, order);
+    world.run(|world| world.core.stage() == Stage::Ready);
+    // The back-control channel comes while a renewal is being prepared.
+    let due = world.core.proof_due_at().unwrap();
+    let renewal = world.core.begin_proof(due).unwrap();
+    world.core.want_back(&mut world.adapter, world.now);
+    wait(&mut world);
+    give(&mut world, renewal);
+    world.run(|world| world.server.count(Procedure::ClientAuth) == 1);
+    let order = begin(&mut world);
+    give(&mut world, order);
+    world.run(|world| world.core.back_stage() == BackStage::Bound);
+    // It is lost while the proof for an optimistic channel is being prepared.
+    let memory = world.memory(&[0; 8]);
+    let read = |world: &mut World| {
+        let (tag, state_id) = (world.tag(), StateId(*b"the open"));
+        let into = Piece::new(&memory, 0, 8).unwrap();
+        let call = ReadCall { handle: ROOT, state_id, offset: 0, into, hint: HintWord::NONE };
+        world.core.submit_read(&mut world.adapter, world.now, tag, call, None).unwrap();
+        world.run_all(&[tag]);
+    };
+    (0..2).for_each(|_| read(&mut world));
+    let order = begin(&mut world);
+    world.server.leave_back();
+    wait(&mut world);
+    give(&mut world, order);
+    for _ in 0..10 {
+        world.run_for(Duration::from_millis(50));
+        read(&mut world);
+    }
+    assert_eq!(world.server.count(Procedure::XExposeGet), 1, "the channel is bound");
+    let order = begin(&mut world);
+    give(&mut world, order);
+    world.run(|world| world.core.back_stage() == BackStage::Bound);
+}
+
 #[test]
 fn a_renewal_that_the_server_refuses_ends_no_session() {
     let authenticator = Arc::new(Hourly { begun: Arc::new(AtomicUsize::new(2)) });
     let mut world = World::open(SessionConfig { authenticator, ..World::config() });
     world.server.script = Box::new(|_, request| match request {
-        dafs_wire::dafs::Request::ClientAuth(_) => {
-            crate::fake::Answer::Status(Status::NotAuthorized)
-        }
-        _ => crate::fake::Answer::File,
+        Request::ClientAuth(_) => Answer::Status(Status::NotAuthorized),
+        _ => Answer::File,
     });
     let due = world.core.proof_due_at().unwrap();
     let order = world.core.begin_proof(due).unwrap();
     world.core.give_proof(&mut world.adapter, order.prepare(), world.now);
     world.run(|world| world.core.proof_due_at().is_some());
     assert_eq!(world.core.stage(), Stage::Ready);
-    world.ask_and_wait(&dafs_wire::dafs::Request::Null);
+    world.ask_and_wait(&Request::Null);
 }
 
 #[test]
