@@ -337,7 +337,7 @@ pub(crate) const OPTIMISTIC_FETCHES_MAX: usize = 4;
 pub(crate) const OPTIMISTIC_FETCH_PAUSE_MIN: Duration = Duration::from_millis(1);
 pub(crate) const OPTIMISTIC_FETCH_PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// The pause after a server has refused an optimistic channel.
+/// The pause after an optimistic channel that was refused, or whose server broke a rule.
 pub(crate) const OPTIMISTIC_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
 /// Most levels of scripts interpreted by scripts, as Linux counts them.

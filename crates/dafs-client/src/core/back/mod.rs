@@ -537,7 +537,7 @@ fn has_caught_up(channel: &Channel, lease: Duration, now: Instant) -> bool {
 }
 
 /// True when a retry of CONNECT_BIND may soon have another answer.
-fn may_change(status: Status) -> bool {
+pub(super) fn may_change(status: Status) -> bool {
     is_passing(status) || matches!(status, Status::Resource | Status::UnknownSession)
 }
 

@@ -23,7 +23,7 @@ mod directory;
 mod reads;
 
 use super::auth::Authenticator;
-use super::back::{bind_answer, connect_bind};
+use super::back::{bind_answer, connect_bind, may_change};
 use super::call::Call;
 use super::failure::Failure;
 use super::proofs::{Awaited, Prepared, ProofChannel, ProofOrder, Run, challenge_of};
@@ -40,7 +40,6 @@ use dafs_wire::dafs::{ChannelUse, FileHandle, Outcome, Reply, StateId, Status};
 use directory::{Directory, Miss, Question};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The reads of a session that could have been hits, by their outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -174,16 +173,15 @@ impl SessionCore {
     }
 
     /// The channel is gone. Its reads wait to be sent as requests, and another channel is made when
-    /// there is use for it.
+    /// there is use for it: soon, or much later if the reason may last.
     pub(super) fn lose_optimistic(&mut self, adapter: &mut dyn Adapter, why: Failure) {
-        let pause = self.optimistic.losses.min(16);
-        let pause = (RECONNECT_PAUSE_MIN * (1 << pause)).min(RECONNECT_PAUSE_MAX);
-        self.lose_optimistic_for(adapter, why, pause);
-    }
-
-    fn lose_optimistic_for(&mut self, adapter: &mut dyn Adapter, why: Failure, pause: Duration) {
         let now = self.link.now;
         let optimistic = &mut self.optimistic;
+        let soon = RECONNECT_PAUSE_MIN * (1 << optimistic.losses.min(16));
+        let pause = match why.is_passing() {
+            true => soon.min(RECONNECT_PAUSE_MAX),
+            false => OPTIMISTIC_REFUSED_PAUSE,
+        };
         let bound_at = match &optimistic.state {
             State::Open(channel) if channel.phase == Phase::Bound => Some(channel.bound_at),
             _ => None,
@@ -227,13 +225,11 @@ impl SessionCore {
             Event::ConnectFailed { error, .. } => {
                 // A server that shows nothing to other hosts, or does not know such channels.
                 let is_refused = matches!(*error, ConnectError::Rejected { .. });
-                let failure = Failure::lost(error);
-                match is_refused {
-                    true => {
-                        self.lose_optimistic_for(adapter, failure, OPTIMISTIC_REFUSED_PAUSE);
-                    }
-                    false => self.lose_optimistic(adapter, failure),
-                }
+                let failure = match is_refused {
+                    true => Failure::refused(error),
+                    false => Failure::lost(error),
+                };
+                self.lose_optimistic(adapter, failure);
             }
             Event::Disconnected { reason, .. } => {
                 self.lose_optimistic(adapter, Failure::lost(reason));
@@ -267,7 +263,7 @@ impl SessionCore {
         let bound = prepared.checked(&proof_channel, &self.link.config).map_err(Failure::lost);
         let bound = bound.and_then(|(exchange, proof)| {
             let message = connect_bind(&self.link, (ChannelUse::Optimistic, 1), &proof)?;
-            let too_long = || Failure::lost("the proof of identity is too long");
+            let too_long = || Failure::refused("the proof of identity is too long");
             channel.send(adapter, &message.ok_or_else(too_long)?)?;
             channel.phase = Phase::Binding;
             Ok(exchange)
@@ -309,7 +305,7 @@ impl SessionCore {
             Outcome::Ok(Reply::ConnectBind(reply)) => {
                 (channel.phase, channel.bound_at) = (Phase::Bound, now);
                 if let Some(mut run) = self.optimistic.run.take() {
-                    run.0.accepted(&challenge_of(&reply.auth)).map_err(Failure::lost)?;
+                    run.0.accepted(&challenge_of(&reply.auth)).map_err(Failure::refused)?;
                 }
                 tracing::debug!("optimistic channel bound");
                 Ok(())
@@ -318,7 +314,11 @@ impl SessionCore {
             Outcome::Error { status, .. } => {
                 // Checksums, or a server that has changed its mind.
                 self.optimistic.is_wanted &= status != Status::NotSupp;
-                Err(Failure::lost(format_args!("CONNECT_BIND failed: {status}")))
+                let reason = format_args!("CONNECT_BIND failed: {status}");
+                Err(match may_change(status) {
+                    true => Failure::lost(reason),
+                    false => Failure::refused(reason),
+                })
             }
         }
     }
