@@ -360,6 +360,24 @@ fn reads_under_way_outlive_the_connection() {
 }
 
 #[test]
+fn a_server_that_is_held_up_costs_the_channel_and_no_read() {
+    let mut showing = Showing::all(optimistic());
+    let start = showing.world.now;
+    showing.world.network.pause(1, start + Duration::from_secs(3));
+    let first = showing.submit(0, BLOCK);
+    showing.world.run_for(Duration::from_millis(600));
+    let second = showing.submit(BLOCK, BLOCK);
+    showing.world.run(|world| world.core.remote_read_stats().lost == 1);
+    // The first read under way counts.
+    let waited = showing.world.now.since(start).as_millis();
+    assert!((1000..1100).contains(&waited), "{waited} ms of the simulated time");
+    showing.world.run_all(&[first, second]);
+    let found = showing.into.view().to_vec(Site::Inspect);
+    assert!(found[..2 * BLOCK] == pattern(BLOCKS * BLOCK)[..2 * BLOCK]);
+    assert_eq!(showing.world.core.stats().recoveries, 0);
+}
+
+#[test]
 fn a_caller_that_gives_up_has_its_memory_back() {
     let mut showing = Showing::all(optimistic());
     let tag = showing.submit(0, BLOCK);

@@ -15,6 +15,7 @@ use crate::limits::{
 };
 use dafs_dat::{Adapter, EndpointId, Instant, ProtectionDomain};
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 
 /// A message, or the page of a window.
 pub(super) const SLOT_BYTES: usize = MESSAGE_BYTES_MIN as usize;
@@ -50,8 +51,10 @@ pub(super) struct Channel {
     entries: MessagePool,
     /// Reads of the application under way, by the tag of their work.
     reads: FxHashMap<u64, Read>,
-    /// Fetches of pages under way, with their slots and the times when they began.
-    fetches: FxHashMap<u64, (PageFetch, u32, Instant)>,
+    /// Fetches of pages under way, with their slots.
+    fetches: FxHashMap<u64, (PageFetch, u32)>,
+    /// The times when reads and fetches began, in their order. The first of them is under way.
+    begun: VecDeque<(u64, Instant)>,
     next_work: u64,
 }
 
@@ -67,6 +70,7 @@ impl Channel {
             entries: MessagePool::new(domain, ENTRIES_BYTES, OPTIMISTIC_READS_MAX),
             reads: FxHashMap::default(),
             fetches: FxHashMap::default(),
+            begun: VecDeque::new(),
             next_work: 0,
         }
     }
@@ -120,8 +124,16 @@ impl Channel {
 
     /// The time when the first of the reads and fetches under way began.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        let reads = self.reads.values().map(|read| read.posted_at);
-        reads.chain(self.fetches.values().map(|fetch| fetch.2)).min()
+        self.begun.front().map(|(_, at)| *at)
+    }
+
+    /// Forgets the times of reads and fetches that are over, up to the first one under way.
+    fn forget_times(&mut self) {
+        let Self { reads, fetches, begun, .. } = self;
+        let is_over = |work: &u64| !reads.contains_key(work) && !fetches.contains_key(work);
+        while begun.front().is_some_and(|(work, _)| is_over(work)) {
+            begun.pop_front();
+        }
     }
 
     /// Begins a read: its data, then its entries. It is under way in any case, so a failure ends it with
@@ -129,10 +141,11 @@ impl Channel {
     pub(super) fn begin(
         &mut self,
         adapter: &mut dyn Adapter,
-        mut read: Read,
+        (mut read, now): (Read, Instant),
     ) -> Result<(), Failure> {
         let (endpoint, work) = (self.endpoint, self.next_work);
         self.next_work += 1;
+        self.begun.push_back((work, now));
         let slot = self.entries.take(adapter);
         read.left = read.plan.runs.len() + read.plan.checks.len();
         let read = self.reads.entry(work).insert_entry(read).into_mut();
@@ -165,7 +178,8 @@ impl Channel {
         let work = self.next_work;
         self.next_work += 1;
         let slot = self.take_slot(adapter)?;
-        self.fetches.insert(work, (fetch, slot, now));
+        self.fetches.insert(work, (fetch, slot));
+        self.begun.push_back((work, now));
         let segment = self.slots.segment(slot, PAGE_BYTES);
         adapter.rdma_read(self.endpoint, work, segment, fetch.source).map_err(Failure::lost)
     }
@@ -184,6 +198,7 @@ impl Channel {
             return None;
         }
         let mut read = self.reads.remove(&work)?;
+        self.forget_times();
         let mut entries = vec![0; read.plan.entries_bytes()];
         if let Some(slot) = read.slot.take() {
             self.entries.fetch(slot, &mut entries);
@@ -194,7 +209,8 @@ impl Channel {
 
     /// Takes a page that has been fetched.
     pub(super) fn fetched(&mut self, work: u64) -> Option<(PageFetch, Box<[u8; PAGE_BYTES]>)> {
-        let (fetch, slot, _) = self.fetches.remove(&work)?;
+        let (fetch, slot) = self.fetches.remove(&work)?;
+        self.forget_times();
         let mut page = Box::new([0; PAGE_BYTES]);
         self.slots.fetch(slot, &mut page[..]);
         self.slots.put(slot);

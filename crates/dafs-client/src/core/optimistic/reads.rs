@@ -30,7 +30,6 @@ pub(super) struct Read {
     pub(super) slot: Option<u32>,
     /// RDMA reads that are not done.
     pub(super) left: usize,
-    pub(super) posted_at: Instant,
     /// Its entries had changed once.
     is_second: bool,
 }
@@ -96,8 +95,8 @@ impl SessionCore {
             return Some(call);
         }
         let Some(plan) = self.optimistic.plan(&call, now) else { return Some(call) };
-        let (user, slot, posted_at) = (user.take(), None, now);
-        let read = Read { tag, due, user, call, plan, slot, left: 0, posted_at, is_second: false };
+        let (user, slot) = (user.take(), None);
+        let read = Read { tag, due, user, call, plan, slot, left: 0, is_second: false };
         self.begin_read(adapter, read);
         None
     }
@@ -106,7 +105,7 @@ impl SessionCore {
         let State::Open(channel) = &mut self.optimistic.state else {
             return self.calls.wait(&mut self.link, read.into_call());
         };
-        if let Err(failure) = channel.begin(adapter, read) {
+        if let Err(failure) = channel.begin(adapter, (read, self.link.now)) {
             self.lose_optimistic(adapter, failure);
         }
     }
