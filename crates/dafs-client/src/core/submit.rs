@@ -141,22 +141,28 @@ impl SessionCore {
     ) -> Result<(), Refused> {
         let mut user = self.admit(adapter, now, std::slice::from_ref(&call.into))?;
         let due = due(now, deadline);
-        let Some(call) = self.read_optimistically(adapter, (tag, due), &mut user, call) else {
-            if !self.calls.waiting.is_empty() {
-                self.pump(adapter);
-            }
-            return Ok(());
+        let may_hit = self.may_hit(&call);
+        let call = if may_hit {
+            let left = self.read_optimistically(adapter, (tag, due), &mut user, call);
+            let Some(call) = left else { return Ok(()) };
+            call
+        } else {
+            call
         };
         if self.can_send(user.as_ref()) {
             let terms = Terms::new(tag, due, user);
             let sent = self.calls.send_read(&mut self.link, adapter, terms, call);
             let sent = self.sent(adapter, Purpose::Caller(tag), sent);
-            self.after_miss(adapter);
+            if may_hit {
+                self.after_miss(adapter);
+            }
             return sent;
         }
         let task = Task::Read(call);
         self.queue(adapter, Call { tag, due, task, maybe_done: false, user, renewed: false });
-        self.after_miss(adapter);
+        if may_hit {
+            self.after_miss(adapter);
+        }
         Ok(())
     }
 

@@ -81,7 +81,12 @@ impl Optimistic {
 }
 
 impl SessionCore {
-    /// Begins a read by RDMA. Returns the call if it must be a request.
+    /// True if a read may do without a request.
+    pub(in crate::core) fn may_hit(&self, call: &ReadCall) -> bool {
+        self.optimistic.may_hit(call) && !self.link.info.checksums && self.stage == Stage::Ready
+    }
+
+    /// Begins a read by RDMA that may do without a request. Returns the call if it must be one.
     pub(in crate::core) fn read_optimistically(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -89,12 +94,7 @@ impl SessionCore {
         user: &mut Option<User>,
         call: ReadCall,
     ) -> Option<ReadCall> {
-        let now = self.link.now;
-        let may_hit = self.optimistic.may_hit(&call) && !self.link.info.checksums;
-        if !may_hit || self.stage != Stage::Ready {
-            return Some(call);
-        }
-        let Some(plan) = self.optimistic.plan(&call, now) else { return Some(call) };
+        let Some(plan) = self.optimistic.plan(&call, self.link.now) else { return Some(call) };
         let (user, slot) = (user.take(), None);
         let read = Read { tag, due, user, call, plan, slot, left: 0, is_second: false };
         self.begin_read(adapter, read);
@@ -107,6 +107,7 @@ impl SessionCore {
         };
         if let Err(failure) = channel.begin(adapter, (read, self.link.now)) {
             self.lose_optimistic(adapter, failure);
+            self.pump(adapter);
         }
     }
 
