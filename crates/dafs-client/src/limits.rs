@@ -340,5 +340,9 @@ pub(crate) const OPTIMISTIC_FETCH_PAUSE_MAX: Duration = Duration::from_millis(10
 /// The pause after an optimistic channel that was refused, or whose server broke a rule.
 pub(crate) const OPTIMISTIC_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
+/// The pause after one that did not answer in time, so that reads by RDMA delay an application for a tenth
+/// of its time at most.
+pub(crate) const OPTIMISTIC_SLOW_PAUSE: Duration = Duration::from_secs(10);
+
 /// Most levels of scripts interpreted by scripts, as Linux counts them.
 pub(crate) const INTERPRETERS_MAX: usize = 5;

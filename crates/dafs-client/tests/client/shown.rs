@@ -375,6 +375,16 @@ fn a_server_that_is_held_up_costs_the_channel_and_no_read() {
     let found = showing.into.view().to_vec(Site::Inspect);
     assert!(found[..2 * BLOCK] == pattern(BLOCKS * BLOCK)[..2 * BLOCK]);
     assert_eq!(showing.world.core.stats().recoveries, 0);
+    // For some time all reads are requests.
+    for _ in 0..20 {
+        showing.read(0, BLOCK);
+        showing.world.run_for(Duration::from_millis(100));
+    }
+    assert_eq!(showing.world.server.shown.binds, 1);
+    showing.world.run_for(Duration::from_secs(10));
+    showing.read(0, BLOCK);
+    showing.world.run_for(Duration::from_millis(10));
+    assert_eq!(showing.world.server.shown.binds, 2);
 }
 
 #[test]

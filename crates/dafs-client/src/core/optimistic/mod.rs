@@ -29,8 +29,8 @@ use super::failure::Failure;
 use super::proofs::{Awaited, Prepared, ProofChannel, ProofOrder, Run, challenge_of};
 use super::session::{SessionCore, Stage};
 use crate::limits::{
-    OPTIMISTIC_ANSWER_TIME, OPTIMISTIC_REFUSED_PAUSE, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN,
-    RECOVERY_ANSWER_TIME,
+    OPTIMISTIC_ANSWER_TIME, OPTIMISTIC_REFUSED_PAUSE, OPTIMISTIC_SLOW_PAUSE, RECONNECT_PAUSE_MAX,
+    RECONNECT_PAUSE_MIN, RECOVERY_ANSWER_TIME,
 };
 use channel::{Channel, Phase};
 use dafs_dat::{
@@ -177,14 +177,16 @@ impl SessionCore {
     pub(super) fn lose_optimistic(&mut self, adapter: &mut dyn Adapter, why: Failure) {
         let now = self.link.now;
         let optimistic = &mut self.optimistic;
-        let soon = RECONNECT_PAUSE_MIN * (1 << optimistic.losses.min(16));
-        let pause = match why.is_passing() {
-            true => soon.min(RECONNECT_PAUSE_MAX),
-            false => OPTIMISTIC_REFUSED_PAUSE,
-        };
         let bound_at = match &optimistic.state {
             State::Open(channel) if channel.phase == Phase::Bound => Some(channel.bound_at),
             _ => None,
+        };
+        let soon = RECONNECT_PAUSE_MIN * (1 << optimistic.losses.min(16));
+        let pause = match &why {
+            // On a slow network each channel would delay its reads anew.
+            Failure::Deadline(_) if bound_at.is_some() => OPTIMISTIC_SLOW_PAUSE,
+            why if why.is_passing() => soon.min(RECONNECT_PAUSE_MAX),
+            _ => OPTIMISTIC_REFUSED_PAUSE,
         };
         let stable = bound_at.is_some_and(|at| at + RECONNECT_PAUSE_MAX <= now);
         optimistic.losses = if stable { 0 } else { optimistic.losses.saturating_add(1) };
