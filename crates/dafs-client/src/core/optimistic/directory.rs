@@ -122,6 +122,14 @@ impl Page {
         self.was_used = true;
         Some(words[at])
     }
+
+    /// True if these are entries of this page, and not of the one where the window was before.
+    fn has(&self, check: &Check) -> bool {
+        let first = part(&self.place, (check.first * ENTRY_BYTES) as u64, ENTRY_BYTES);
+        first.is_some_and(|first| {
+            (first.key, first.address) == (check.source.key, check.source.address)
+        })
+    }
 }
 
 /// A part of a segment; `None` if it is not inside.
@@ -416,6 +424,7 @@ impl Directory {
         let mut is_same = true;
         for check in &plan.checks {
             let page = pages.as_mut().and_then(|pages| pages.get_mut(&check.window));
+            let page = page.filter(|page| page.has(check));
             let mut words = page.and_then(|page| page.words.as_mut()).map(|(words, _)| words);
             for (at, word) in check.words.iter().enumerate() {
                 let now = found.next();

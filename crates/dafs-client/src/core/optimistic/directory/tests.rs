@@ -201,6 +201,26 @@ fn another_exposure_makes_all_void() {
 }
 
 #[test]
+fn entries_of_a_page_that_has_moved_teach_nothing() {
+    let mut directory = directory();
+    let plan = directory.plan(NAME, (0, 1), Instant(0)).unwrap();
+    let question = ask(&mut directory, 0..=0);
+    let windows = vec![ExposedWindow { window: 0, segment: 9, page: 1 }];
+    let moved = ExposeAnswer { windows, segments: Vec::new(), ..answer() };
+    assert!(directory.answered(&question, Some(moved), Instant(0)));
+    let fetch = directory.fetch(NAME, 0, Instant(0)).unwrap();
+    directory.fetched(&fetch, &page(&[(0, word(1, 1, 7, 4096))]), Instant(0));
+    // The former page is another window's now.
+    assert!(!directory.verify(NAME, &plan, &entries(&[word(5, 2, 3, 4096)])));
+    let plan = directory.plan(NAME, (0, 1), Instant(0)).unwrap();
+    assert_eq!(plan.runs[0].source.address, (1 << 32) + 7 * BLOCK);
+    // Those of the present one do.
+    assert!(!directory.verify(NAME, &plan, &entries(&[word(2, 2, 3, 4096)])));
+    let plan = directory.plan(NAME, (0, 1), Instant(0)).unwrap();
+    assert_eq!(plan.runs[0].source.address, (2 << 32) + 3 * BLOCK);
+}
+
+#[test]
 fn entries_are_kept_for_an_hour_and_of_so_many_windows() {
     let mut directory = directory();
     let later = Instant(0) + OPTIMISTIC_ENTRIES_TIME;
