@@ -328,6 +328,9 @@ pub(crate) const OPTIMISTIC_ANSWER_TIME: Duration = Duration::from_secs(1);
 pub(crate) const OPTIMISTIC_FILES_MAX: usize = 1024;
 pub(crate) const OPTIMISTIC_WINDOWS_MAX: usize = 4096;
 
+/// Windows of one open file whose places it keeps, some hundred bytes each.
+pub(crate) const OPTIMISTIC_PLACES_MAX: usize = 2 * OPTIMISTIC_WINDOWS_MAX;
+
 /// The longest time for which a client keeps entries.
 pub(crate) const OPTIMISTIC_ENTRIES_TIME: Duration = Duration::from_secs(3600);
 

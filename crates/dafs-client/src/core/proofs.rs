@@ -241,8 +241,8 @@ impl SessionCore {
     }
 
     /// Sends a prepared proof on the connection for which it was made. Several may be under way, and
-    /// those without a channel binding are as good for each other. One for a connection that is gone is
-    /// dropped, except that a session that opens has another one made.
+    /// one without a channel binding serves for any of them. A proof for a connection that is gone is
+    /// dropped; a session that opens then has another one made.
     pub fn give_proof(&mut self, adapter: &mut dyn Adapter, prepared: Prepared, now: Instant) {
         self.link.now = now;
         let is_for = |channel: &ProofChannel| prepared.channel == *channel;

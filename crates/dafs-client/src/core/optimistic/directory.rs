@@ -10,7 +10,8 @@ use crate::core::blocks::{BLOCK_BYTES, ExposeAnswer, WINDOW_BLOCKS};
 use crate::limits::{
     OPTIMISTIC_ASK_PAUSE_MAX, OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_CHECKS_MAX,
     OPTIMISTIC_ENTRIES_TIME, OPTIMISTIC_FETCH_PAUSE_MAX, OPTIMISTIC_FETCH_PAUSE_MIN,
-    OPTIMISTIC_FILES_MAX, OPTIMISTIC_MISSES_BEFORE, OPTIMISTIC_RUNS_MAX, OPTIMISTIC_WINDOWS_MAX,
+    OPTIMISTIC_FILES_MAX, OPTIMISTIC_MISSES_BEFORE, OPTIMISTIC_PLACES_MAX, OPTIMISTIC_RUNS_MAX,
+    OPTIMISTIC_WINDOWS_MAX,
 };
 use dafs_dat::{Instant, RemoteBuffer};
 use dafs_wire::dafs::{EntryWord, ExposedKind, StateId};
@@ -219,12 +220,20 @@ impl FileBlocks {
             if let Some(place) = place.filter(|_| windows.contains(&page.window)) {
                 let known = self.pages.get(&page.window);
                 if known.is_none_or(|known| known.place != place) {
+                    self.make_room();
                     self.pages.insert(page.window, Page::new(place));
                     is_new = true;
                 }
             }
         }
         is_new
+    }
+
+    /// Forgets the places of pages without entries when there are many.
+    fn make_room(&mut self) {
+        if self.pages.len() >= OPTIMISTIC_PLACES_MAX {
+            self.pages.retain(|_, page| page.words.is_some() || page.is_fetching);
+        }
     }
 }
 

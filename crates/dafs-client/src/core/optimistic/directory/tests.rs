@@ -251,6 +251,19 @@ fn entries_are_kept_for_an_hour_and_of_so_many_windows() {
 }
 
 #[test]
+fn a_large_file_has_so_many_places() {
+    let mut directory = directory();
+    let question = ask(&mut directory, 0..=u64::MAX);
+    let page_of = |window| ExposedWindow { window, segment: 9, page: 0 };
+    let windows = (0..=OPTIMISTIC_PLACES_MAX as u64).map(page_of).collect();
+    let many = ExposeAnswer { windows, segments: Vec::new(), ..answer() };
+    directory.answered(&question, Some(many), Instant(0));
+    assert!(directory.files[&NAME].pages.len() <= OPTIMISTIC_PLACES_MAX);
+    // Windows with entries are kept.
+    assert!(directory.plan(NAME, (0, 1), Instant(0)).is_ok());
+}
+
+#[test]
 fn questions_and_fetches_without_news_become_rare() {
     let mut directory = Directory::default();
     assert!(!directory.missed(NAME) && directory.missed(NAME));
