@@ -233,10 +233,10 @@ struct Run {
 
 impl Run {
     fn new(scene: &Scene, mistake: Mistake) -> Self {
-        let memory = Shown { frames: scene.frames, world: Mutex::default() };
         let mut file = File::default();
-        let is_known = scene.is_remote && mistake != Mistake::EarlyReuse;
-        assert!(file.begin_grant(is_known) && file.begin_grant(is_known));
+        let memory = Shown { frames: scene.frames, world: Mutex::default() };
+        file.has_remote_readers = scene.is_remote && mistake != Mistake::EarlyReuse;
+        assert!(file.begin_grant() && file.begin_grant());
         let page = file.page(0, 0, &memory).unwrap();
         if scene.is_published {
             let fill = file.begin_fill(0, 0, &memory).unwrap();

@@ -384,9 +384,8 @@ impl File {
     }
 
     /// Adds a reader. Returns false if the file is no longer exposed.
-    pub(super) fn begin_grant(&mut self, is_remote: bool) -> bool {
+    pub(super) fn begin_grant(&mut self) -> bool {
         self.grants += usize::from(!self.is_over);
-        self.has_remote_readers |= is_remote;
         !self.is_over
     }
 

@@ -340,8 +340,8 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    fn new(file: Arc<ExposedFile>, is_remote: bool, writers: Arc<Writers>) -> Option<Self> {
-        let is_new = file.file.lock().begin_grant(is_remote);
+    fn new(file: Arc<ExposedFile>, writers: Arc<Writers>) -> Option<Self> {
+        let is_new = file.file.lock().begin_grant();
         if !is_new {
             return None;
         }
@@ -511,7 +511,9 @@ impl Service {
             writers.exposure.end(&file);
             return Ok(None);
         }
-        let grant = || Grant::new(file.clone(), is_remote, writers.clone());
+        // Also where the open has a grant already: another session of the client may map the memory.
+        file.file.lock().has_remote_readers |= is_remote;
+        let grant = || Grant::new(file.clone(), writers.clone());
         let is_granted = open.grant_exposure(&file, grant);
         if !is_granted && !file.file.lock().has_grants() {
             writers.exposure.end(&file);

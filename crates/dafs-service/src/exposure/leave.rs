@@ -190,7 +190,7 @@ mod tests {
     fn file(memory: &Numbers) -> File {
         memory.next.lock().push(1);
         let mut file = File::default();
-        assert!(file.begin_grant(false) && file.page(0, 0, memory).is_some());
+        assert!(file.begin_grant() && file.page(0, 0, memory).is_some());
         for block in 0..4 {
             let fill = file.begin_fill(block, 0, memory).unwrap();
             assert!(file.end_fill(fill, BLOCK_BYTES, memory));
@@ -272,7 +272,7 @@ mod tests {
         let memory = Numbers::default();
         memory.next.lock().push(1);
         let mut file = File::new(None);
-        assert!(file.begin_grant(false) && file.page(0, 0, &memory).is_some());
+        assert!(file.begin_grant() && file.page(0, 0, &memory).is_some());
         file.limit = Some(Limit { bytes: file.bytes, until_ns: 10 });
         assert_eq!((file.begin_fill(0, 9, &memory), file.lacking), (None, None));
         assert!(file.begin_fill(0, 10, &memory).is_some());

@@ -6,8 +6,8 @@ use crate::kept_locks::{PERSIST, try_lock};
 use dafs_mem::{Buffer, Site};
 use dafs_service::{
     BLOCK_BYTES, BlockEntry, Client, ExportOptions, ExposedFile, FenceObject, FenceRight,
-    FenceUpdate, Fill, Handle, LockKind, Memory, Opened, OptimisticReads, PagePlace, SegmentKind,
-    ServiceError, Squash,
+    FenceUpdate, Fill, FramePlace, Handle, LockKind, Memory, Opened, OptimisticReads, PagePlace,
+    SegmentKind, ServiceError, Squash,
 };
 use dafs_store::{OpenFile, OpenMode, SetAttr, Stability, Wait};
 use std::collections::HashMap;
@@ -222,6 +222,36 @@ fn blocks_next_to_a_wanted_one_come_along() {
     assert_eq!(shown.iter().filter(|is_shown| **is_shown).count(), 2);
     assert_eq!(exposed.entries(), [FULL, FULL, Some(100)]);
     assert_eq!(world.service.exposure_counts().wasted, 0);
+}
+
+/// Returns the frame of a block before and after a change of it. The client's sessions map its memory,
+/// and one reads it by RDMA, too, if `is_remote`.
+fn frames_around_a_change(is_remote: bool) -> [FramePlace; 2] {
+    let exposed = Exposed::new();
+    let (world, client, state) = (&exposed.world, &exposed.client, &exposed.opened.state);
+    world.serve_by(ExportOptions { optimistic: OptimisticReads::Remote, ..optimistic() });
+    let file = expose(world, client, &exposed.opened).unwrap().unwrap();
+    assert!(file.page(0).is_some());
+    let show = || {
+        let fills = exposed.begin();
+        let place = fills.iter().find(|fill| fill.block == 0).map(|fill| fill.place);
+        assert!(fills.into_iter().all(|fill| file.fill(fill, || BLOCK_BYTES)));
+        place.unwrap()
+    };
+    let before = show();
+    let caller = world.patient(client);
+    let again = world.service.expose(caller, exposed.handle(), state.reference(), is_remote);
+    assert!(Arc::ptr_eq(&again.unwrap().unwrap(), &file), "it has a grant already");
+    write(&*exposed.file, 0, 1);
+    [before, show()]
+}
+
+#[test]
+fn a_frame_that_a_reader_by_rdma_may_know_rests() {
+    let [before, after] = frames_around_a_change(false);
+    assert_eq!(before, after);
+    let [before, after] = frames_around_a_change(true);
+    assert_ne!(before, after);
 }
 
 /// Another file of the same client, which has a window page and no frames, and the next one that a
