@@ -53,19 +53,24 @@ pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -
     // Another exposure has none of the segments that the client knows.
     let known = if args.exposure == exposed.id() { args.known as usize } else { 0 };
     let most = room.saturating_sub(windows.len() * WINDOW_BYTES) / SEGMENT_BYTES;
+    // A file may have thousands, and is locked meanwhile.
+    let mut rest = most;
+    let find = |number| {
+        rest = rest.checked_sub(1)?;
+        memory.segment(number)
+    };
     let exposure = exposed.id();
     match (by, open) {
         (ShownBy::Mapping, _) => {
             // The life page is the first.
             let life = memory.segment(0).filter(|_| known == 0);
-            let own = exposed.segments(known.saturating_sub(1), |number| memory.segment(number));
+            let own = exposed.segments(known.saturating_sub(1), find);
             let segments: Vec<_> = life.into_iter().chain(own).take(most).collect();
             let segments = cx.show(&segments);
             reply(cx, call, exposure, &windows, &segments)
         }
         (ShownBy::Reads, Some(open)) => {
-            let mut segments = exposed.segments(known, |number| memory.segment(number));
-            segments.truncate(most);
+            let segments = exposed.segments(known, find);
             let then = move |cx: &mut Context<'_>, call: &Call, segments: &[ExposedSegment]| {
                 reply(cx, call, exposure, &windows, segments)
             };
