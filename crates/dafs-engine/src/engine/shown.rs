@@ -22,9 +22,10 @@ use super::request::{Call, Context, Done};
 use super::work::{JobResult, Report, Rest, Work};
 use crate::exposed::{ExposedMemory, Segment};
 use dafs_dat::{Adapter, EndpointId, Instant, MemoryRegion};
-use dafs_service::{ExposedFile, OpenState};
+use dafs_service::{ExposedFile, OpenState, StateId};
 use dafs_store::OpenFile;
 use dafs_wire::dafs::ExposedSegment;
+use rustc_hash::FxHashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
@@ -54,31 +55,10 @@ impl ShownBy {
 struct ShownSegment {
     segment: Arc<Segment>,
     region: MemoryRegion,
-    /// The opens for which it was shown, if their ends take it away.
-    opens: Option<Vec<Weak<OpenState>>>,
-    /// The exposure that it belongs to.
-    exposure: u64,
+    /// The exposure that it belongs to, if the ends of opens take it away.
+    exposure: Option<u64>,
     /// It was found discarded.
     is_doomed: bool,
-}
-
-impl ShownSegment {
-    fn is_granted(&self) -> bool {
-        let is_open = |open: &Weak<OpenState>| {
-            open.upgrade().is_some_and(|open| open.is_shown(self.exposure))
-        };
-        self.opens.as_ref().is_none_or(|opens| opens.iter().any(is_open))
-    }
-
-    /// Notes another open for which it was shown.
-    fn add(&mut self, open: &Weak<OpenState>) {
-        if let Some(opens) = &mut self.opens
-            && !opens.iter().any(|known| known.ptr_eq(open))
-        {
-            opens.retain(|known| known.strong_count() > 0);
-            opens.push(open.clone());
-        }
-    }
 }
 
 /// Segments of an exposure that a session asks for, to be shown on its optimistic channel.
@@ -102,7 +82,7 @@ impl Showing {
         self.answer.tell(JobResult::Call(Rest(Box::new(rest))));
     }
 
-    /// Answers that nothing is shown, because the channel is gone.
+    /// Answers that nothing is shown, because the channel or the open is gone.
     pub(super) fn refuse(self) {
         self.tell(Vec::new());
     }
@@ -116,53 +96,71 @@ impl fmt::Debug for Showing {
 
 /// The segments that a peer may read, with their regions.
 #[derive(Default)]
-pub(super) struct Shown(Vec<ShownSegment>);
+pub(super) struct Shown {
+    /// By number.
+    segments: FxHashMap<u16, ShownSegment>,
+    /// The opens for which segments were shown, by exposure. A client may have thousands of one file.
+    opens: FxHashMap<u64, FxHashMap<StateId, Weak<OpenState>>>,
+}
 
 impl Shown {
-    /// Shows a segment of an exposure, unless it is shown already: for an open, or until the peer has
-    /// gone. `None` where the peer cannot read it.
+    /// Shows a segment, unless it is shown already: of an exposure as long as one of its noted opens
+    /// lasts, else until the peer has gone. `None` where the peer cannot read it.
     fn show(
         &mut self,
         segment: &Arc<Segment>,
-        (exposure, open): (u64, Option<&Weak<OpenState>>),
+        exposure: Option<u64>,
         endpoint: EndpointId,
         adapter: &mut dyn Adapter,
     ) -> Option<ExposedSegment> {
-        let known = self.0.iter_mut().find(|known| Arc::ptr_eq(&known.segment, segment));
-        let region = match known {
-            Some(known) => {
-                open.into_iter().for_each(|open| known.add(open));
-                known.region
-            }
+        let number = segment.number;
+        let known = self.segments.get(&number).filter(|known| Arc::ptr_eq(&known.segment, segment));
+        let region = match known.map(|known| known.region) {
+            Some(region) => region,
             None => {
-                if self.0.len() >= SHOWN_SEGMENTS_MAX {
+                if self.segments.len() >= SHOWN_SEGMENTS_MAX {
                     return None;
                 }
                 let region = adapter.grant(endpoint, &segment.buffer)?;
-                let (segment, opens) = (segment.clone(), open.map(|open| vec![open.clone()]));
-                let is_doomed = false;
-                self.0.push(ShownSegment { segment, region, opens, exposure, is_doomed });
+                let (segment, is_doomed) = (segment.clone(), false);
+                let shown = ShownSegment { segment, region, exposure, is_doomed };
+                if let Some(former) = self.segments.insert(number, shown) {
+                    // It was discarded, and its number names another one now.
+                    adapter.revoke(endpoint, former.region.id);
+                }
                 region
             }
         };
         Some(ExposedSegment {
             address: region.address,
-            number: segment.number.into(),
+            number: number.into(),
             key: region.key,
             bytes: region.len as u32,
             kind: segment.kind,
         })
     }
 
+    /// Notes an open for which segments of an exposure are shown.
+    fn note(&mut self, exposure: u64, open: &Arc<OpenState>) {
+        let opens = self.opens.entry(exposure).or_default();
+        opens.entry(open.id()).or_insert_with(|| Arc::downgrade(open));
+    }
+
     /// Ends the regions of discarded segments, and those without an open. A peer that reads by RDMA
     /// may have a read of a discarded one under way.
     pub(super) fn trim(&mut self, endpoint: EndpointId, adapter: &mut dyn Adapter) {
-        self.0.retain_mut(|shown| {
+        let Self { segments, opens } = self;
+        opens.retain(|exposure, opens| {
+            opens.retain(|_, open| open.upgrade().is_some_and(|open| open.is_shown(*exposure)));
+            !opens.is_empty()
+        });
+        segments.retain(|_, shown| {
             // Once: another thread may discard it meanwhile.
             let is_live = shown.segment.is_live();
-            let is_spared = shown.opens.is_some() && !shown.is_doomed;
+            let is_spared = shown.exposure.is_some() && !shown.is_doomed;
+            let is_open = shown.exposure.is_none_or(|exposure| opens.contains_key(&exposure));
             shown.is_doomed = !is_live;
-            let stays = if is_live { shown.is_granted() } else { is_spared };
+            let stays = if is_live { is_open } else { is_spared };
             if !stays {
                 adapter.revoke(endpoint, shown.region.id);
             }
@@ -172,7 +170,8 @@ impl Shown {
 
     /// Ends all regions.
     pub(super) fn release(&mut self, endpoint: EndpointId, adapter: &mut dyn Adapter) {
-        self.0.drain(..).for_each(|shown| adapter.revoke(endpoint, shown.region.id));
+        self.opens.clear();
+        self.segments.drain().for_each(|(_, shown)| adapter.revoke(endpoint, shown.region.id));
     }
 }
 
@@ -200,7 +199,7 @@ impl Context<'_> {
         let (adapter, endpoint) = (&mut *self.link.adapter, self.connection.endpoint);
         let shown = &mut self.connection.shown;
         shown.trim(endpoint, adapter);
-        let show = |segment| shown.show(segment, (0, None), endpoint, adapter);
+        let show = |segment| shown.show(segment, None, endpoint, adapter);
         segments.iter().map_while(show).collect()
     }
 
@@ -233,12 +232,16 @@ impl Context<'_> {
 
     /// Shows segments to the peer of this channel.
     pub(super) fn show_by_mail(&mut self, showing: Showing) {
-        if self.connection.phase != Phase::Bound {
+        // The open may have ended since.
+        let (exposure, open) = (showing.exposure, showing.open.upgrade());
+        let open = open.filter(|open| open.is_shown(exposure));
+        let Some(open) = open.filter(|_| self.connection.phase == Phase::Bound) else {
             return showing.refuse();
-        }
+        };
         let (adapter, endpoint) = (&mut *self.link.adapter, self.connection.endpoint);
-        let (shown, owner) = (&mut self.connection.shown, (showing.exposure, Some(&showing.open)));
-        let show = |segment| shown.show(segment, owner, endpoint, adapter);
+        let shown = &mut self.connection.shown;
+        shown.note(exposure, &open);
+        let show = |segment| shown.show(segment, Some(exposure), endpoint, adapter);
         let segments = showing.segments.iter().map_while(show).collect();
         showing.tell(segments);
     }

@@ -248,6 +248,24 @@ fn keys_end_after_the_close() {
 }
 
 #[test]
+fn keys_stay_for_another_open_of_the_client() {
+    let mut world = World::new(showing());
+    let reader = Reader::new(&mut world, 2, "a");
+    let request = open_request(world.root(), F, b"another owner");
+    let other = world.open_with(reader.client, &request).unwrap();
+    assert_ne!(other.id, reader.file.id);
+    let (exposure, _, segments) = ask(&mut world, reader.client, get(other, 1));
+    assert_eq!((exposure, &segments), (reader.exposure, &reader.segments));
+    assert_eq!(world.status(reader.client, &close(reader.file)), Status::Ok);
+    (0..2).for_each(|_| world.pass(TICK));
+    assert!(reader.read(&mut world, reader.page).is_some());
+    assert_eq!(world.status(reader.client, &close(other)), Status::Ok);
+    (0..2).for_each(|_| world.pass(TICK));
+    assert_eq!(reader.read(&mut world, reader.page), None);
+    world.end();
+}
+
+#[test]
 fn after_the_last_close_nothing_is_there() {
     let mut world = World::new(showing());
     let reader = Reader::new(&mut world, 2, "a");
