@@ -117,9 +117,11 @@ fn run(mut engine: Engine, wake: Wake, ring: Option<ReadRing>, control: &Control
     let mut now = Instant::now();
     let mut turns = 0u32;
     loop {
-        // Timeouts are coarse. While there is work, the clock is read only at intervals.
+        // Timeouts are coarse. While there is work, the clock is read only at intervals, unless each
+        // turn needs it.
         turns = turns.wrapping_add(1);
-        if is_idle || close_by.is_some() || turns.is_multiple_of(TURNS_PER_CLOCK_READING) {
+        let is_due = turns.is_multiple_of(TURNS_PER_CLOCK_READING);
+        if is_idle || close_by.is_some() || is_due || engine.has_optimistic_channels() {
             now = Instant::now();
         }
         // All changes of a turn are made stable together.

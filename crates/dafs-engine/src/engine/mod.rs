@@ -110,7 +110,7 @@ pub struct Shared {
     /// The pool for password checks. It is separate from the pool above, because any peer may
     /// request a check.
     pub proofs: Arc<dyn Pool>,
-    /// The memory in which it exposes files to clients of this host.
+    /// The memory in which it exposes files to clients.
     pub exposed: Option<Arc<ExposedMemory>>,
     /// For the front end of a data server: the data that it serves, and its metadata server.
     pub data: Option<DataRole>,
@@ -133,8 +133,6 @@ pub struct Engine {
     drains: Vec<UnderWay>,
     next_tick: Instant,
     turns: u32,
-    /// The server had not looked for local changes for a while, as of the last turn.
-    looks_late: bool,
     /// True when the server stops.
     closing: bool,
 }
@@ -159,6 +157,8 @@ pub(crate) struct Link {
     listed: usize,
     /// The times at which connections have to check their batches.
     batches_due: FxHashMap<EndpointId, Instant>,
+    /// Optimistic channels, bound or not yet.
+    optimistic_channels: usize,
     /// Reads by RDMA from exposed memory, as of the last tick.
     granted_reads: u64,
     /// Credits of all connections.
@@ -227,6 +227,7 @@ impl Engine {
                 staging,
                 listed: 0,
                 batches_due: FxHashMap::default(),
+                optimistic_channels: 0,
                 granted_reads: 0,
                 credits: 0,
                 shares: CreditShares::default(),
@@ -250,7 +251,6 @@ impl Engine {
             done: Vec::new(),
             next_tick: Instant(0),
             turns: 0,
-            looks_late: false,
             closing: false,
         }
     }
@@ -444,6 +444,7 @@ impl Engine {
             Ok(mut connection) => {
                 connection.admitted = Some(admitted);
                 link.credits += 1;
+                link.optimistic_channels += usize::from(channel == Channel::Optimistic);
                 connections.insert(connection.endpoint, connection);
             }
             Err(error) => tracing::warn!(%peer, %error, "connection could not be accepted"),
@@ -651,11 +652,12 @@ impl Engine {
         // All posted work has been reported, except for losses by a panic here or in the transport.
         link.staging.reclaim(&mut *link.adapter, &connection.owner);
         link.replies.reclaim(&connection.owner);
-        if connection.channel == Channel::Optimistic
-            && let Some(session) = &connection.session
-        {
-            let address = back::Address::new(&self.inbox, port as u32, endpoint);
-            self.shared.registry.unbind_optimistic(session.id, &address);
+        if connection.channel == Channel::Optimistic {
+            link.optimistic_channels -= 1;
+            if let Some(session) = &connection.session {
+                let address = back::Address::new(&self.inbox, port as u32, endpoint);
+                self.shared.registry.unbind_optimistic(session.id, &address);
+            }
         }
         if let Some(Session { id, proven: Some(proven), replies, .. }) = connection.session.take() {
             if let Some(replies) = replies {

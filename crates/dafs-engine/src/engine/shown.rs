@@ -284,13 +284,20 @@ impl Context<'_> {
 }
 
 impl Engine {
-    /// Ends the optimistic channels when the server has not looked for local changes for a while. A
+    /// True while there are optimistic channels, bound or not yet. Then each turn needs the time as it is:
+    /// an older one hides that the server was held up.
+    pub(crate) fn has_optimistic_channels(&self) -> bool {
+        self.ports.iter().any(|port| port.link.optimistic_channels > 0)
+    }
+
+    /// Ends the optimistic channels while the server has not looked for local changes for a while. A
     /// client that maps memory sees that in the life page.
     pub(super) fn check_looks(&mut self, now: Instant) {
-        let Some(memory) = &self.shared.exposed else { return };
-        let is_late = memory.is_late(now);
-        let was_late = std::mem::replace(&mut self.looks_late, is_late);
-        if was_late || !is_late {
+        if !self.has_optimistic_channels() {
+            return;
+        }
+        let is_late = |memory: &Arc<ExposedMemory>| memory.is_late(now);
+        if !self.shared.exposed.as_ref().is_some_and(is_late) {
             return;
         }
         for port in &mut self.ports {

@@ -374,6 +374,8 @@ fn a_server_that_does_not_look_for_local_changes_answers_no_read() {
     let (_, _, segments) = ask(&mut world, reader.client, get(reader.file, 1));
     assert_ne!(segments[0].key, reader.segments[0].key, "keys are of one channel");
     assert!(is_open(&world, again));
+    world.pass(Duration::from_millis(1_100));
+    assert!(!is_open(&world, again));
     world.end();
 }
 
