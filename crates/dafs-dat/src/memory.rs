@@ -109,6 +109,12 @@ impl RegionTable {
         Ok(MemoryRegion { id, key, address, len })
     }
 
+    /// True if memory may be granted to peers. The regions that peers ask for leave half of the table to
+    /// those that their connections need.
+    pub(crate) fn has_room_for_grants(&self) -> bool {
+        self.entries.len() - self.free.len() < REGION_COUNT_MAX / 2
+    }
+
     /// Ends a registration and returns its buffer.
     pub fn deregister(&mut self, id: RegionId) -> Option<Arc<Buffer>> {
         let entry = self.entries.get_mut(id.0 as usize)?.take()?;
@@ -326,6 +332,17 @@ mod tests {
         assert_eq!(read((domain, Some(ProtectionDomain(8))), &region), Err(PostError::Region));
         let write = table.remote(granted, region.remote(0, 1).unwrap(), Access::REMOTE_WRITE);
         assert_eq!(write.map(|_| ()), Err(PostError::Access));
+    }
+
+    #[test]
+    fn grants_leave_half_of_the_table() {
+        let mut table = RegionTable::new();
+        table.entries.resize_with(REGION_COUNT_MAX / 2 - 1, || None);
+        assert!(table.has_room_for_grants());
+        table.entries.push(None);
+        assert!(!table.has_room_for_grants());
+        table.free.push(0);
+        assert!(table.has_room_for_grants());
     }
 
     #[test]

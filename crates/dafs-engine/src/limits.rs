@@ -224,6 +224,9 @@ pub(crate) const LOGGED_NAME_BYTES_MAX: usize = 64;
 /// Bytes of one line in the password file.
 pub(crate) const PASSWORD_LINE_BYTES_MAX: usize = 1024;
 
+/// The most segments of exposed memory that one peer is shown.
+pub(crate) const SHOWN_SEGMENTS_MAX: usize = 4096;
+
 /// The age of the last look for local changes beyond which no exposed memory is read by RDMA: the
 /// server is held up, and a local program may have changed a file. Clients that map memory have the same limit.
 pub(crate) const EXPOSED_LOOK_AGE_MAX: Duration = Duration::from_secs(1);

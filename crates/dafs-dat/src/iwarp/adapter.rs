@@ -284,7 +284,8 @@ impl Adapter for IwarpAdapter {
         let Some(Entry::Connection(connection)) = self.slots.get_mut(endpoint.0) else {
             return None;
         };
-        if connection.closing || !connection.is_open() {
+        let has_room = self.core.regions.has_room_for_grants();
+        if connection.closing || !connection.is_open() || !has_room {
             return None;
         }
         let domain = match connection.rx.granted {

@@ -21,6 +21,7 @@ use super::connection::{Channel, Phase};
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Report, Rest, Work};
 use crate::exposed::{ExposedMemory, Segment};
+use crate::limits::SHOWN_SEGMENTS_MAX;
 use dafs_dat::{Adapter, EndpointId, Instant, MemoryRegion};
 use dafs_service::{ExposedFile, OpenState, StateId};
 use dafs_store::OpenFile;
@@ -31,9 +32,6 @@ use std::sync::{Arc, Weak};
 
 /// The longest read that is worth frames, in bytes. Longer ones gain little.
 const EXPOSED_READ_BYTES_MAX: usize = 64 << 10;
-
-/// The most segments that one peer is shown.
-const SHOWN_SEGMENTS_MAX: usize = 4096;
 
 /// The way in which a client reads exposed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
