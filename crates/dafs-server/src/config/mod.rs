@@ -681,7 +681,9 @@ mod tests {
         check(&format!("{EXPORT}durable_replies = \"on\""), "off, crash or power");
         check(&format!("{EXPORT}shared_keys = \"on\""), "use advisory or strict");
         check(&format!("{EXPORT}optimistic = true\n{node}"), "one directory or in memory");
-        check(&format!("{EXPORT}optimistic = \"everywhere\"\n"), "\"remote\"");
+        check(&format!("{EXPORT}optimistic = \"remote\"\n{node}"), "one directory or in memory");
+        check(&format!("{EXPORT}optimistic = \"everywhere\"\n"), "\"remote\" for others");
+        check(&format!("{EXPORT}optimistic = 5\n"), "\"remote\" for others");
         check(&format!("optimistic_memory_bytes = 5\n{EXPORT}"), "1048576 or more");
         let memory = "[[export]]\nname = \"m\"\nmemory_bytes = 4096\n";
         check(&format!("{memory}durable_replies = \"crash\""), "do not outlive");

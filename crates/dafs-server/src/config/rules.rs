@@ -7,10 +7,19 @@ use serde::Deserialize;
 
 /// The clients that an export shows its files to: a yes or a no, or a word.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "use true for clients of this host, \"remote\" for others, too, or false"
+)]
 pub(super) enum OptimisticFile {
     Answer(bool),
-    Word(String),
+    Word(OptimisticWord),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum OptimisticWord {
+    Remote,
 }
 
 /// Reads the callers that an export admits. `wrong` makes the error of one of its keys.
@@ -45,11 +54,7 @@ pub(super) fn optimistic(
     let optimistic = match given {
         None | Some(OptimisticFile::Answer(false)) => OptimisticReads::Off,
         Some(OptimisticFile::Answer(true)) => OptimisticReads::Local,
-        Some(OptimisticFile::Word(word)) if word == "remote" => OptimisticReads::Remote,
-        Some(OptimisticFile::Word(_)) => {
-            let remedy = "use true for clients of this host, \"remote\" for others, too, or false";
-            return Err(wrong("optimistic", remedy.to_owned()));
-        }
+        Some(OptimisticFile::Word(OptimisticWord::Remote)) => OptimisticReads::Remote,
     };
     match source {
         ExportSource::Directory(_) | ExportSource::Memory { .. } => Ok(optimistic),
