@@ -400,8 +400,14 @@ impl Engine {
                     self.end(port, endpoint, "closed", now);
                 }
                 reason => {
-                    if let Some(connection) = self.ports[port].connections.get(&endpoint) {
-                        tracing::warn!(peer = %connection.peer, %reason, "connection has ended");
+                    let connection = self.ports[port].connections.get(&endpoint);
+                    match connection.map(|connection| (connection.channel, &connection.peer)) {
+                        // The peer of an exposure that has ended finds that out so.
+                        Some((Channel::Optimistic, peer)) => {
+                            tracing::info!(%peer, %reason, "optimistic channel has ended");
+                        }
+                        Some((_, peer)) => tracing::warn!(%peer, %reason, "connection has ended"),
+                        None => {}
                     }
                     self.end(port, endpoint, &reason.to_string(), now);
                 }
