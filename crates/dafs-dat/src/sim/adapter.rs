@@ -273,7 +273,7 @@ impl Adapter for SimAdapter {
     }
 
     fn granted_reads(&self) -> u64 {
-        self.shared.lock().fabric.granted_reads
+        self.shared.lock().fabric.ports[self.port].granted_reads
     }
 
     fn revoke(&mut self, endpoint: EndpointId, region: RegionId) {

@@ -74,6 +74,8 @@ pub(super) struct Port {
     /// The endpoint whose peer may map or read a region that is granted to it, and the region's domain,
     /// by key.
     pub(super) granted: FxHashMap<u32, (EndpointId, ProtectionDomain)>,
+    /// RDMA reads of such regions so far.
+    pub(super) granted_reads: u64,
     pub(super) domains: u32,
     pub(super) ready: VecDeque<Event>,
     /// Endpoints with work held back.
@@ -230,8 +232,6 @@ pub(super) struct Fabric {
     pub(super) grants_memory: bool,
     /// True if peers read memory that is granted to them by RDMA.
     pub(super) grants_reads: bool,
-    /// RDMA reads of memory so far, of peers that have grants.
-    pub(super) granted_reads: u64,
     pub(super) digest: SimDigest,
     pub(super) counts: SimCounts,
 }
@@ -252,7 +252,6 @@ impl Fabric {
             maps_memory: false,
             grants_memory: false,
             grants_reads: false,
-            granted_reads: 0,
             digest: SimDigest::default(),
             counts: SimCounts::default(),
         }

@@ -79,6 +79,7 @@ impl SimNetwork {
             bases: FxHashMap::default(),
             keys: FxHashMap::default(),
             granted: FxHashMap::default(),
+            granted_reads: 0,
             domains: 0,
             ready: VecDeque::new(),
             dirty: Vec::new(),

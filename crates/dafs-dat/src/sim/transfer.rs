@@ -280,11 +280,10 @@ impl Connection {
         source: RemoteBuffer,
     ) -> Result<(), String> {
         let half = self.half_mut(side);
-        let port = &fabric.ports[half.port];
+        let port = &mut fabric.ports[half.port];
         port.readable((half.endpoint, half.domain), source)
             .map_err(|error| format!("RDMA read: {error}"))?;
-        let is_granted = port.granted.contains_key(&source.key);
-        fabric.granted_reads += u64::from(is_granted);
+        port.granted_reads += u64::from(port.granted.contains_key(&source.key));
         half.line.queue.push_back(Frame {
             verb: Verb::ReadResponse(source),
             work: None,
