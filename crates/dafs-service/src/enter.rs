@@ -174,7 +174,9 @@ impl Conflicts {
             // Most often the data servers can be notified at once. Otherwise another thread does
             // it.
             Blocked::Fence(key) if may_wait => self.layouts.fence_if_free(&key).is_ok(),
-            Blocked::RecoverSize(key) if may_wait => self.layouts.recover_size(&key).is_ok(),
+            Blocked::RecoverSize(key) if may_wait => {
+                self.layouts.recover_size(caller.client, &key).is_ok()
+            }
             Blocked::Fence(_) | Blocked::RecoverSize(_) | Blocked::Undo(_) => false,
             Blocked::Expire(clients) => {
                 // Some front ends do not repeat the call where it may wait.

@@ -113,8 +113,12 @@ pub const LAYOUT_RECALLS_ONE_BY_ONE_MAX: usize = 16;
 pub const DEVICES_WATCHED_MAX: usize = 1024;
 
 /// Files of one store whose ends are asked for at a time, by callers that need them. Each keeps a
-/// thread waiting that others need.
+/// thread waiting that others need. The clients of one host alone get half.
 pub(crate) const ENDS_ASKED_MAX: usize = 4;
+
+/// Callers of one store that wait for the searches of others for an end, with a thread each. The
+/// clients of one host alone get half. More callers wait for [`END_TURN_TIME`].
+pub(crate) const ENDS_AWAITED_MAX: usize = 8;
 
 /// Files about which a store is asked before the due times are checked again.
 pub(crate) const FENCED_AT_ONCE: usize = 256;
@@ -136,8 +140,8 @@ pub(crate) const LAYOUT_PATIENCE_NS: u64 = 1_000_000_000;
 /// more than half of a grace period.
 pub(crate) const RECLAIM_PATIENCE_NS: u64 = 5_000_000_000;
 
-/// How long a search for the end of a file waits for its turn, which comes at once unless data
-/// servers are slow.
+/// How long a caller waits for room for a search for the end of a file, which there is at once unless
+/// data servers are slow.
 pub(crate) const END_TURN_TIME: Duration = Duration::from_millis(20);
 
 /// How long a search for the end of a file waits for the answer of data servers.

@@ -7,21 +7,16 @@
 //!   older than these writes. Linux sends LAYOUTCOMMIT when it closes the file, but takes the size
 //!   of any reply before, if it has no data left to write. An append would then overwrite data.
 
-use super::fencing::EndAsked;
+use super::asking::EndAsked;
 use super::{LayoutState, Layouts};
 use crate::client::Client;
 use crate::error::ServiceError;
 use crate::export::Export;
 use crate::handle::Handle;
-use crate::limits::{END_ANSWER_TIME, END_TURN_TIME};
+use crate::limits::END_ANSWER_TIME;
 use crate::{Caller, Result};
 use dafs_store::{Store, StoreError, Wait};
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
-
-/// The pause between two attempts to get a turn.
-const TURN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Why the end of a file is not known.
 pub(super) enum Unknown {
@@ -64,7 +59,7 @@ impl Layouts {
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        match self.find_end(&store, key) {
+        match self.find_end(caller.client, &store, key) {
             Ok(()) => Ok(true),
             Err(Unknown::Crowded | Unknown::Away) => Err(ServiceError::Delay),
             Err(Unknown::Failed(error)) => Err(error.into()),
@@ -86,42 +81,28 @@ impl Layouts {
         held.or_else(|| table.fencing.written_by(key, client.key()))
     }
 
-    /// Looks for the end of a file, in a thread of its own, because a data server may hang.
+    /// Looks for the end of a file for a client, in a thread of its own, because a data server may
+    /// hang. Callers that wait for another search of the file share the next one.
     pub(super) fn find_end(
         &self,
+        client: &Client,
         store: &Arc<dyn Store>,
         key: Handle,
     ) -> std::result::Result<(), Unknown> {
         let (store, asking) = (store.clone(), self.state.lock().fencing.asking_of(store));
-        let begun = Instant::now();
-        let asked = loop {
-            if let Some(asked) = EndAsked::begin(asking.clone(), key) {
-                break asked;
-            }
-            if begun.elapsed() >= END_TURN_TIME {
-                let is_slow = asking.is_slow(&key);
-                return Err(if is_slow { Unknown::Away } else { Unknown::Crowded });
-            }
-            std::thread::sleep(TURN_PAUSE);
+        let begin = move |asked: EndAsked| {
+            let ask = move || {
+                // It had layouts when the search was requested.
+                let layouts = store.layouts().ok_or(StoreError::Busy);
+                asked.end(layouts.and_then(|layouts| layouts.refresh_size(&key.file)));
+            };
+            std::thread::Builder::new().name("dafs-end".to_owned()).spawn(ask).map(drop)
         };
-        let (answer, answered) = sync_channel(1);
-        let ask = move || {
-            // It had layouts when the search was requested.
-            let layouts = store.layouts().ok_or(StoreError::Busy);
-            let found = layouts.and_then(|layouts| layouts.refresh_size(&key.file));
-            drop(asked);
-            // The caller may not wait for it any more.
-            let _ = answer.send(found);
-        };
-        let asker = std::thread::Builder::new().name("dafs-end".to_owned()).spawn(ask);
-        asker.map_err(|_| Unknown::Crowded)?;
-        match answered.recv_timeout(END_ANSWER_TIME) {
+        match asking.found((key, client.host().host()), END_ANSWER_TIME, begin)? {
             // The operation itself reports an object that is gone or no file.
-            Ok(Ok(()) | Err(StoreError::Stale | StoreError::BadHandle | StoreError::BadType)) => {
-                Ok(())
-            }
-            Ok(Err(StoreError::Busy)) | Err(_) => Err(Unknown::Away),
-            Ok(Err(error)) => Err(Unknown::Failed(error)),
+            Ok(()) | Err(StoreError::Stale | StoreError::BadHandle | StoreError::BadType) => Ok(()),
+            Err(StoreError::Busy) => Err(Unknown::Away),
+            Err(error) => Err(Unknown::Failed(error)),
         }
     }
 }

@@ -19,15 +19,13 @@
 //! * There are at most as many files of one store as there may be layouts. With more the store gets
 //!   no new layouts.
 
+use super::asking::{Asking, EndAsked};
 use super::{LayoutState, Layouts};
-use crate::client::ClientKey;
+use crate::client::{Client, ClientKey};
 use crate::handle::Handle;
-use crate::limits::{
-    END_ANSWER_TIME, ENDS_ASKED_MAX, FENCED_AT_ONCE, LAYOUT_PATIENCE_NS, RETURN_SETTLE_TIME,
-};
+use crate::limits::{FENCED_AT_ONCE, LAYOUT_PATIENCE_NS, RETURN_SETTLE_TIME};
 use crate::table::{Blocked, StateTable};
 use crate::{Result, ServiceError};
-use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
 use dafs_store::{Cred, SetAttr, SetTime, Store, StoreError, TimeSpec};
 use rustc_hash::FxHashMap;
@@ -57,53 +55,6 @@ impl Line {
     /// True if no question is due, and no thread asks.
     fn is_idle(&self) -> bool {
         self.files.is_empty() && Arc::strong_count(&self.asking) == 1
-    }
-}
-
-/// The threads that ask a store now. Taken from a line under the table's lock.
-#[derive(Default)]
-pub(super) struct Asking {
-    /// Held by the thread that makes data servers drop authorisations.
-    turn: Mutex<()>,
-    /// The files whose ends other threads look for, with the start times.
-    ends: Mutex<FxHashMap<Handle, Instant>>,
-}
-
-impl Asking {
-    /// True if the search for the end of this file, or every search, has taken longer than any
-    /// caller waits.
-    pub(super) fn is_slow(&self, key: &Handle) -> bool {
-        let ends = self.ends.lock();
-        let is_slow = |since: &Instant| since.elapsed() >= END_ANSWER_TIME;
-        let of_all = !ends.is_empty() && ends.values().all(is_slow);
-        of_all || ends.get(key).is_some_and(is_slow)
-    }
-}
-
-/// A search for the end of a file.
-pub(super) struct EndAsked {
-    asking: Arc<Asking>,
-    key: Handle,
-}
-
-impl EndAsked {
-    /// Begins a search. `None` if one is under way for this file, or too many are for other files
-    /// of the store.
-    pub(super) fn begin(asking: Arc<Asking>, key: Handle) -> Option<Self> {
-        let mut ends = asking.ends.lock();
-        let begins = ends.len() < ENDS_ASKED_MAX && !ends.contains_key(&key);
-        if begins {
-            ends.insert(key, Instant::now());
-        }
-        drop(ends);
-        // Without a beginning there is no end in `drop`.
-        begins.then(|| Self { asking, key })
-    }
-}
-
-impl Drop for EndAsked {
-    fn drop(&mut self) {
-        self.asking.ends.lock().remove(&self.key);
     }
 }
 
@@ -444,22 +395,24 @@ impl Layouts {
         due.map_or(Ok(()), |due| self.fence(&due)).map_err(|_| ServiceError::Delay)
     }
 
-    /// Looks for the writes to a file, unless another thread does.
+    /// Looks for the writes to a file for a client, unless another thread does.
     ///
     /// # Errors
     /// `Delay` when the size is not known, for instance because data servers do not answer.
-    pub(crate) fn recover_size(&self, key: &Handle) -> Result<()> {
+    pub(crate) fn recover_size(&self, client: &Client, key: &Handle) -> Result<()> {
         let Some(asking) = self.state.lock().fencing.asking(key) else { return Ok(()) };
-        let asked = EndAsked::begin(asking, *key).ok_or(ServiceError::Delay)?;
+        let asked = EndAsked::begin(asking, *key, client.host().host());
+        let asked = asked.ok_or(ServiceError::Delay)?;
         let due = self.state.lock().fencing.due_of(key);
         due.map_or(Ok(()), |due| self.fence(&due)).map_err(|_| ServiceError::Delay)?;
         drop(asked);
         if self.state.lock().fencing.is_written(key) { Err(ServiceError::Delay) } else { Ok(()) }
     }
 
-    /// Asks the questions about returned layouts. The next rounds ask those that cannot be answered
-    /// now, or not soon, like all others of a store that cannot be certain.
-    pub(super) fn recover_sizes(&self, keys: &[Handle]) {
+    /// Asks the questions about layouts that a client has returned. The next rounds ask those that
+    /// cannot be answered now, or not soon, like all others of a store that cannot be certain.
+    pub(super) fn recover_sizes(&self, client: &Client, keys: &[Handle]) {
+        let host = client.host().host();
         let mut unsure: Vec<Arc<dyn Store>> = Vec::new();
         let begun = Instant::now();
         for key in keys {
@@ -468,7 +421,7 @@ impl Layouts {
             }
             // A thread that looks for it already does so for this caller too.
             let asking = self.state.lock().fencing.asking(key);
-            let asked = asking.and_then(|asking| EndAsked::begin(asking, *key));
+            let asked = asking.and_then(|asking| EndAsked::begin(asking, *key, host));
             let due = asked.as_ref().and_then(|_| self.state.lock().fencing.due_of(key));
             let Some(due) = due else { continue };
             if !unsure.iter().any(|store| Arc::ptr_eq(store, &due.store))
@@ -556,42 +509,5 @@ fn gone_is_fine(
     match outcome {
         Err(StoreError::Stale | StoreError::BadHandle | StoreError::BadType) => Ok(()),
         other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use dafs_store::{FILE_ID_BYTES, FileId, FsId};
-
-    #[test]
-    fn few_look_for_ends_at_a_time_and_one_for_each() {
-        let key = |number| Handle { fs: FsId([1; 16]), file: FileId([number; FILE_ID_BYTES]) };
-        let asking = Arc::<Asking>::default();
-        let begin = |number| EndAsked::begin(asking.clone(), key(number));
-        let mut asked: Vec<_> =
-            (1..ENDS_ASKED_MAX as u8).map(|number| begin(number).unwrap()).collect();
-        assert!(begin(1).is_none(), "somebody does already");
-        asked.push(begin(100).unwrap());
-        assert!(begin(101).is_none());
-        asked.pop();
-        assert!(begin(101).is_some());
-        drop(asked);
-        assert!(asking.ends.lock().is_empty());
-    }
-
-    #[test]
-    fn those_are_slow_who_look_for_long_and_nobody_when_none_looks() {
-        let key = |number| Handle { fs: FsId([1; 16]), file: FileId([number; FILE_ID_BYTES]) };
-        let asking = Asking::default();
-        assert!(!asking.is_slow(&key(1)));
-        let now = Instant::now();
-        asking.ends.lock().insert(key(1), now.checked_sub(END_ANSWER_TIME).unwrap());
-        asking.ends.lock().insert(key(2), now + END_ANSWER_TIME);
-        assert!(asking.is_slow(&key(1)), "others are not waited for by who asks for this one");
-        assert!(!asking.is_slow(&key(2)));
-        assert!(!asking.is_slow(&key(3)), "there will be a turn soon");
-        asking.ends.lock().remove(&key(2));
-        assert!(asking.is_slow(&key(3)));
     }
 }

@@ -21,6 +21,7 @@
 //!   servers before ([`late`]).
 //! * After a restart there are no layouts: clients ask again.
 
+mod asking;
 mod commit;
 mod devices;
 mod ends;
@@ -326,7 +327,7 @@ impl Layouts {
         drop(table);
         self.state.finish(ended);
         if !left && layout.is_written() {
-            self.recover_sizes(&[layout.key]);
+            self.recover_sizes(caller.client, &[layout.key]);
         }
         Ok(left.then_some(reference))
     }
@@ -362,7 +363,7 @@ impl Layouts {
         }
         self.state.finish(ended);
         if of.is_some() {
-            self.recover_sizes(&written);
+            self.recover_sizes(caller.client, &written);
         }
         if mode == LayoutMode::Any {
             caller.client.wide_recalls.end(of.map(|handle| handle.fs), form);

@@ -49,7 +49,7 @@ impl Layouts {
             return Err(ServiceError::WouldWait);
         }
         let half_ns = nanoseconds(self.state.config.grace_time) / 2;
-        if let Err(unknown) = self.find_end(export.store(), export.key(handle)) {
+        if let Err(unknown) = self.find_end(caller.client, export.store(), export.key(handle)) {
             let patience_ns = match unknown {
                 Unknown::Crowded => half_ns,
                 Unknown::Away => half_ns.min(RECLAIM_PATIENCE_NS),
@@ -89,7 +89,7 @@ impl Layouts {
         if !self.may_have_written(caller, export, handle)? {
             return Ok(());
         }
-        match self.find_end(export.store(), export.key(handle)) {
+        match self.find_end(caller.client, export.store(), export.key(handle)) {
             Ok(()) => Ok(()),
             Err(Unknown::Crowded) => Err(ServiceError::Delay),
             Err(Unknown::Away)
