@@ -4,13 +4,14 @@ use crate::enter::Patience;
 use crate::error::ServiceError;
 use crate::export::{Export, Touch};
 use crate::handle::Handle;
-use crate::limits::PATH_COMPONENTS_MAX;
+use crate::limits::{END_ANSWER_TIME, PATH_COMPONENTS_MAX};
 use crate::open::RemoveMode;
 use crate::{Caller, Resolved, Result, Service, Unresolved};
 use dafs_store::{
     Attr, DirChange, DirEntry, Kind, Made, NewObject, SetAttr, Store, StoreError, Wait,
 };
 use std::sync::{Arc, MutexGuard};
+use std::time::Instant;
 
 /// The object of a directory entry with its attributes where known, or the reason why they cannot be
 /// told now.
@@ -28,6 +29,15 @@ pub enum RemoveKind {
     Directory,
     /// Anything but a directory.
     NoDirectory,
+}
+
+/// The questions of one listing about what its caller may have written at data servers.
+struct OwnWrites {
+    begun: Instant,
+    /// Data servers did not answer, so no more are asked.
+    are_away: bool,
+    /// The answers have taken long, so the listing ends.
+    took_long: bool,
 }
 
 impl RemoveKind {
@@ -281,7 +291,8 @@ impl Service {
     /// end. In the directory of exports, entries stand for the exports' roots.
     ///
     /// If `attr` is set and this caller may have written to files at data servers, these are asked.
-    /// The sink gets `Delay` for the files about which they do not answer.
+    /// The sink gets `Delay` for the files about which they do not answer. If the answers take long,
+    /// the listing ends early: the next one goes on.
     ///
     /// # Errors
     /// The store's. `WouldWait`.
@@ -296,13 +307,17 @@ impl Service {
         let namespace = self.namespace();
         let export = namespace.export(dir)?;
         let cred = export.map_cred(caller.cred);
-        let (mut would_wait, mut are_away) = (false, false);
+        let mut would_wait = false;
+        let mut own_writes = OwnWrites { begun: Instant::now(), are_away: false, took_long: false };
         let mut each = |entry: DirEntry<'_>| {
+            if own_writes.took_long {
+                return false;
+            }
             let object = match namespace.mounted(dir, entry.name) {
                 Some(root) if attr => self.getattr(&root).ok().map(|attr| (root, attr)),
                 _ => entry.object.map(|(file, attr)| (Handle { fs: dir.fs, file }, attr)),
             };
-            let own = |object| self.with_own_writes(caller, export, object, &mut are_away);
+            let own = |object| self.with_own_writes(caller, export, object, &mut own_writes);
             let object = object.map(own).transpose();
             would_wait = object == Err(ServiceError::WouldWait);
             !would_wait && sink(entry, object)
@@ -312,26 +327,27 @@ impl Service {
     }
 
     /// Returns an object's attributes with what this caller may have written at data servers. If
-    /// they do not answer, sets `are_away`. Then it asks no more, so that a listing waits for them
-    /// once.
+    /// they do not answer, it asks no more, so that a listing waits for them once.
     fn with_own_writes(
         &self,
         caller: Caller<'_>,
         export: &Export,
         (handle, attr): (Handle, Attr),
-        are_away: &mut bool,
+        own: &mut OwnWrites,
     ) -> Result<(Handle, Attr)> {
-        let wait = if *are_away { Wait::Never } else { caller.wait };
+        let wait = if own.are_away { Wait::Never } else { caller.wait };
         let asking = Caller { wait, ..caller };
-        match self.layouts.extend_to_own_writes(asking, export, &handle) {
+        let extended = self.layouts.extend_to_own_writes(asking, export, &handle);
+        own.are_away |= extended == Err(ServiceError::Delay);
+        // To ask no more takes no time.
+        let has_asked = extended != Ok(false) && !own.are_away;
+        own.took_long = has_asked && own.begun.elapsed() >= END_ANSWER_TIME;
+        match extended {
             // An object that has been removed since was there when it was listed.
             Ok(true) => Ok((handle, self.getattr(&handle).unwrap_or(attr))),
             Ok(false) => Ok((handle, attr)),
-            Err(ServiceError::WouldWait) if *are_away => Err(ServiceError::Delay),
-            Err(error) => {
-                *are_away = error == ServiceError::Delay;
-                Err(error)
-            }
+            Err(ServiceError::WouldWait) if own.are_away => Err(ServiceError::Delay),
+            Err(error) => Err(error),
         }
     }
 }

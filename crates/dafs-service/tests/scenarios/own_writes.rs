@@ -123,6 +123,22 @@ fn a_listing_waits_once_for_data_servers_that_are_away() {
     assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
 }
 
+/// Each answer takes 0.6 seconds. The client asks for the rest of the listing.
+#[test]
+fn a_listing_ends_early_when_data_servers_take_long() {
+    let Writing { cluster, one, .. } = Writing::begin();
+    for name in ["g", "h", "i", "j"] {
+        let other = cluster.open(&one, name, BOTH).unwrap();
+        cluster.get(&one, &other, true).unwrap();
+        cluster.vouch("a", &other, other.state.reference(), true).unwrap();
+    }
+    cluster.store.reach.store(5, Ordering::SeqCst);
+    cluster.store.call_milliseconds.store(600, Ordering::SeqCst);
+    let sizes = list(&cluster, cluster.patient(&one)).unwrap();
+    assert!(!sizes.is_empty());
+    assert!(sizes.iter().filter(|size| size.is_ok()).count() <= 2, "{sizes:?}");
+}
+
 /// Linux returns layouts without a LAYOUTCOMMIT.
 #[test]
 fn a_writer_that_has_returned_its_layout_waits_for_its_size() {
