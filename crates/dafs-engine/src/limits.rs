@@ -188,6 +188,12 @@ pub(crate) const DISK_READS_MAX: usize = 256;
 /// later.
 pub(crate) const DISK_READS_PER_ORIGIN_MAX: usize = 64;
 
+/// The time after which a reactor without other work asks the kernel again to begin reads that it
+/// could not begin, and the time after which the reactor gives its ring up.
+pub(crate) const DISK_RETRY_TIME: Duration = Duration::from_millis(1);
+/// See [`DISK_RETRY_TIME`].
+pub(crate) const DISK_STALL_TIME: Duration = Duration::from_secs(1);
+
 /// Threads for calls that may wait for a device. Each export whose store waits for other machines
 /// has as many. A single client gets 16 of them.
 pub(crate) const POOL_THREADS_MAX: usize = 20;

@@ -370,7 +370,8 @@ impl Engine {
         }
         let adapters = self.ports.iter().filter_map(|port| port.link.adapter.next_timeout());
         let batches = self.ports.iter().flat_map(|port| port.link.batches_due.values().copied());
-        adapters.chain(batches).fold(self.next_tick, Instant::min)
+        let others = batches.chain(self.retry_of_reads());
+        adapters.chain(others).fold(self.next_tick, Instant::min)
     }
 
     /// Ends every connection in order, and accepts no other. Call `turn` until `counts` shows none.

@@ -7,7 +7,8 @@
 //! * Only the thread that has enabled a ring can use it: the kernel refuses others.
 //! * The caller has at most [`DISK_READS_MAX`] reads under way. So neither of the two queues is ever
 //!   too short.
-//! * A ring that has failed to begin a read begins none any more, also not that one.
+//! * A read that the kernel cannot begin now stays in the queue, and begins later. A ring that was
+//!   given up begins none any more, also not those in its queue.
 
 use crate::limits::DISK_READS_MAX;
 use dafs_mem::VolatileSlice;
@@ -15,6 +16,7 @@ use io_uring::opcode::Read;
 use io_uring::register::Restriction;
 use io_uring::types::Fd;
 use io_uring::{Builder, EnterFlags, IoUring, Probe};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -71,18 +73,27 @@ impl ReadRing {
 /// A ring in use.
 pub(super) struct Kernel {
     ring: IoUring,
-    /// The reads that are left in its queue never begin.
+    /// It was given up: the reads that are left in its queue never begin.
     is_broken: bool,
 }
 
+/// The reason why the last reads of the queue have not begun.
+#[derive(Debug)]
+pub(super) enum Unbegun {
+    /// The kernel may begin them in a later call. It has no memory, for instance.
+    Later(io::Error),
+    /// They never begin, for the ring is given up.
+    Never(io::Error),
+}
+
 impl Kernel {
-    /// Queues a read of a file into a view. Returns false if the queue is full, or after an error of
-    /// [`submit`](Self::submit).
+    /// Queues a read of a file into a view. Returns false if the queue is full, or the ring was given
+    /// up.
     ///
     /// # Safety
     /// The memory of the view stays mapped and writable until the completion with this tag was
     /// taken, or for ever. The descriptor stays open until then, too. Both may go earlier for a read
-    /// that has not begun by an error of [`submit`](Self::submit).
+    /// that is in the queue of a ring that was given up.
     pub(super) unsafe fn push(
         &mut self,
         tag: u64,
@@ -103,28 +114,40 @@ impl Kernel {
     /// Begins all queued reads.
     ///
     /// # Errors
-    /// The kernel takes no more reads. [`unsubmitted`](Self::unsubmitted) of the last ones have not
-    /// begun, and never do.
-    pub(super) fn submit(&mut self) -> io::Result<()> {
-        if self.is_broken {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let begun = self.begin();
-        self.is_broken = begun.is_err();
-        begun
+    /// [`unsubmitted`](Self::unsubmitted) of the last ones have not begun.
+    pub(super) fn submit(&mut self) -> Result<(), Unbegun> {
+        self.submit_by(|ring| ring.submit())
     }
 
-    fn begin(&mut self) -> io::Result<()> {
-        loop {
-            match self.ring.submit() {
-                Ok(_) if self.unsubmitted() == 0 => return Ok(()),
-                Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
+    /// Does the same by `enter`, which makes one call of the kernel.
+    pub(super) fn submit_by(
+        &mut self,
+        mut enter: impl FnMut(&IoUring) -> io::Result<usize>,
+    ) -> Result<(), Unbegun> {
+        if self.is_broken {
+            return Err(Unbegun::Never(io::ErrorKind::BrokenPipe.into()));
+        }
+        let mut left = self.unsubmitted();
+        while left > 0 {
+            let entered = enter(&self.ring);
+            let before = std::mem::replace(&mut left, self.unsubmitted());
+            match entered {
                 // It stops behind an operation with an error, which has a completion of its own.
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Ok(_) if left < before => {}
+                Ok(_) => return Err(Unbegun::Later(Errno::AGAIN.into())),
+                Err(error) if passes(&error) => return Err(Unbegun::Later(error)),
+                Err(error) => {
+                    self.give_up();
+                    return Err(Unbegun::Never(error));
+                }
             }
         }
+        Ok(())
+    }
+
+    /// Lets no read begin any more, also none of the queue.
+    pub(super) fn give_up(&mut self) {
+        self.is_broken = true;
     }
 
     /// Returns the number of queued reads.
@@ -149,6 +172,13 @@ impl Kernel {
         }
         completions.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
     }
+}
+
+/// True for an error that says nothing about later calls: the kernel has no memory or no time, or a
+/// signal has come.
+fn passes(error: &io::Error) -> bool {
+    let error = Errno::from_io_error(error);
+    matches!(error, Some(Errno::AGAIN | Errno::BUSY | Errno::INTR | Errno::NOMEM))
 }
 
 #[cfg(test)]
@@ -275,5 +305,46 @@ mod tests {
         assert!(!push(&mut ring, 2, zero.as_fd(), leaked(8)));
         assert!(ring.submit().is_err());
         assert_eq!(ring.unsubmitted(), 1);
+    }
+
+    #[test]
+    fn a_read_that_has_not_begun_begins_in_the_next_call() {
+        let Some(mut ring) = ring(None) else { return };
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        let buffer = leaked(8);
+        assert!((1..=3).all(|tag| push(&mut ring, tag, zero.as_fd(), buffer)));
+        let mut calls = 0;
+        let unbegun = ring.submit_by(|ring| {
+            calls += 1;
+            if calls == 2 {
+                return Err(Errno::NOMEM.into());
+            }
+            // SAFETY: the call passes no memory.
+            unsafe { ring.submitter().enter::<()>(1, 0, 0, None) }
+        });
+        assert!(matches!(unbegun, Err(Unbegun::Later(_))), "{unbegun:?}");
+        assert_eq!(ring.unsubmitted(), 2);
+        assert_eq!(wait(&mut ring, 1), [(1, 8)]);
+        assert!(push(&mut ring, 4, zero.as_fd(), buffer));
+        ring.submit().unwrap();
+        assert_eq!(wait(&mut ring, 3), [(2, 8), (3, 8), (4, 8)]);
+    }
+
+    #[test]
+    fn a_lack_of_memory_passes_and_other_errors_last() {
+        let Some(mut ring) = ring(None) else { return };
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        assert!(push(&mut ring, 1, zero.as_fd(), leaked(8)));
+        for error in [Errno::AGAIN, Errno::BUSY, Errno::INTR, Errno::NOMEM] {
+            let unbegun = ring.submit_by(|_| Err(error.into()));
+            assert!(matches!(unbegun, Err(Unbegun::Later(_))), "{unbegun:?}");
+        }
+        // The kernel begins nothing, and has no error either.
+        assert!(matches!(ring.submit_by(|_| Ok(0)), Err(Unbegun::Later(_))));
+        for error in [Errno::BADFD, Errno::AGAIN] {
+            let unbegun = ring.submit_by(|_| Err(error.into()));
+            assert!(matches!(unbegun, Err(Unbegun::Never(_))), "{unbegun:?}");
+        }
+        assert!(!push(&mut ring, 2, zero.as_fd(), leaked(8)));
     }
 }

@@ -6,6 +6,8 @@
 //!   completed it: also when its connection is gone. With a ring that ends before, they stay for ever.
 //! * A read in the ring has begun, so X_CANCEL comes too late for it.
 //! * A ring that is full, refuses or fails leaves a read to the pool, which then tells the result.
+//! * Reads that the kernel cannot begin now, for want of memory for instance, wait in the ring for a
+//!   bounded time. Then the ring is given up, and the pool has them.
 //! * A reactor has at most [`DISK_READS_MAX`] reads in its ring, and one host or local user has at most
 //!   [`DISK_READS_PER_ORIGIN_MAX`] of them. Others are on the pool, where they have their turns.
 //! * The reads of a turn begin together at its end.
@@ -22,10 +24,10 @@ pub(crate) use read::{DiskRead, ReadMemory};
 use super::Engine;
 use super::request::{Call, Context};
 use super::work::{JobResult, PendingId, ReadEnd, Work, submit};
-use crate::limits::{DISK_READS_MAX, DISK_READS_PER_ORIGIN_MAX};
+use crate::limits::{DISK_READS_MAX, DISK_READS_PER_ORIGIN_MAX, DISK_RETRY_TIME, DISK_STALL_TIME};
 use dafs_dat::Instant;
 use dafs_service::{Handle, Origin};
-use kernel::Kernel;
+use kernel::{Kernel, Unbegun};
 use read::Next;
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
@@ -84,21 +86,32 @@ struct DiskRing {
     origins: FxHashMap<Origin, usize>,
     /// The reads that have not begun, in the order of the queue.
     fresh: Vec<Tag>,
+    /// The kernel did not begin them the last time.
+    stall: Option<Stall>,
     /// Kept for its memory.
     completions: Vec<(u64, i32)>,
+}
+
+/// A time in which the kernel begins no reads.
+#[derive(Debug, Clone, Copy)]
+struct Stall {
+    since: Instant,
+    /// The time of the next attempt, if the reactor has no other turn before.
+    retry_at: Instant,
 }
 
 impl DiskRing {
     fn enable(ring: ReadRing, wakes: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let (kernel, table) = (ring.enable(wakes)?, Table::default());
         let (origins, fresh, completions) = (FxHashMap::default(), Vec::new(), Vec::new());
-        Ok(Self { kernel, table, origins, fresh, completions })
+        Ok(Self { kernel, table, origins, fresh, stall: None, completions })
     }
 
     /// Takes a read, or returns it.
     fn begin(&mut self, reading: Reading) -> Option<Reading> {
         let own = self.origins.get(&reading.origin).copied().unwrap_or(0);
-        if own >= DISK_READS_PER_ORIGIN_MAX || self.table.len() >= DISK_READS_MAX {
+        let is_full = own >= DISK_READS_PER_ORIGIN_MAX || self.table.len() >= DISK_READS_MAX;
+        if is_full || self.stall.is_some() {
             return Some(reading);
         }
         self.origins.insert(reading.origin, own + 1);
@@ -126,8 +139,8 @@ impl DiskRing {
             return false;
         };
         // SAFETY: the table keeps the read, which owns the file and the memory, until this completion
-        // was taken, or an error says that it has not begun. The drop below leaks reads that are under
-        // way.
+        // was taken, or the ring is given up with the read in its queue. The drop below leaks reads
+        // that are under way.
         let pushed = unsafe { self.kernel.push(tag.0, (file, offset), view) };
         if pushed {
             self.fresh.push(tag);
@@ -136,22 +149,45 @@ impl DiskRing {
     }
 
     /// Begins the queued reads.
-    fn flush(&mut self, ended: &mut Vec<Ended>) {
+    fn flush(&mut self, now: Instant, ended: &mut Vec<Ended>) {
+        self.flush_by(now, ended, Kernel::submit);
+    }
+
+    fn flush_by(
+        &mut self,
+        now: Instant,
+        ended: &mut Vec<Ended>,
+        submit: impl FnOnce(&mut Kernel) -> Result<(), Unbegun>,
+    ) {
         if self.fresh.is_empty() {
             return;
         }
-        if let Err(error) = self.kernel.submit() {
-            tracing::error!(
-                %error,
-                "io_uring takes no more reads of a reactor: until a restart the pool reads from disks"
-            );
-            // They stay in the kernel's queue, which begins none any more.
-            let begun = self.fresh.len().saturating_sub(self.kernel.unsubmitted());
-            let refused = self.fresh.split_off(begun);
-            let refused = refused.into_iter().filter_map(|tag| self.leave(tag));
-            ended.extend(refused.map(Ended::Refused));
-        }
-        self.fresh.clear();
+        let Err(unbegun) = submit(&mut self.kernel) else {
+            self.fresh.clear();
+            self.stall = None;
+            return;
+        };
+        let begun = self.fresh.len().saturating_sub(self.kernel.unsubmitted());
+        self.fresh.drain(..begun);
+        let since = self.stall.filter(|_| begun == 0).map_or(now, |stall| stall.since);
+        let error = match unbegun {
+            Unbegun::Later(error) if now.since(since) < DISK_STALL_TIME => {
+                tracing::debug!(%error, "io_uring begins no more reads of a reactor for now");
+                self.stall = Some(Stall { since, retry_at: now + DISK_RETRY_TIME });
+                return;
+            }
+            Unbegun::Later(error) | Unbegun::Never(error) => error,
+        };
+        tracing::error!(
+            %error,
+            "io_uring takes no more reads of a reactor: until a restart the pool reads from disks"
+        );
+        // They stay in the kernel's queue, which begins none any more.
+        self.kernel.give_up();
+        self.stall = None;
+        let refused = std::mem::take(&mut self.fresh).into_iter();
+        let refused = refused.filter_map(|tag| self.leave(tag));
+        ended.extend(refused.map(Ended::Refused));
     }
 
     /// Takes the completions.
@@ -205,6 +241,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Returns the time at which reads that have not begun are to be tried again.
+    pub(super) fn retry_of_reads(&self) -> Option<Instant> {
+        self.disk.ring.as_ref()?.stall.map(|stall| stall.retry_at)
+    }
+
     /// Counts the reads that had to wait for the disk.
     pub fn disk_reads(&self) -> DiskReads {
         self.disk.reads
@@ -223,7 +264,7 @@ impl Engine {
     pub(super) fn begin_reads(&mut self, now: Instant) {
         let mut ended = std::mem::take(&mut self.disk.ended);
         if let Some(ring) = &mut self.disk.ring {
-            ring.flush(&mut ended);
+            ring.flush(now, &mut ended);
         }
         self.end_reads(ended, now);
     }

@@ -5,6 +5,7 @@ use crate::engine::work::{Pending, PendingTable};
 use dafs_dat::EndpointId;
 use dafs_mem::{Buffer, Site, VolatileSlice};
 use dafs_store::{Attr, FileId, OpenFile, PartOfFile, Result, Stability, StoreError, Wait};
+use rustix::io::Errno;
 use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -84,7 +85,7 @@ impl World {
         rustix::io::write(&self.writer, &vec![7; count]).unwrap();
         let mut ended = Vec::new();
         while ended.len() < count {
-            self.ring.flush(&mut ended);
+            self.ring.flush(Instant(0), &mut ended);
             self.ring.reap(&mut ended);
             std::thread::yield_now();
         }
@@ -93,6 +94,15 @@ impl World {
         let is_refused = |ended: &&Ended| matches!(ended, Ended::Refused(_));
         (ended.iter().filter(is_full).count(), ended.iter().filter(is_refused).count())
     }
+}
+
+/// Returns the requests whose reads were refused. None is done.
+fn refused(ended: &[Ended]) -> Vec<PendingId> {
+    let pending = |ended: &Ended| match ended {
+        Ended::Refused(reading) => reading.pending,
+        Ended::Done(..) => panic!("nothing is done"),
+    };
+    ended.iter().map(pending).collect()
 }
 
 #[test]
@@ -142,19 +152,60 @@ fn a_ring_that_fails_gives_back_what_has_not_begun() {
     let first = world.reading(0);
     assert!(world.ring.begin(first).is_none());
     let mut ended = Vec::new();
-    world.ring.flush(&mut ended);
+    world.ring.flush(Instant(0), &mut ended);
     let others: Vec<_> = (1..4).map(|at| world.reading(at)).collect();
     let expected: Vec<_> = others.iter().map(|reading| reading.pending).collect();
     others.into_iter().for_each(|reading| assert!(world.ring.begin(reading).is_none()));
     let ring = &mut world.ring;
-    std::thread::scope(|scope| scope.spawn(|| ring.flush(&mut ended)).join().unwrap());
-    let refused = ended.iter().map(|ended| match ended {
-        Ended::Refused(reading) => reading.pending,
-        Ended::Done(..) => panic!("nothing is done"),
-    });
-    assert_eq!(refused.collect::<Vec<_>>(), expected);
+    std::thread::scope(|scope| scope.spawn(|| ring.flush(Instant(0), &mut ended)).join().unwrap());
+    assert_eq!(refused(&ended), expected);
     let late = world.reading(4);
     assert!(world.ring.begin(late).is_some(), "it takes no more");
     assert_eq!(world.end(1), (1, 0));
     assert!(world.ring.table.is_empty() && world.ring.origins.is_empty());
+}
+
+#[test]
+fn reads_wait_in_the_ring_for_a_kernel_without_memory() {
+    let Some(mut world) = World::new() else { return };
+    for now in [5, 7].map(Instant) {
+        let reading = world.reading(0);
+        assert!(world.ring.begin(reading).is_none());
+        let mut ended = Vec::new();
+        world.ring.flush_by(now, &mut ended, without_memory);
+        assert!(ended.is_empty());
+        let retry_at = world.ring.stall.map(|stall| stall.retry_at);
+        assert_eq!(retry_at, Some(now + DISK_RETRY_TIME));
+        let other = world.reading(1);
+        assert!(world.ring.begin(other).is_some(), "the pool has the others");
+        assert_eq!(world.end(1), (1, 0));
+        assert!(world.ring.stall.is_none() && world.ring.table.is_empty());
+    }
+}
+
+#[test]
+fn a_ring_that_begins_nothing_for_long_is_given_up() {
+    let Some(mut world) = World::new() else { return };
+    let first = world.reading(0);
+    assert!(world.ring.begin(first).is_none());
+    let mut ended = Vec::new();
+    world.ring.flush(Instant(0), &mut ended);
+    let others: Vec<_> = (1..4).map(|at| world.reading(at)).collect();
+    let expected: Vec<_> = others.iter().map(|reading| reading.pending).collect();
+    others.into_iter().for_each(|reading| assert!(world.ring.begin(reading).is_none()));
+    let begin = Instant(7);
+    for now in [begin, begin + DISK_STALL_TIME / 2] {
+        world.ring.flush_by(now, &mut ended, without_memory);
+        assert!(ended.is_empty());
+    }
+    world.ring.flush_by(begin + DISK_STALL_TIME, &mut ended, without_memory);
+    assert_eq!(refused(&ended), expected);
+    let late = world.reading(4);
+    assert!(world.ring.begin(late).is_some(), "it takes no more");
+    assert_eq!(world.end(1), (1, 0));
+    assert!(world.ring.table.is_empty() && world.ring.origins.is_empty());
+}
+
+fn without_memory(kernel: &mut Kernel) -> std::result::Result<(), Unbegun> {
+    kernel.submit_by(|_| Err(Errno::NOMEM.into()))
 }
