@@ -370,6 +370,10 @@ pub(crate) const EXPOSED_SEARCH_NS: u64 = 10_000_000;
 /// See [`EXPOSED_SEARCH_NS`].
 pub(crate) const EXPOSED_WISH_NS: u64 = 100_000_000;
 
+/// The least time between two such searches for each exposed file. A search takes less than a tenth of
+/// it for each.
+pub(crate) const EXPOSED_SEARCH_FILE_NS: u64 = 10_000;
+
 /// Time in which a block must be asked for twice to be exposed.
 pub(crate) const EXPOSED_PERIOD_NS: u64 = 10_000_000_000;
 

@@ -5,11 +5,14 @@
 //!   more than its share gives a segment at least after a few that requests have asked for, and does
 //!   not grow meanwhile.
 //! * The lock of the room is taken under no other lock of an exposure.
+//! * A reactor spends few of its turns with searches, however many files clients expose.
 
 use super::files::{ExposedFile, Exposure};
 use super::leave::Limit;
 use super::share::{Gift, Holding, Payer, Shares, giver};
-use crate::limits::{EXPOSED_PERIOD_NS, EXPOSED_SEARCH_NS, EXPOSED_WISH_NS};
+use crate::limits::{
+    EXPOSED_PERIOD_NS, EXPOSED_SEARCH_FILE_NS, EXPOSED_SEARCH_NS, EXPOSED_WISH_NS,
+};
 use std::sync::atomic::Ordering;
 
 /// The state of the search for memory.
@@ -17,6 +20,8 @@ use std::sync::atomic::Ordering;
 pub(super) struct Room {
     /// The time of the last search.
     last_ns: u64,
+    /// The number of exposed files that it has looked at.
+    files: u64,
     /// The exposure that gave last.
     hand: u64,
     /// Until then, files with more than their share do not grow.
@@ -27,9 +32,11 @@ pub(super) struct Room {
 
 impl Room {
     /// True if a search may begin now. Searches of files with more than their share leave time for
-    /// those of others, however many requests their clients send.
+    /// those of others, however many requests their clients send. A search looks at all files, so
+    /// many of them make the pause longer.
     fn is_due(&mut self, is_entitled: bool, now_ns: u64) -> bool {
         let pause_ns = if is_entitled { EXPOSED_SEARCH_NS } else { EXPOSED_WISH_NS };
+        let pause_ns = pause_ns.max(self.files.saturating_mul(EXPOSED_SEARCH_FILE_NS));
         let is_due = now_ns >= self.last_ns.saturating_add(pause_ns);
         if is_due {
             self.last_ns = now_ns;
@@ -55,6 +62,7 @@ impl Exposure {
         drop(wants);
         let mut files: Vec<_> = self.files.read().values().cloned().collect();
         files.sort_unstable_by_key(|file| file.id);
+        room.files = files.len() as u64;
         let holdings: Vec<_> = files.iter().map(|file| file.holding(now_ns)).collect();
         room.shares = Shares::of(&holdings, wanting.id);
         let is_entitled = wanted <= room.shares.share(wanting.payer);
@@ -136,5 +144,13 @@ mod tests {
         assert!(!room.is_due(true, due - 1) && !room.is_due(false, due));
         assert!(room.is_due(true, due) && !room.is_due(false, start + EXPOSED_WISH_NS));
         assert!(room.is_due(false, due + EXPOSED_WISH_NS));
+    }
+
+    #[test]
+    fn searches_among_many_files_leave_time_for_other_work() {
+        let mut room = Room { files: 100_000, ..Room::default() };
+        let pause_ns = 100_000 * EXPOSED_SEARCH_FILE_NS;
+        assert!(room.is_due(true, pause_ns) && !room.is_due(true, 2 * pause_ns - 1));
+        assert!(room.is_due(true, 2 * pause_ns));
     }
 }
