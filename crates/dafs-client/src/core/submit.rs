@@ -408,19 +408,20 @@ impl Calls {
     ) -> Result<(), SendError> {
         let procedure = request.procedure();
         let header = link.next_header(procedure, terms.user.as_ref())?;
-        let mut bytes = encode_request(&mut link.scratch, link.order, &header, request)?;
+        let is_callers = matches!(terms.purpose, Purpose::Caller(_));
+        let keep = is_callers && self.keeps_requests;
+        let padded_to = if is_callers { link.padding_of(request) } else { None };
+        let first = if keep { *request } else { padded(request, padded_to) };
+        let mut bytes = encode_request(&mut link.scratch, link.order, &header, &first)?;
         let mut work = Work::own();
-        if matches!(terms.purpose, Purpose::Caller(_)) {
-            let keep = self.keeps_requests;
+        if is_callers {
             let kept = if keep { link.scratch[..bytes].to_vec() } else { Vec::new() };
             // One copy into the message, and one into the memory that it is sent from.
             count_data(request, &[Site::ClientInlineWrite; 2]);
             count_data(request, if keep { &[Site::ClientKept] } else { &[] });
-            let padded_to = link.padding_of(request);
-            if padded_to.is_some() {
-                count_data(request, &[Site::ClientInlineWrite]);
-            }
-            if link.stats.recoveries > 0 || padded_to.is_some() {
+            let is_kept_plain = keep && padded_to.is_some();
+            count_data(request, if is_kept_plain { &[Site::ClientInlineWrite] } else { &[] });
+            if link.stats.recoveries > 0 || is_kept_plain {
                 let server = link.info.client_id;
                 let delegations = &self.delegations;
                 let names = Names { memory: &memory, opens: &self.opens, delegations, server };
