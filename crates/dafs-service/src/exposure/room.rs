@@ -35,8 +35,9 @@ impl Room {
     /// those of others, however many requests their clients send. A search looks at all files, so
     /// many of them make the pause longer.
     fn is_due(&mut self, is_entitled: bool, now_ns: u64) -> bool {
-        let pause_ns = if is_entitled { EXPOSED_SEARCH_NS } else { EXPOSED_WISH_NS };
-        let pause_ns = pause_ns.max(self.files.saturating_mul(EXPOSED_SEARCH_FILE_NS));
+        let of_files_ns = self.files.saturating_mul(EXPOSED_SEARCH_FILE_NS);
+        let factor = if is_entitled { 1 } else { EXPOSED_WISH_NS / EXPOSED_SEARCH_NS };
+        let pause_ns = EXPOSED_SEARCH_NS.max(of_files_ns).saturating_mul(factor);
         let is_due = now_ns >= self.last_ns.saturating_add(pause_ns);
         if is_due {
             self.last_ns = now_ns;
@@ -152,5 +153,7 @@ mod tests {
         let pause_ns = 100_000 * EXPOSED_SEARCH_FILE_NS;
         assert!(room.is_due(true, pause_ns) && !room.is_due(true, 2 * pause_ns - 1));
         assert!(room.is_due(true, 2 * pause_ns));
+        // Those of files with much still leave time for others.
+        assert!(!room.is_due(false, 4 * pause_ns) && room.is_due(true, 4 * pause_ns));
     }
 }
