@@ -1,12 +1,12 @@
 //! The processes at the other end of a measurement.
 
 use crate::{Child, cpu, pnfs, security, tcp, transport};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
 use dafs_service::{OptimisticReads, Squash};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -49,22 +49,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         }
         Child::Serve { directory, cpu, wake, optimistic, pool } => {
             cpu::pin(cpu)?;
-            let mut config = Config::for_directory(directory.clone());
-            config.listen = vec![([127, 0, 0, 1], 0).into()];
-            config.exports[0].options.squash = Squash::None;
-            if optimistic.is_some() {
-                config.exports[0].options.optimistic = OptimisticReads::Remote;
-            }
-            config.optimistic_memory_bytes = optimistic.unwrap_or(config.optimistic_memory_bytes);
-            config.read_rings = !pool;
-            config.state_directory = Some(directory.with_extension("state"));
-            config.threads = 1;
-            config.wake = wake.parse().map_err(|text: String| anyhow!(text))?;
-            let server = Server::start(&config)?;
-            announce(&server.url())?;
-            wait_for_parent();
-            server.stop();
-            Ok(())
+            serve(&directory, &wake, optimistic, pool)
         }
         Child::ServeSharing { directory, durable_replies, port, cpu } => {
             let mut config = Config::for_directory(directory.clone());
@@ -88,6 +73,37 @@ pub(crate) fn run(child: Child) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Serves a folder until the parent ends, in one thread. With `optimistic` it shows files to clients in so
+/// many bytes of memory, and announces its metrics as well.
+fn serve(directory: &Path, wake: &str, optimistic: Option<usize>, pool: bool) -> Result<()> {
+    let mut config = Config::for_directory(directory.to_owned());
+    config.listen = vec![([127, 0, 0, 1], 0).into()];
+    config.exports[0].options.squash = Squash::None;
+    if let Some(bytes) = optimistic {
+        config.exports[0].options.optimistic = OptimisticReads::Remote;
+        config.optimistic_memory_bytes = bytes;
+        config.metrics_listen = Some(([127, 0, 0, 1], 0).into());
+    }
+    config.read_rings = !pool;
+    config.state_directory = Some(directory.with_extension("state"));
+    config.threads = 1;
+    config.wake = wake.parse().map_err(|text: String| anyhow!(text))?;
+    let server = Server::start(&config)?;
+    let metrics = server.metrics_address().map(|address| format!(" {address}"));
+    announce(&format!("{}{}", server.url(), metrics.unwrap_or_default()))?;
+    wait_for_parent();
+    server.stop();
+    Ok(())
+}
+
+/// The number of DAFS requests for an operation in the metrics, which list only operations that were requested.
+fn count_of(metrics: &str, operation: &str) -> Result<u64> {
+    let name = "dafs_operation_duration_seconds_count";
+    let prefix = format!("{name}{{door=\"dafs\",operation=\"{operation}\"}} ");
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&prefix));
+    Ok(value.map(str::parse::<u64>).transpose()?.unwrap_or_default())
 }
 
 /// Prints the address to connect to, for the parent.
@@ -148,7 +164,8 @@ impl Process {
         Self::start(&["serve", directory, &cpu.to_string(), wake, "--pool"])
     }
 
-    /// A dafs server that shows files to clients, in so many bytes of memory.
+    /// A dafs server that shows files to clients, in so many bytes of memory. Its second address is that of
+    /// its metrics.
     pub(crate) fn serve_optimistic(
         directory: &Path,
         cpu: usize,
@@ -180,10 +197,26 @@ impl Process {
         Self::start(&arguments)
     }
 
-    /// The DAFS address of a server for DAFS and NFS.
+    /// The DAFS address of a server that has announced several.
     pub(crate) fn url(&self) -> Result<DafsUrl> {
+        self.file_url("")
+    }
+
+    /// The same with the name of a file.
+    pub(crate) fn file_url(&self, name: &str) -> Result<DafsUrl> {
         let url = self.address.split(' ').next().context("no address")?;
-        Ok(DafsUrl::parse(url)?)
+        Ok(DafsUrl::parse(&format!("{url}{name}"))?)
+    }
+
+    /// The number of requests that have read files of a server with metrics. Hits are no requests.
+    pub(crate) fn read_requests(&self) -> Result<u64> {
+        let address = self.address.split(' ').nth(1).context("no address of metrics")?;
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        ensure!(text.contains("# EOF"), "the metrics are not whole: {text}");
+        Ok(count_of(&text, "READ_INLINE")? + count_of(&text, "READ_DIRECT")?)
     }
 
     pub(crate) fn dafs_address(&self) -> Result<SocketAddr> {
@@ -224,5 +257,22 @@ impl Drop for Process {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_operation() {
+        let metrics = "\
+            # TYPE dafs_operation_duration_seconds histogram\n\
+            dafs_operation_duration_seconds_count{door=\"nfs4\",operation=\"READ\"} 5\n\
+            dafs_operation_duration_seconds_count{door=\"dafs\",operation=\"READ_DIRECT\"} 7\n\
+            dafs_operation_duration_seconds_bucket{le=\"1\",door=\"dafs\",operation=\"READ_DIRECT\"} 8\n\
+            # EOF\n";
+        assert_eq!(count_of(metrics, "READ_DIRECT").expect("a number"), 7);
+        assert_eq!(count_of(metrics, "READ_INLINE").expect("none is listed"), 0);
     }
 }

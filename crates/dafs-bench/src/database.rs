@@ -8,7 +8,7 @@
 //! * Every record that is read is compared with the expected one (`applications/berkeley_db.c`).
 
 use crate::child::Process;
-use crate::fronts::{MEMORY, OPTIMISTIC, ROOT, Site, Way};
+use crate::fronts::{MEMORY, OPTIMISTIC, ROOT, Site, Way, hit_ratio};
 use crate::report::{Case, Report, Sample};
 use crate::{Plan, cpu, peer};
 use anyhow::{Context, Result, ensure};
@@ -79,7 +79,7 @@ fn measure_all(
     title: &str,
     start: impl FnOnce() -> Result<Site>,
 ) -> Result<()> {
-    list.retain(|(case, ..)| case.name.contains(&plan.only));
+    list.retain(|row| row.case.name.contains(&plan.only));
     if list.is_empty() {
         return Ok(());
     }
@@ -92,20 +92,52 @@ fn measure_all(
     }
     let site = start()?;
     let stage = Stage::new(&site, plan.scale)?;
+    // A server that shows no files counts nothing.
+    let is_counted = list.iter().any(Row::is_shown);
+    let requests = || if is_counted { site.server.read_requests() } else { Ok(0) };
     for _ in 0..plan.rounds.min(ROUNDS_MAX) {
-        for (case, door, work, part) in &mut list {
-            let sample = stage.run(*door, *work, *part).with_context(|| case.name.clone())?;
-            case.samples.push(sample);
+        for row in &mut list {
+            let before = requests()?;
+            let sample = stage.run(row.door, row.work, row.part);
+            row.case.samples.push(sample.with_context(|| row.case.name.clone())?);
+            row.requests += requests()? - before;
         }
     }
-    let cases: Vec<Case> = list.into_iter().map(|(case, ..)| case).collect();
+    let ratios = hit_ratios(&list);
+    let cases: Vec<Case> = list.into_iter().map(|row| row.case).collect();
     let (lookups, mib) = (stage.lookups, stage.bytes >> 20);
     let title = format!("{title} a table of {mib} MiB, {lookups} lookups");
     report.add_programs(&title, &cases);
+    report.hit_ratios(&title, ratios);
     Ok(())
 }
 
-type Row = (Case, Door, Work, Part);
+/// The hit ratio of each row with reads from memory that the server shows. Runs on the same table read the same
+/// pages. So it is the part of the requests of a run without that memory which a run with it has spared.
+fn hit_ratios(list: &[Row]) -> Vec<(String, f64)> {
+    let ratio = |shown: &Row| {
+        let plain = (Way::Run, "");
+        let plain = |row: &&Row| row.door == plain && row.part.name == shown.part.name;
+        let reads = list.iter().find(plain)?.requests;
+        Some((shown.case.name.clone(), hit_ratio(reads, shown.requests)))
+    };
+    list.iter().filter(|row| row.is_shown()).filter_map(ratio).collect()
+}
+
+struct Row {
+    case: Case,
+    door: Door,
+    work: Work,
+    part: Part,
+    /// Requests that have read files in all runs.
+    requests: u64,
+}
+
+impl Row {
+    fn is_shown(&self) -> bool {
+        self.door.1 == OPTIMISTIC
+    }
+}
 
 /// Lookups by these ways.
 fn list(ways: &[Door]) -> Vec<Row> {
@@ -124,7 +156,8 @@ fn scans() -> Vec<Row> {
 fn row(door: Door, work: Work, part: Part, name: impl Fn(Door) -> String) -> Row {
     let floor = (door.0 != Way::Local).then(|| name(WAYS[0]).into());
     let target = (door.1 == OPTIMISTIC).then_some("at most 1.5");
-    (Case { floor, ..Case::new(name(door), None, target) }, door, work, part)
+    let case = Case { floor, ..Case::new(name(door), None, target) };
+    Row { case, door, work, part, requests: 0 }
 }
 
 fn name_of((way, options): Door) -> String {

@@ -115,15 +115,8 @@ fn group(
         .collect();
     let cases: Vec<Case> = rows.into_iter().map(|row| row.case).collect();
     report.add(&title, &cases);
-    add_ratios(report, &title, ratios);
+    report.hit_ratios(&title, ratios);
     Ok(())
-}
-
-/// Adds the hit ratios of rows below their table.
-fn add_ratios(report: &mut Report, title: &str, ratios: Vec<(String, f64)>) {
-    for (name, ratio) in ratios {
-        report.figure(&format!("{title}: {name}, hit ratio"), ratio, &format!("{ratio:.4}"));
-    }
 }
 
 /// Connects, and opens the file.
@@ -224,7 +217,7 @@ impl World {
         wake: &str,
     ) -> Result<Self> {
         let process = Process::serve_optimistic(export, server_cpu, wake, MEMORY_BYTES)?;
-        let url = DafsUrl::parse(&format!("{}data", process.address))?;
+        let url = process.file_url("data")?;
         let way = (transport, wake);
         let open = |optimistic| open(&url, way, optimistic, &OpenOptions::read());
         let local = std::fs::File::open(export.join("data"))?;

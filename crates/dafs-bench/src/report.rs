@@ -4,11 +4,12 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The result of one case in one round.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sample {
     pub(crate) operations: u64,
     pub(crate) bytes: u64,
@@ -123,6 +124,17 @@ impl Sample {
     }
 }
 
+/// Adds a turn of the same case in the same round.
+impl AddAssign for Sample {
+    fn add_assign(&mut self, turn: Self) {
+        self.operations += turn.operations;
+        self.bytes += turn.bytes;
+        self.elapsed += turn.elapsed;
+        self.client_cpu += turn.client_cpu;
+        self.server_cpu += turn.server_cpu;
+    }
+}
+
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
@@ -216,6 +228,13 @@ impl Report {
     pub(crate) fn figure(&mut self, name: &str, value: f64, text: &str) {
         println!("  {name:<44} {text}");
         self.figures.insert(name.to_owned(), value);
+    }
+
+    /// Adds the hit ratios of rows below their table.
+    pub(crate) fn hit_ratios(&mut self, title: &str, ratios: Vec<(String, f64)>) {
+        for (name, ratio) in ratios {
+            self.figure(&format!("{title}: {name}, hit ratio"), ratio, &format!("{ratio:.4}"));
+        }
     }
 
     pub(crate) fn write_json(&self, path: &Path) -> Result<()> {

@@ -30,6 +30,11 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     groups::measure(plan, report)
 }
 
+/// The part of a program's reads that needed no request.
+pub(crate) fn hit_ratio(reads: u64, requests: u64) -> f64 {
+    1.0 - requests.min(reads) as f64 / reads.max(1) as f64
+}
+
 /// Measures programs that read from memory that the server shows.
 pub(crate) fn measure_optimistic(plan: &Plan, report: &mut Report) -> Result<()> {
     if let Some(reason) = missing() {

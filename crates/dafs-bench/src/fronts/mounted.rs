@@ -9,7 +9,7 @@
 //! * Every block begins with its number, also after writes, and each one read is checked.
 
 use super::ways::{MEMORY, OPTIMISTIC};
-use super::{Front, Site, Way};
+use super::{Front, Site, Way, hit_ratio};
 use crate::child::Process;
 use crate::files::FILE_BYTES;
 use crate::report::{Case, Report, Sample};
@@ -87,12 +87,13 @@ fn list() -> Vec<(Case, Way, Load)> {
     list
 }
 
-/// The file that the server shows, and the runs before a measurement in which it comes to do so.
+/// The file that the server shows, and the runs on a mount before a measurement in which it comes to do so.
 const SHOWN_BYTES: u64 = 16 << 20;
 const WARM_RUNS: usize = 4;
 
 /// Measures reads of 4 KiB by one and four threads through a mount, with and without reads from
-/// memory that the server shows.
+/// memory that the server shows. The hit ratio is the part of a program's reads for which the server had no
+/// request.
 pub(super) fn measure_optimistic(plan: &Plan, report: &mut Report) -> Result<()> {
     let mut list = Vec::new();
     for threads in THREADS {
@@ -104,7 +105,8 @@ pub(super) fn measure_optimistic(plan: &Plan, report: &mut Report) -> Result<()>
         };
         for options in ["", OPTIMISTIC] {
             let floor = (options == OPTIMISTIC).then(|| name("").into());
-            list.push((Case { floor, ..Case::new(name(options), None, None) }, options, load));
+            let case = Case { floor, ..Case::new(name(options), None, None) };
+            list.push((case, options, load, 0_u64));
         }
     }
     list.retain(|(case, ..)| case.name.contains(&plan.only));
@@ -118,17 +120,28 @@ pub(super) fn measure_optimistic(plan: &Plan, report: &mut Report) -> Result<()>
     let content: Vec<u8> = (0..SHOWN_BYTES / BLOCK as u64).flat_map(block).collect();
     std::fs::write(site.export.join("data"), content)?;
     for _ in 0..plan.rounds {
-        for (case, options, load) in &mut list {
+        for (case, options, load, requests) in &mut list {
             let front = site.front_with(Way::Mount, options)?;
-            for _ in 0..WARM_RUNS {
+            let warm_runs = if *options == OPTIMISTIC { WARM_RUNS } else { 1 };
+            for _ in 0..warm_runs {
                 run(plan, &site, &front, *load).with_context(|| case.name.clone())?;
             }
+            let before = site.server.read_requests()?;
             let sample = run(plan, &site, &front, *load);
             case.samples.push(sample.with_context(|| case.name.clone())?);
+            *requests += site.server.read_requests()? - before;
         }
     }
+    let shown = list.iter().filter(|(_, options, ..)| *options == OPTIMISTIC);
+    let ratios = shown.map(|(case, _, _, requests)| {
+        let reads: u64 = case.samples.iter().map(|sample| sample.operations).sum();
+        (case.name.clone(), hit_ratio(reads, *requests))
+    });
+    let ratios = ratios.collect();
     let cases: Vec<Case> = list.into_iter().map(|(case, ..)| case).collect();
-    report.add("optimistic reads, mount", &cases);
+    let title = "optimistic reads, mount";
+    report.add(title, &cases);
+    report.hit_ratios(title, ratios);
     Ok(())
 }
 

@@ -5,12 +5,12 @@
 //! more. Then it and a client that sends requests take turns. A client that writes is another one, but has the
 //! same thread, so each row has the same mix.
 
-use super::{add_ratios, open};
+use super::open;
 use crate::child::Process;
 use crate::report::{Case, Report, Sample};
 use crate::{Plan, cpu};
 use anyhow::{Result, ensure};
-use dafs_client::{Client, DafsUrl, File, IoBuffer, OpenOptions, Stability, TransportChoice};
+use dafs_client::{Client, File, IoBuffer, OpenOptions, Stability, TransportChoice};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt, SeedableRng};
@@ -74,7 +74,7 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     }
     let title = format!("optimistic reads, shm, memory of {} MiB: {wake}", MEMORY_BYTES >> 20);
     report.add(&title, &cases);
-    add_ratios(report, &title, ratios);
+    report.hit_ratios(&title, ratios);
     Ok(())
 }
 
@@ -190,7 +190,7 @@ struct World {
 impl World {
     fn start(export: &Path, server_cpu: usize, wake: &str, load: &Load) -> Result<Self> {
         let process = Process::serve_optimistic(export, server_cpu, wake, MEMORY_BYTES)?;
-        let url = DafsUrl::parse(&format!("{}data", process.address))?;
+        let url = process.file_url("data")?;
         let end = |optimistic, how: &OpenOptions| -> Result<End> {
             let way = (TransportChoice::Shm, wake);
             let (client, file) = open(&url, way, optimistic, how)?;
