@@ -2,14 +2,24 @@
 //!
 //! One client reads from memory that the server shows, another by requests, in turn. Over shared memory the
 //! client maps that memory, over iWARP it reads by RDMA. The file fits the memory and is shown whole before the
-//! measurement. The hit ratio of each row stands below the table. `sets.rs` has files that do not fit, and
-//! clients that write; `fronts` has unmodified programs.
+//! measurement. The hit ratio of each row stands below the table.
+//!
+//! | rows | file |
+//! |---|---|
+//! | files that do not fit the memory, and a client that writes beside the reader | `sets.rs` |
+//! | several clients of a server on one CPU | `clients.rs` |
+//! | small files, with and without the client's cache | `small.rs` |
+//! | the price of exposure for writes | `writes.rs` |
+//! | unmodified programs | `fronts`, `database.rs` |
 
+mod clients;
 mod sets;
+mod small;
+mod writes;
 
 use crate::child::Process;
 use crate::report::{Case, Measure, Report, Sample};
-use crate::{Plan, cpu, fronts};
+use crate::{Plan, cpu, fronts, tcp};
 use anyhow::{Result, bail, ensure};
 use dafs_client::{
     Client, ConnectOptions, DafsUrl, File, IoBuffer, OpenOptions, TransportChoice, WaitPolicy,
@@ -18,6 +28,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -34,6 +45,11 @@ const THREADS: [usize; 3] = [1, 2, 4];
 /// Reads at a time in the rows of a deep queue.
 const DEPTH: usize = 32;
 
+/// The bytes of a hit over iWARP on the wire: two RDMA read requests, and their answers of a block and of an
+/// entry, each in an FPDU with its headers and CRC (RFC 5040 4.4, RFC 5041 4, RFC 5044 4).
+const WIRE_REQUEST: usize = 2 * 52;
+const WIRE_REPLY: usize = SMALL + 20 + 8 + 20;
+
 /// Passes over the file within which all of it must be shown, and the pause after each.
 const PASSES_MAX: usize = 500;
 const PASS_PAUSE: Duration = Duration::from_millis(20);
@@ -41,6 +57,8 @@ const PASS_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Local,
+    /// A ping-pong of as many bytes as a hit has, over a plain TCP connection.
+    Tcp,
     Read,
     Hit,
 }
@@ -69,9 +87,7 @@ struct World {
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     let directory = tempfile::Builder::new().prefix("dafs-bench").tempdir()?;
     let export = directory.path().join("export");
-    std::fs::create_dir(&export)?;
-    let content: Vec<u8> = (0..FILE_BYTES / 8).flat_map(u64::to_le_bytes).collect();
-    std::fs::write(export.join("data"), &content)?;
+    prepare(&export)?;
     let groups = [("poll", false), ("sleep", false), ("adaptive", true)];
     for transport in [TransportChoice::Shm, TransportChoice::Iwarp] {
         for (wake, together) in groups.into_iter().filter(|(wake, _)| wake.contains(&plan.wake)) {
@@ -80,8 +96,18 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     }
     cpu::unpin()?;
     sets::measure(plan, report)?;
+    clients::measure(plan, report)?;
+    small::measure(plan, report)?;
+    writes::measure(plan, report)?;
     cpu::unpin()?;
     fronts::measure_optimistic(plan, report)
+}
+
+/// Makes an export with the file.
+fn prepare(export: &Path) -> Result<()> {
+    std::fs::create_dir(export)?;
+    let content: Vec<u8> = (0..FILE_BYTES / 8).flat_map(u64::to_le_bytes).collect();
+    Ok(std::fs::write(export.join("data"), &content)?)
 }
 
 fn group(
@@ -97,10 +123,19 @@ fn group(
         _ => rows_by_rdma(together),
     };
     rows.retain(|row| row.case.name.contains(&plan.only));
+    if rows.is_empty() {
+        return Ok(());
+    }
     for _ in 0..plan.rounds {
         cpu::pin(0)?;
+        // A server that polls would share its CPU with the other end of a ping-pong, so that comes first.
+        for row in rows.iter_mut().filter(|row| row.way == Way::Tcp) {
+            let poll = wake == "poll";
+            let sample = tcp::measure(plan, server_cpu, poll, WIRE_REQUEST, WIRE_REPLY, row.depth)?;
+            row.case.samples.push(sample);
+        }
         let world = World::start(export, server_cpu, transport, wake)?;
-        for row in &mut rows {
+        for row in rows.iter_mut().filter(|row| row.way != Way::Tcp) {
             let sample = world.sample(row, Duration::from_millis(plan.milliseconds))?;
             row.case.samples.push(sample);
         }
@@ -126,15 +161,36 @@ fn open(
     optimistic: bool,
     how: &OpenOptions,
 ) -> Result<(Client, File)> {
+    let options = connect_options((transport, wake), optimistic);
+    let client = Client::connect(url, &options)?;
+    let file = client.open(url.path(), how)?;
+    Ok((client, file))
+}
+
+fn connect_options((transport, wake): (TransportChoice, &str), optimistic: bool) -> ConnectOptions {
     let wait = match wake {
         "poll" => WaitPolicy::Poll,
         "sleep" => WaitPolicy::Sleep,
         _ => WaitPolicy::default(),
     };
-    let options = ConnectOptions { transport, wait, optimistic, ..ConnectOptions::default() };
-    let client = Client::connect(url, &options)?;
-    let file = client.open(url.path(), how)?;
-    Ok((client, file))
+    ConnectOptions { transport, wait, optimistic, ..ConnectOptions::default() }
+}
+
+/// Reads with an optimistic client until all of a range is shown.
+fn warm((client, file): &(Client, File), range: &Range<u64>) -> Result<()> {
+    let buffer = client.buffer(LARGE)?;
+    for _ in 0..PASSES_MAX {
+        let (before, mut reads) = (client.optimistic_stats().hits, 0);
+        for offset in range.clone().step_by(LARGE) {
+            file.read_into(&buffer, 0..LARGE, offset)?;
+            reads += 1;
+        }
+        if client.optimistic_stats().hits - before == reads {
+            return Ok(());
+        }
+        std::thread::sleep(PASS_PAUSE);
+    }
+    bail!("the server does not show all of the file")
 }
 
 fn rows(wake: &str, together: bool) -> Vec<Row> {
@@ -192,6 +248,10 @@ fn rows_by_rdma(together: bool) -> Vec<Row> {
         rows.push(row(read.clone(), Way::Read, (bytes, 1), None, None));
         rows.push(row(format!("hit {size}"), Way::Hit, (bytes, 1), Some(read), target));
     }
+    let ping_pong = "tcp 4 KiB".to_owned();
+    let name = "hit 4 KiB, against tcp".to_owned();
+    rows.push(row(ping_pong.clone(), Way::Tcp, (SMALL, 1), None, None));
+    rows.push(row(name, Way::Hit, (SMALL, 1), Some(ping_pong), Some("at most 1.15")));
     let read = format!("read 4 KiB, depth {DEPTH}");
     let deep = (SMALL, DEPTH);
     rows.push(row(read.clone(), Way::Read, deep, None, None));
@@ -222,26 +282,8 @@ impl World {
         let open = |optimistic| open(&url, way, optimistic, &OpenOptions::read());
         let local = std::fs::File::open(export.join("data"))?;
         let world = Self { local, plain: open(false)?, optimistic: open(true)?, process };
-        world.warm()?;
+        warm(&world.optimistic, &(0..FILE_BYTES))?;
         Ok(world)
-    }
-
-    /// Reads until all of the file is shown.
-    fn warm(&self) -> Result<()> {
-        let (client, file) = &self.optimistic;
-        let buffer = client.buffer(LARGE)?;
-        for _ in 0..PASSES_MAX {
-            let (before, mut reads) = (client.optimistic_stats().hits, 0);
-            for offset in (0..FILE_BYTES).step_by(LARGE) {
-                file.read_into(&buffer, 0..LARGE, offset)?;
-                reads += 1;
-            }
-            if client.optimistic_stats().hits - before == reads {
-                return Ok(());
-            }
-            std::thread::sleep(PASS_PAUSE);
-        }
-        bail!("the server does not show all of the file")
     }
 
     /// Measures a row once.
@@ -341,7 +383,7 @@ fn repeat(
     let mut operations = 0;
     while operations & 15 != 0 || start.elapsed() < time {
         let offset = rng.random_range(0..places) * bytes as u64;
-        ensure!(read(offset)? == bytes, "a short read");
+        ensure!(read(offset)? == bytes, "a short transfer");
         operations += 1;
     }
     Ok(operations)

@@ -32,11 +32,13 @@ const PLACES: usize = 1 << 18;
 
 const ZIPF_EXPONENT: f64 = 0.99;
 
-/// Reads before a measurement: spans of that time until the hit ratio grows by less than this.
-const WARM_SPAN: Duration = Duration::from_secs(2);
-const WARM_SPANS_MIN: usize = 4;
-const WARM_SPANS_MAX: usize = 20;
-const WARM_GAIN_MIN: f64 = 0.005;
+/// Reads before a measurement: spans of that time until the hit ratio grows by less than this. A file that
+/// does not fit needs more of them, because blocks make room for others over some seconds.
+const WARM_SPAN: Duration = Duration::from_secs(1);
+const WARM_SPANS_MIN: usize = 6;
+const WARM_SPANS_MIN_FITTING: usize = 2;
+const WARM_SPANS_MAX: usize = 40;
+const WARM_GAIN_MIN: f64 = 0.0025;
 
 #[derive(Clone, Copy)]
 enum Choice {
@@ -110,7 +112,9 @@ fn run(plan: &Plan, load: &Load, wake: &str, server_cpu: usize) -> Result<([Case
     cpu::pin(0)?;
     let world = World::start(&export, server_cpu, wake, load)?;
     let mut places = places(load.bytes / BLOCK as u64, load.choice).into_iter().cycle();
-    world.warm(&mut places)?;
+    let fits = load.bytes < MEMORY_BYTES;
+    let spans_min = if fits { WARM_SPANS_MIN_FITTING } else { WARM_SPANS_MIN };
+    world.warm(&mut places, spans_min)?;
     let [read, hit] = ["read", "hit"].map(|way| format!("{way} 4 KiB, {}", load.name));
     let mut cases = [
         Case::new(read.clone(), None, None),
@@ -204,14 +208,14 @@ impl World {
     }
 
     /// Reads until the hit ratio grows no more.
-    fn warm(&self, places: &mut impl Iterator<Item = u64>) -> Result<()> {
+    fn warm(&self, places: &mut impl Iterator<Item = u64>, spans_min: usize) -> Result<()> {
         let mut former = 0.0;
         for span in 0..WARM_SPANS_MAX {
             let before = self.optimistic.client.optimistic_stats().hits;
             let done = self.work(&self.optimistic, places, WARM_SPAN)?;
             let hits = self.optimistic.client.optimistic_stats().hits - before;
             let ratio = hits as f64 / (done.reads as f64).max(1.0);
-            if span + 1 >= WARM_SPANS_MIN && ratio < former + WARM_GAIN_MIN {
+            if span + 1 >= spans_min && ratio < former + WARM_GAIN_MIN {
                 return Ok(());
             }
             former = ratio;
