@@ -377,9 +377,9 @@ pub(crate) const EXPOSED_SEARCH_FILE_NS: u64 = 10_000;
 /// Time in which a block must be asked for twice to be exposed.
 pub(crate) const EXPOSED_PERIOD_NS: u64 = 10_000_000_000;
 
-/// Blocks of a window that are published in that time. So an entry repeats after 15 days at the
+/// Blocks of a window that are published in that time. So an entry repeats after 7 days at the
 /// earliest.
-pub(crate) const EXPOSED_PUBLICATIONS_MAX: u32 = 1000;
+pub(crate) const EXPOSED_PUBLICATIONS_MAX: u32 = 2000;
 
 /// Changes of an exposed block in that time after which it rests, and for how long.
 pub(crate) const EXPOSED_CHANGES_MAX: u8 = 3;

@@ -6,8 +6,8 @@ pub const BLOCK_BYTES: usize = 4096;
 /// Blocks of a window, and entries of a window page.
 pub const WINDOW_BLOCKS: usize = 512;
 
-/// Entries repeat after this many changes: after two weeks at the earliest, because publications
-/// are limited.
+/// Entries repeat after this many changes: after a week at the earliest, because publications are
+/// limited.
 const GENERATIONS: u32 = 1 << 28;
 
 /// The place of a frame.

@@ -79,13 +79,15 @@ enum Actor {
     Closer,
     /// Wants a frame for another block, and lets the time of the second chance go by.
     Evictor,
+    /// Requests that want a frame for another block, and no time goes by.
+    Candidate,
     /// A request that reads block 0.
     Asker,
     /// Takes the segment of all frames away, for another file.
     Leaver,
 }
 
-use Actor::{Asker, Closer, Ender, Evictor, Filler, Leaver, Reader, Writer};
+use Actor::{Asker, Candidate, Closer, Ender, Evictor, Filler, Leaver, Reader, Writer};
 
 /// The actors and the file.
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +120,7 @@ const EMPTY: Scene = Scene { is_published: false, ..PLAIN };
 const SHORT: Scene = Scene { blocks: 1, last_bytes: 100, written: 1, ..PLAIN };
 
 /// Those with few orders first.
-const SCENES: [Scene; 13] = [
+const SCENES: [Scene; 15] = [
     Scene { actors: &[Filler, Reader, Closer], ..EMPTY },
     Scene { actors: &[Writer, Reader, Ender], ..PLAIN },
     Scene { actors: &[Filler, Reader, Ender], ..EMPTY },
@@ -131,6 +133,9 @@ const SCENES: [Scene; 13] = [
     Scene { actors: &[Evictor, Asker, Writer, Reader], frames: 1, filled: 1, ..PLAIN },
     // The fill takes its frame.
     Scene { actors: &[Evictor, Asker, Filler, Reader], frames: 1, filled: 1, ..PLAIN },
+    // The fill wins it.
+    Scene { actors: &[Candidate, Asker, Filler, Reader], frames: 1, filled: 1, ..PLAIN },
+    Scene { actors: &[Candidate, Filler, Reader], is_remote: true, frames: 1, filled: 1, ..PLAIN },
     Scene { actors: &[Leaver, Filler, Reader], filled: 1, ..PLAIN },
     Scene { actors: &[Leaver, Asker, Writer, Reader], ..PLAIN },
     Scene { is_remote: true, ..PLAIN },
@@ -221,6 +226,7 @@ struct Run {
     close_step: usize,
     leave_step: usize,
     is_evicted: bool,
+    candidate_step: usize,
     is_asked: bool,
     now_ns: u64,
     is_read: bool,
@@ -263,6 +269,7 @@ impl Run {
             close_step: 0,
             leave_step: 0,
             is_evicted: false,
+            candidate_step: 0,
             is_asked: false,
             now_ns: 0,
             is_read: false,
@@ -293,6 +300,7 @@ impl Run {
                 step => step < 2,
             },
             Evictor => !self.is_evicted,
+            Candidate => self.candidate_step < 2,
             Asker => !self.is_asked,
             Leaver => match self.leave_step {
                 1 => self.filling == Filling::Free || self.mistake == Mistake::HastyLeave,
@@ -308,7 +316,15 @@ impl Run {
             Reader => return self.read(choices),
             Ender => self.end(),
             Closer => self.close(),
-            Evictor => self.evict(),
+            Evictor => {
+                self.is_evicted = true;
+                self.want_frame();
+                self.now_ns = EXPOSED_REUSE_DELAY_NS;
+            }
+            Candidate => {
+                self.candidate_step += 1;
+                self.want_frame();
+            }
             Asker => {
                 self.is_asked = true;
                 self.file.restore(0, self.now_ns, &self.memory);
@@ -477,14 +493,11 @@ impl Run {
         }
     }
 
-    /// Another block wants a frame. The frame of block 0 can be used from then on, unless a request
-    /// asks for the block.
-    fn evict(&mut self) {
-        self.is_evicted = true;
+    /// Another block wants a frame, for which block 0 makes room.
+    fn want_frame(&mut self) {
         if let Some(fill) = self.file.begin_fill(self.scene.filled, self.now_ns, &self.memory) {
             self.file.end_fill(fill, 0, &self.memory);
         }
-        self.now_ns = EXPOSED_REUSE_DELAY_NS;
     }
 
     fn leave(&mut self) {

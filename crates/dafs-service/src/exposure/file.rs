@@ -8,12 +8,12 @@
 //!   of another host may know it.
 //! * A block with fewer than 4096 bytes is the last one. A change behind its start takes it away.
 //! * After the end of a grant no frame that its reader may know is filled again.
-//! * A block that makes room keeps its frame for [`REUSE_DELAY_NS`], and its entry comes back only if
-//!   no change of it has begun since (`chance.rs`).
+//! * A block that makes room keeps its frame until another one wins that, for [`REUSE_DELAY_NS`] at
+//!   most. Its entry comes back only if no change of it has begun since (`chance.rs`).
 //! * A segment that leaves takes its entries along first. Its number never names another segment of
 //!   the same exposure (`leave.rs`).
 
-use super::chance::Chances;
+use super::chance::{Chances, Contest};
 use super::entry::{BLOCK_BYTES, FramePlace, WINDOW_BLOCKS};
 use super::frames::{FrameCounts, Frames};
 use super::leave::{Leaving, Limit};
@@ -266,16 +266,17 @@ impl File {
         if !self.may_fill() || !is_wanted || !is_free || valid == Valid::Nothing {
             return None;
         }
-        let place = self.take_frame(is_neighbour, now_ns, memory)?;
+        let place = self.take_frame((block, is_neighbour), now_ns, memory)?;
         self.next += 1;
         let fill = Fill { number: self.next, block, place, is_neighbour };
         self.fills.push((fill, valid));
         Some(fill)
     }
 
+    /// Takes a frame for a block. If all are in use, another block may begin to make room.
     fn take_frame(
         &mut self,
-        is_neighbour: bool,
+        (block, is_neighbour): (u64, bool),
         now_ns: u64,
         memory: &dyn Memory,
     ) -> Option<FramePlace> {
@@ -298,20 +299,38 @@ impl File {
         if let Some(place) = self.chances.expired(now_ns) {
             return Some(place);
         }
-        self.make_room(now_ns, memory);
+        let until_ns = self.reuse_ns(now_ns);
+        match self.chances.wanted(block) {
+            Contest::No => self.make_room(block, now_ns, memory),
+            Contest::Open => return None,
+            Contest::Won(place) => self.frames.retire(place, until_ns),
+        }
         self.frames.take(now_ns)
     }
 
-    /// Makes a block absent, whose frame may be used in a while.
-    fn make_room(&mut self, now_ns: u64, memory: &dyn Memory) {
-        if !self.chances.may_add(self.frames.len()) {
+    /// Returns the time from which on a frame may be written that readers may know now.
+    fn reuse_ns(&self, now_ns: u64) -> u64 {
+        match self.has_remote_readers {
+            true => now_ns.saturating_add(REUSE_DELAY_NS),
+            false => now_ns,
+        }
+    }
+
+    /// Makes a block absent, whose frame `candidate` may win.
+    fn make_room(&mut self, candidate: u64, now_ns: u64, memory: &dyn Memory) {
+        if !self.chances.may_add(self.frames.len(), self.frames.waiting()) {
             return;
         }
         let Some(block) = self.frames.victim() else { return };
+        let window = self.windows.get_mut(&place_of(block).0);
+        let may_come_back = window.is_some_and(|window| window.may_evict(now_ns));
+        if !may_come_back {
+            return;
+        }
         if self.short == Some(block) {
             self.take_away(block..=block, Loss::Eviction, now_ns, memory);
         } else if let Some(place) = self.hide(block, now_ns, memory) {
-            self.chances.add(block, place, now_ns);
+            self.chances.add(block, place, Some(candidate), now_ns);
         }
     }
 
@@ -440,10 +459,7 @@ impl File {
             self.short = None;
         }
         let (first, last) = (*range.start(), *range.end());
-        let until_ns = match self.has_remote_readers {
-            true => now_ns.saturating_add(REUSE_DELAY_NS),
-            false => now_ns,
-        };
+        let until_ns = self.reuse_ns(now_ns);
         let (frames, events) = (&mut self.frames, &mut self.events);
         let kept = self.chances.changed(&range);
         let left = self.leaving.iter_mut().flat_map(|leaving| leaving.changed(&range));

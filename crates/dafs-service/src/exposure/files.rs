@@ -367,7 +367,12 @@ impl Drop for Grant {
 }
 
 /// Begins to fill frames with the wanted blocks that have none, and with their neighbours.
-fn begin_fills(file: &mut File, wanted: &[u64], now_ns: u64, memory: &dyn Memory) -> Vec<Fill> {
+pub(super) fn begin_fills(
+    file: &mut File,
+    wanted: &[u64],
+    now_ns: u64,
+    memory: &dyn Memory,
+) -> Vec<Fill> {
     let mut fills = Vec::new();
     for block in wanted {
         if !file.restore(*block, now_ns, memory) {

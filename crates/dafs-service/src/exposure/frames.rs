@@ -65,6 +65,11 @@ impl Frames {
         self.all.len()
     }
 
+    /// The number of frames that have no block and that readers may still read.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub(super) fn counts(&self) -> FrameCounts {
         let free = self.free.len() + self.left.len();
         let in_use = self.published.len();

@@ -115,7 +115,7 @@ impl File {
                 self.frames.keep(segment);
                 blocks
                     .into_iter()
-                    .for_each(|(block, place)| self.chances.add(block, place, now_ns));
+                    .for_each(|(block, place)| self.chances.add(block, place, None, now_ns));
                 continue;
             }
             self.spared = 0;

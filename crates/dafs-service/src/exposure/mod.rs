@@ -9,7 +9,7 @@
 //! | the blocks of one file, their changes and their fills | `file.rs` |
 //! | one window: its entries, and the use of its blocks | `window.rs`, `policy.rs` |
 //! | frames: free, in use, waiting for reuse | `frames.rs` |
-//! | blocks that make room, and come back if requests ask for them | `chance.rs` |
+//! | blocks that make room for others, and come back if requests ask for them | `chance.rs` |
 //! | segments that leave a file for another one, and the shares of files | `leave.rs`, `share.rs`, `room.rs` |
 //! | the exposed files, and the grants of opens | `files.rs` |
 //!
@@ -34,6 +34,8 @@ mod files;
 mod frames;
 mod leave;
 mod policy;
+#[cfg(test)]
+mod ratios;
 mod room;
 mod share;
 #[cfg(test)]

@@ -51,6 +51,12 @@ impl Use {
         self.published < EXPOSED_PUBLICATIONS_MAX
     }
 
+    /// True if a block may make room. A part of the limit is left for those that come back.
+    pub(super) fn may_evict(&mut self, now_ns: u64) -> bool {
+        self.turn(now_ns);
+        self.published < EXPOSED_PUBLICATIONS_MAX / 4 * 3
+    }
+
     pub(super) fn published(&mut self) {
         self.published += 1;
     }
@@ -130,10 +136,12 @@ mod tests {
     #[test]
     fn publications_of_a_window_are_limited() {
         let mut uses = Use::new(0);
-        for _ in 0..EXPOSED_PUBLICATIONS_MAX {
+        for number in 0..EXPOSED_PUBLICATIONS_MAX {
             assert!(uses.may_publish(1));
+            assert_eq!(uses.may_evict(1), number < EXPOSED_PUBLICATIONS_MAX / 4 * 3);
             uses.published();
         }
         assert!(!uses.may_publish(PERIOD_NS - 1) && uses.may_publish(PERIOD_NS));
+        assert!(uses.may_evict(PERIOD_NS));
     }
 }

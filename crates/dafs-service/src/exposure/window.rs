@@ -46,6 +46,11 @@ impl Window {
         self.uses.may_publish(now_ns)
     }
 
+    /// True if blocks may make room: they can come back.
+    pub(super) fn may_evict(&mut self, now_ns: u64) -> bool {
+        self.uses.may_evict(now_ns)
+    }
+
     pub(super) fn publish(&mut self, at: usize, block: (FramePlace, usize), memory: &dyn Memory) {
         self.uses.published();
         self.set(at, Some(block), memory);
