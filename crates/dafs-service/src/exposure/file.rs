@@ -86,6 +86,8 @@ pub(super) struct File {
     pub(super) limit: Option<Limit>,
     /// The bytes of the last segment for which there was no memory.
     pub(super) lacking: Option<usize>,
+    /// There was no memory for a window page. Until then it gets none for frames.
+    pub(super) lacks_pages_until_ns: u64,
     /// The time of the last request that has read the file.
     asked_ns: u64,
     pub(super) events: Events,

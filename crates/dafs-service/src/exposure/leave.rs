@@ -4,6 +4,9 @@
 //! than half of them meanwhile, the segment stays, and the next one is looked at. Else it is discarded.
 //! A file with more than its share of the memory loses a segment after a few such looks in any case.
 //!
+//! A file that lacks window pages, and has no less than its share, gives a segment for them in the same
+//! way, and in any case. Else the frames of the windows that were read first would take all memory.
+//!
 //! Invariants
 //! * No entry names a frame of a segment that is discarded, and no fill writes there.
 //! * A number of a segment is used once in an exposure, so an entry names the segment that a reader
@@ -13,15 +16,22 @@ use super::entry::{BLOCK_BYTES, FramePlace};
 use super::file::File;
 use super::window::Loss;
 use super::{Memory, SegmentKind};
-use crate::limits::{EXPOSED_REUSE_DELAY_NS as REUSE_DELAY_NS, EXPOSED_SPARED_MAX};
+use crate::limits::{
+    EXPOSED_PERIOD_NS, EXPOSED_REUSE_DELAY_NS as REUSE_DELAY_NS, EXPOSED_SPARED_MAX,
+};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+
+/// The part of its memory up to which a file gives frames for window pages of its own.
+const PAGES_PART: usize = 4;
 
 /// A segment that leaves.
 #[derive(Debug)]
 pub(super) struct Leaving {
     segment: u16,
     since_ns: u64,
+    /// It leaves also if requests ask for its blocks.
+    is_for_pages: bool,
     /// The frames of its absent blocks. Each is as the file has the block.
     pub(super) blocks: BTreeMap<u64, FramePlace>,
 }
@@ -51,12 +61,18 @@ impl File {
         memory: &dyn Memory,
     ) -> Option<(u16, usize)> {
         let cost = kind.cost(kind.places(is_first));
+        if kind == SegmentKind::Frames && now_ns < self.lacks_pages_until_ns {
+            return None;
+        }
         let limit = self.limit.filter(|limit| now_ns < limit.until_ns);
         if limit.is_some_and(|limit| self.bytes.saturating_add(cost) > limit.bytes) {
             return None;
         }
         let Some((segment, places)) = memory.add(kind, is_first) else {
             self.lacking = Some(cost);
+            if kind == SegmentKind::Index {
+                self.lacks_pages_until_ns = now_ns.saturating_add(EXPOSED_PERIOD_NS);
+            }
             return None;
         };
         if self.gone.contains(&segment) {
@@ -65,6 +81,9 @@ impl File {
             return None;
         }
         self.lacking = None;
+        if kind == SegmentKind::Index {
+            self.lacks_pages_until_ns = 0;
+        }
         self.bytes += kind.cost(places);
         self.segments.push(Some(segment));
         Some((segment, places))
@@ -87,7 +106,21 @@ impl File {
                 blocks.insert(block, place);
             }
         }
-        self.leaving.push(Leaving { segment, since_ns: now_ns, blocks });
+        self.leaving.push(Leaving { segment, since_ns: now_ns, is_for_pages: false, blocks });
+    }
+
+    /// The same for window pages of this file, if it lacks them and most of its memory is frames.
+    pub(super) fn begin_leaving_for_pages(&mut self, now_ns: u64, memory: &dyn Memory) {
+        let frames_bytes = SegmentKind::Frames.cost(self.frames.len());
+        let pages_bytes = self.bytes.saturating_sub(frames_bytes);
+        let is_small = pages_bytes < self.bytes / PAGES_PART;
+        if now_ns >= self.lacks_pages_until_ns || !self.leaving.is_empty() || !is_small {
+            return;
+        }
+        self.begin_leaving(now_ns, memory);
+        if let Some(leaving) = self.leaving.last_mut() {
+            leaving.is_for_pages = true;
+        }
     }
 
     /// True if the time of a segment that leaves is over.
@@ -107,9 +140,9 @@ impl File {
     ) -> Vec<u16> {
         let mut removed = Vec::new();
         while self.has_left(now_ns) {
-            let Leaving { segment, blocks, .. } = self.leaving.remove(0);
+            let Leaving { segment, is_for_pages, blocks, .. } = self.leaving.remove(0);
             let published = self.frames.published_in(segment);
-            let is_spared = !has_much || self.spared < EXPOSED_SPARED_MAX;
+            let is_spared = !is_for_pages && (!has_much || self.spared < EXPOSED_SPARED_MAX);
             if published.len() > blocks.len() && is_spared {
                 self.spared += 1;
                 self.frames.keep(segment);
@@ -163,13 +196,14 @@ mod tests {
     struct Numbers {
         next: Mutex<Vec<u16>>,
         discarded: Mutex<Vec<u16>>,
+        has_no_pages: Mutex<bool>,
     }
 
     impl Memory for Numbers {
         fn add(&self, kind: SegmentKind, _is_first: bool) -> Option<(u16, usize)> {
             match kind {
                 SegmentKind::Frames => self.next.lock().pop().map(|number| (number, 4)),
-                SegmentKind::Index => Some((100, 1)),
+                SegmentKind::Index => (!*self.has_no_pages.lock()).then_some((100, 1)),
             }
         }
 
@@ -239,6 +273,34 @@ mod tests {
         assert!(look(false).is_empty());
         assert_eq!(look(true), [1]);
         assert_eq!(file.segments(0).collect::<Vec<_>>(), [100]);
+    }
+
+    #[test]
+    fn a_file_gives_frames_for_window_pages_of_its_own() {
+        let memory = Numbers::default();
+        memory.next.lock().extend([6, 5, 4, 3, 2]);
+        let mut file = file(&memory);
+        for block in 4..20 {
+            let fill = file.begin_fill(block, 0, &memory).unwrap();
+            assert!(file.end_fill(fill, BLOCK_BYTES, &memory));
+        }
+        file.begin_leaving_for_pages(0, &memory);
+        assert!(file.leaving.is_empty(), "it does not lack any");
+        *memory.has_no_pages.lock() = true;
+        assert_eq!(file.page(1, 0, &memory), None);
+        file.begin_leaving_for_pages(0, &memory);
+        assert!((0..4).all(|block| file.restore(block, 1, &memory)));
+        assert_eq!((file.begin_fill(20, 1, &memory), memory.next.lock().len()), (None, 1));
+        assert_eq!(file.end_leaving(REUSE_DELAY_NS, false, &memory), [1]);
+        *memory.has_no_pages.lock() = false;
+        assert!(file.page(1, REUSE_DELAY_NS, &memory).is_some());
+        let fill = file.begin_fill(20, REUSE_DELAY_NS, &memory);
+        assert_eq!(fill.map(|fill| fill.place.segment), Some(6));
+        // Pages have more than a quarter of its memory now.
+        *memory.has_no_pages.lock() = true;
+        assert_eq!(file.page(2, REUSE_DELAY_NS, &memory), None);
+        file.begin_leaving_for_pages(REUSE_DELAY_NS, &memory);
+        assert!(file.leaving.is_empty());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Room in the memory for a file that lacks it: others give segments, each after a second chance.
+//! Room in the memory for a file that lacks it: others give segments, each after a second chance. For
+//! window pages a file gives frames of its own, too.
 //!
 //! Invariants
 //! * No file keeps all memory for ever while another one with less than its share reads: one with
@@ -69,6 +70,10 @@ impl Exposure {
         let is_entitled = wanted <= room.shares.share(wanting.payer);
         if is_entitled {
             room.pressed_until_ns = now_ns.saturating_add(EXPOSED_PERIOD_NS);
+        }
+        if !is_entitled {
+            let mut file = wanting.file.lock();
+            file.begin_leaving_for_pages(self.shared.now_ns(), &*wanting.memory);
         }
         let until_ns = room.pressed_until_ns;
         let is_pressed = now_ns < until_ns;

@@ -27,6 +27,8 @@ struct Shown {
     discarded: Mutex<Vec<u16>>,
     /// There is memory for as many segments of frames alone as were discarded.
     is_full: AtomicBool,
+    /// The same for window pages.
+    lacks_pages: AtomicBool,
     returned: AtomicUsize,
     is_plentiful: AtomicBool,
     /// Runs once, before the next entry is stored.
@@ -44,7 +46,11 @@ impl Memory for Shown {
     fn add(&self, kind: SegmentKind, _is_first: bool) -> Option<(u16, usize)> {
         let places = kind.places(kind == SegmentKind::Index);
         let less = |returned: usize| returned.checked_sub(1);
-        if kind == SegmentKind::Frames && self.is_full.load(Ordering::Relaxed) {
+        let is_full = match kind {
+            SegmentKind::Frames => &self.is_full,
+            SegmentKind::Index => &self.lacks_pages,
+        };
+        if is_full.load(Ordering::Relaxed) {
             let order = Ordering::Relaxed;
             self.returned.fetch_update(order, order, less).ok()?;
         }
@@ -314,6 +320,27 @@ fn blocks_that_requests_ask_for_come_back_and_stay_for_some_time() {
     });
     assert!(is_given);
     assert_eq!(exposed.world.service.exposure_counts().given, 1);
+}
+
+#[test]
+fn a_file_gives_frames_for_window_pages_of_its_own() {
+    let exposed = Exposed::new();
+    exposed.shown.lacks_pages.store(true, Ordering::Relaxed);
+    let world = &exposed.world;
+    let page = |window| exposed.exposed.page(window);
+    // The next window finds no page some seconds later.
+    let look = || {
+        world.now_ns.set(world.now_ns.get() + 5_000_000_000);
+        assert_eq!(exposed.begin(), []);
+        assert_eq!(page(16), None);
+        world.service.make_room_for_exposed(&exposed.exposed);
+    };
+    assert!((1..16).all(|window| page(window).is_some()));
+    look();
+    assert_eq!((exposed.entries(), exposed.discarded()), ([None; 3], 0));
+    look();
+    assert_eq!((exposed.entries(), exposed.discarded()), ([None; 3], 1));
+    assert!(page(16).is_some());
 }
 
 #[test]
