@@ -67,7 +67,7 @@ impl Run {
     fn new() -> Self {
         let world = World { segments: 0, frames: 0, is_shown: vec![false; BLOCKS] };
         let (memory, mut file) = (Shown(Mutex::new(world)), File::default());
-        assert!(file.begin_grant(false));
+        assert!(file.begin_grant());
         for window in 0..(BLOCKS / WINDOW_BLOCKS) as u64 {
             let page = file.page(window, 0, &memory).unwrap();
             assert_eq!(u64::from(page.page), window);
