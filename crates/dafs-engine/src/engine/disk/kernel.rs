@@ -250,7 +250,7 @@ mod tests {
         let zero = std::fs::File::open("/dev/zero").unwrap();
         assert!(push(&mut ring, 2, zero.as_fd(), leaked(8)));
         ring.submit().unwrap();
-        let denied = rustix::io::Errno::ACCESS.raw_os_error();
+        let denied = Errno::ACCESS.raw_os_error();
         assert_eq!(wait(&mut ring, 2), [(1, -denied), (2, 8)]);
         let changed = ring.ring.submitter().register_eventfd(zero.as_raw_fd()).unwrap_err();
         assert_eq!(changed.raw_os_error(), Some(denied));
