@@ -106,6 +106,11 @@ impl<T> ForkMutex<T> {
         Ok(self.mutex.lock())
     }
 
+    /// Without waiting: `None` while another thread has it, and in a fork.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        if self.forks == count() { self.mutex.try_lock() } else { None }
+    }
+
     /// For callers who have made sure that this is no fork.
     ///
     /// # Panics

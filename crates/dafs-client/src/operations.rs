@@ -9,12 +9,15 @@
 //! * `watched` counts the operations in flight for which a program sleeps outside of this library,
 //!   and `followed` those with a continuation and without a waiter. `ahead` counts read-ahead:
 //!   operations whose result is not needed before a thread waits for it.
+//! * An operation whose result goes to a mailbox leaves its entry when it ends, whether or not a thread
+//!   looks into the mailbox.
 //! * No waker is cloned or dropped here, nor a continuation called, because that may run any code
 //!   of the application's: the callers get them to call or drop when the lock is free.
 
 use crate::batch::Sent;
 use crate::cache::DirectUse;
 use crate::core::Done;
+use crate::fork::ForkMutex;
 use crate::group::GroupState;
 use crate::limits::OPERATIONS_MAX;
 use crate::outcome::CommitWatch;
@@ -58,11 +61,17 @@ enum State {
     Grouped(Grouped),
     /// In flight, with a continuation that is called with the result.
     Followed(Continuation),
+    /// In flight; the result goes to a mailbox.
+    Posted(Mailbox),
     /// In flight, and the result is not wanted.
     Abandoned,
     /// Over, result not taken yet.
     Done(Done),
 }
+
+/// The place of a result that no thread waits for. Its lock is held for moments alone, and may be taken
+/// under that of the driver.
+pub(crate) type Mailbox = Arc<ForkMutex<Option<Done>>>;
 
 /// The continuation of an operation. The thread that polled its completion calls it when the lock
 /// is free.
@@ -191,6 +200,13 @@ impl Operations {
         debug_assert!(matches!(entry.state, State::Awaited(None)), "it has just been started");
         entry.state = State::Followed(then);
         self.followed += 1;
+    }
+
+    /// Lets the result of an operation that was started just now go to a mailbox, in place of a waiter.
+    pub(crate) fn post(&mut self, slot: Slot, mailbox: Mailbox) {
+        let entry = &mut self.entries[slot.index as usize];
+        debug_assert!(matches!(entry.state, State::Awaited(None)), "it has just been started");
+        entry.state = State::Posted(mailbox);
     }
 
     /// Removes the continuations of all operations that end now.
@@ -347,6 +363,10 @@ impl Operations {
                 let State::Followed(then) = self.release(index) else { return Finished::Waiting };
                 return Finished::Followed(then, done);
             }
+            State::Posted(mailbox) => {
+                *mailbox.lock_here() = Some(done);
+                self.release(index);
+            }
             State::Abandoned => {
                 self.release(index);
             }
@@ -397,7 +417,11 @@ impl Operations {
                 self.release(slot.index);
                 None
             }
-            State::Free | State::Grouped(_) | State::Followed(_) | State::Abandoned => None,
+            State::Free
+            | State::Grouped(_)
+            | State::Followed(_)
+            | State::Posted(_)
+            | State::Abandoned => None,
         }
     }
 
@@ -476,6 +500,18 @@ mod tests {
         assert_eq!(hears.try_recv(), Ok(3));
         assert_eq!((operations.take_followed().len(), operations.followed()), (2, 0));
         assert!(matches!(operations.finish(tags[1], read(3)), Finished::Waiting));
+    }
+
+    #[test]
+    fn a_posted_result_leaves_the_table() {
+        let mut operations = Operations::new();
+        let slot = operations.open().unwrap();
+        let (tag, mailbox) = (slot.tag(), Mailbox::default());
+        operations.post(slot, mailbox.clone());
+        assert!(mailbox.lock_here().is_none());
+        assert!(matches!(operations.finish(tag, read(3)), Finished::Waiting));
+        assert!(matches!(mailbox.lock_here().take(), Some(Done::Read { bytes: 3, .. })));
+        assert_eq!(operations.free.len(), 1);
     }
 
     #[test]

@@ -51,6 +51,14 @@ pub enum BlockRead {
     Dead,
 }
 
+impl BlockRead {
+    /// True if the server may have other places of the blocks. After [`Stale`](Self::Stale) the next
+    /// read finds another entry.
+    pub(crate) fn asks(self) -> bool {
+        matches!(self, Self::Absent | Self::Unknown | Self::Dead)
+    }
+}
+
 /// Loads a word of memory that is mapped for reading alone. There an atomic load must be a relaxed
 /// one. Nothing that the caller loads afterwards is older.
 fn load(word: &AtomicU64) -> u64 {

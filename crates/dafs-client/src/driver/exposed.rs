@@ -6,13 +6,30 @@
 //!   was mapped on a connection that is gone is told apart without the lock.
 
 use super::{Driver, Shared};
+use crate::error::{Error, Result};
+use crate::operations::Mailbox;
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
+use dafs_wire::dafs::Request;
 use std::sync::atomic::Ordering;
 
 impl Shared {
     /// The number of the operation channel's connection as of the last poll; 0 if there is none.
     pub(crate) fn connection(&self) -> u64 {
         self.connection.load(Ordering::Acquire)
+    }
+
+    /// Sends a question whose answer, or the reason why there is none, goes to a mailbox.
+    pub(crate) fn ask_later(&self, request: &Request<'_>, answer: Mailbox) -> Result<()> {
+        let mut driver = self.lock()?;
+        let slot = driver.operations.open().ok_or(Error::TooMany)?;
+        if let Err(refused) = driver.submit(slot.tag(), request, None) {
+            driver.operations.forget(slot);
+            return Err(self.refused(refused));
+        }
+        driver.operations.post(slot, answer);
+        self.tell(&mut driver);
+        self.sent(&mut driver);
+        Ok(())
     }
 
     /// Maps memory that the server shows to the operation channel, for reading.

@@ -4,28 +4,33 @@
 //! Over a network the session itself reads, by RDMA (`core::optimistic`).
 //!
 //! Every doubt ends in the ordinary read. After misses the client asks the server where blocks are,
-//! at growing intervals while that brings nothing new.
+//! at growing intervals while that brings nothing new. The answer comes while the client goes on with
+//! ordinary reads, and the next miss takes it.
 //!
 //! Invariants
 //! * A hit waits for no lock, and makes no system call but that of the clock, which needs no kernel.
+//! * A miss waits for no answer.
 //! * A fork never looks: its parent's session keeps what is shown right.
 //! * Memory that was shown on a connection is read only as long as that connection is the present one.
 
 use crate::core::{
-    BLOCK_BYTES, BlockDirectory, BlockRead, ExposeAnswer, ExposeQuestion, RemoteReadStats,
+    BLOCK_BYTES, BlockDirectory, BlockRead, Done, ExposeAnswer, ExposeQuestion, RemoteReadStats,
     WINDOW_BLOCKS,
 };
 use crate::driver::coarse_now;
 use crate::error::{Error, Result};
+use crate::fork::ForkMutex;
 use crate::limits::{
     OPTIMISTIC_ASK_PAUSE_MAX, OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_BYTES_MAX,
     OPTIMISTIC_MISSES_BEFORE,
 };
 use crate::opened::Opened;
+use crate::operations::Mailbox;
+use crate::outcome::failure_of;
 use dafs_dat::Instant;
-use dafs_mem::{CheckedSlice, Mutex, RwLock};
-use dafs_wire::dafs::{Request, ShareAccess, Status, XExposeGet};
-use std::ops::RangeInclusive;
+use dafs_mem::{CheckedSlice, RwLock};
+use dafs_wire::dafs::{Outcome, Reply, Request, ShareAccess, Status, XExposeGet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -121,7 +126,7 @@ impl OptimisticUse {
 pub(crate) struct Optimistic {
     known: RwLock<Option<BlockDirectory>>,
     misses: AtomicU32,
-    asking: Mutex<Asking>,
+    asking: ForkMutex<Asking>,
 }
 
 /// The last question, and the pause after it.
@@ -131,6 +136,17 @@ struct Asking {
     pause: Duration,
     /// The window with a block at an unknown place about which its answer had nothing new.
     vain: Option<u64>,
+    /// The question, until its answer is taken.
+    asked: Option<Asked>,
+}
+
+/// A question under way.
+#[derive(Debug)]
+struct Asked {
+    question: ExposeQuestion,
+    /// The read that was no hit, and was the reason to ask.
+    outcome: BlockRead,
+    answer: Mailbox,
 }
 
 impl Asking {
@@ -139,7 +155,23 @@ impl Asking {
     fn is_due(&self, now: Instant, outcome: BlockRead, is_shown: bool, window: u64) -> bool {
         let is_news = is_shown && outcome == BlockRead::Unknown && self.vain != Some(window);
         let pause = if is_news { self.pause.min(OPTIMISTIC_ASK_PAUSE_MIN) } else { self.pause };
-        now >= self.last + pause
+        self.asked.is_none() && now >= self.last + pause
+    }
+
+    /// Takes the question under way, and its answer, if that has come.
+    fn take_answered(&mut self) -> Option<(Asked, Done)> {
+        let done = self.asked.as_ref()?.answer.lock_here().take()?;
+        Some((self.asked.take()?, done))
+    }
+
+    /// Notes whether the answer had something new.
+    fn answered(&mut self, asked: &Asked, is_new: bool) {
+        self.pause = match is_new {
+            true => OPTIMISTIC_ASK_PAUSE_MIN,
+            false => (self.pause * 2).clamp(OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_ASK_PAUSE_MAX),
+        };
+        let is_vain = !is_new && asked.outcome == BlockRead::Unknown;
+        self.vain = is_vain.then_some(*asked.question.windows.start());
     }
 }
 
@@ -162,27 +194,33 @@ impl Opened {
             return None;
         }
         let now = coarse_now();
-        let connection = shared.connection();
+        let mut outcome = self.read_known(target, offset, now);
+        if outcome.asks() && self.take_answer() {
+            outcome = self.read_known(target, offset, now);
+        }
+        usage.count(outcome);
+        if let BlockRead::Hit(bytes) = outcome {
+            return Some(bytes);
+        }
+        if outcome.asks() {
+            self.ask_where(offset, target.len() as u64, (now, outcome));
+        }
+        None
+    }
+
+    /// Reads blocks at known places.
+    fn read_known(&self, target: CheckedSlice<'_>, offset: u64, now: Instant) -> BlockRead {
+        let connection = self.client.shared().connection();
         let present = |known: &&BlockDirectory| known.is_of(connection);
         // Another thread may be taking an answer of the server.
         let outcome = self.optimistic.known.try_read().and_then(|known| {
             let known = known.as_ref().filter(present)?;
             Some(known.read(target, offset, now))
         });
-        let outcome = outcome.unwrap_or(BlockRead::Unknown);
-        usage.count(outcome);
-        match outcome {
-            BlockRead::Hit(bytes) => Some(bytes),
-            // The entry has changed, so the next read may find another one.
-            BlockRead::Stale => None,
-            BlockRead::Absent | BlockRead::Unknown | BlockRead::Dead => {
-                self.ask_where(offset, target.len() as u64, (now, outcome));
-                None
-            }
-        }
+        outcome.unwrap_or(BlockRead::Unknown)
     }
 
-    /// Asks the server where blocks are, if that is due.
+    /// Asks the server where blocks are, if that is due, without waiting for the answer.
     fn ask_where(&self, offset: u64, len: u64, (now, outcome): (Instant, BlockRead)) {
         let optimistic = &self.optimistic;
         if optimistic.misses.fetch_add(1, Ordering::Relaxed) < OPTIMISTIC_MISSES_BEFORE {
@@ -191,12 +229,13 @@ impl Opened {
         let shared = self.client.shared();
         let Some(mut asking) = optimistic.asking.try_lock() else { return };
         let window = offset / WINDOW_BYTES;
+        let connection = shared.connection();
         let known = optimistic.known.read();
-        if !asking.is_due(now, outcome, known.is_some(), window) {
+        if connection == 0 || !asking.is_due(now, outcome, known.is_some(), window) {
             return;
         }
         let (exposure, count) = match &*known {
-            Some(known) if known.is_of(shared.connection()) && known.is_alive(now) => {
+            Some(known) if known.is_of(connection) && known.is_alive(now) => {
                 (known.exposure(), known.segment_count())
             }
             _ => (0, 0),
@@ -212,25 +251,31 @@ impl Opened {
             windows: (last - window + 1) as u32,
             known: count,
         });
-        let answer =
-            shared.ask_once(&request, |reply| Some(ExposeAnswer::of(reply.x_expose_get()?)));
-        let is_new = self.take_answer(answer, exposure, window..=last);
-        asking.pause = match is_new {
-            true => OPTIMISTIC_ASK_PAUSE_MIN,
-            false => (asking.pause * 2).clamp(OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_ASK_PAUSE_MAX),
-        };
-        asking.vain = (!is_new && outcome == BlockRead::Unknown).then_some(window);
         asking.last = now;
+        let answer = Mailbox::default();
+        if shared.ask_later(&request, answer.clone()).is_ok() {
+            let question = ExposeQuestion { exposure, connection, windows: window..=last };
+            asking.asked = Some(Asked { question, outcome, answer });
+        }
     }
 
-    /// Takes the answer to a question about these windows, and about an exposure that the client knew.
-    /// Returns true if it has something new.
-    fn take_answer(
-        &self,
-        answer: Result<ExposeAnswer>,
-        asked: u64,
-        windows: RangeInclusive<u64>,
-    ) -> bool {
+    /// Takes the answer to the question under way, if it has come. Returns true if it has something
+    /// new.
+    fn take_answer(&self) -> bool {
+        let Some(mut asking) = self.optimistic.asking.try_lock() else { return false };
+        let Some((asked, done)) = asking.take_answered() else { return false };
+        let shared = self.client.shared();
+        // The answer may have come on a later connection, or have been about an earlier one.
+        if asked.question.connection != shared.connection() {
+            return false;
+        }
+        let is_new = self.take_places(answer_of(done, shared.server_name()), &asked.question);
+        asking.answered(&asked, is_new);
+        is_new
+    }
+
+    /// Takes the places of blocks out of an answer. Returns true if it has something new.
+    fn take_places(&self, answer: Result<ExposeAnswer>, question: &ExposeQuestion) -> bool {
         let shared = self.client.shared();
         let answer = match answer {
             Ok(answer) => answer,
@@ -240,12 +285,25 @@ impl Opened {
             }
             Err(_) => return false,
         };
-        let question = ExposeQuestion { exposure: asked, connection: shared.connection(), windows };
         let former = self.optimistic.known.read().clone();
         let map = |remote| shared.map_exposed(remote);
-        let (known, is_new) = BlockDirectory::after(former, answer, &question, map);
+        let (known, is_new) = BlockDirectory::after(former, answer, question, map);
         *self.optimistic.known.write() = known;
         is_new
+    }
+}
+
+/// The answer to X_EXPOSE_GET.
+fn answer_of(done: Done, server: &Arc<str>) -> Result<ExposeAnswer> {
+    let Done::Answered(reply) = done else { return Err(failure_of(done, server)) };
+    let procedure = reply.procedure();
+    match reply.decode() {
+        Ok(Outcome::Ok(Reply::XExposeGet(reply))) => Ok(ExposeAnswer::of(&reply)),
+        Ok(Outcome::Error { status, .. }) => Err(Error::Status { procedure, status }),
+        _ => {
+            let reason = "an answer of another kind".into();
+            Err(Error::Protocol { server: server.clone(), reason })
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Questions of a client that does not play by the rules, and the pauses between those of one that does.
 
 use super::*;
+use crate::core::Failure;
 use crate::served::{Served, status};
 use crate::{Client, File, OpenOptions, TransportChoice};
 use dafs_testkit::eventually;
@@ -91,7 +92,7 @@ fn an_answer_has_what_the_client_lacks() {
 
 #[test]
 fn questions_without_an_answer_become_rare() {
-    let mut asking = Asking { last: Instant(0), pause: OPTIMISTIC_ASK_PAUSE_MAX, vain: None };
+    let mut asking = Asking { pause: OPTIMISTIC_ASK_PAUSE_MAX, ..Asking::default() };
     let soon = Instant(0) + OPTIMISTIC_ASK_PAUSE_MIN;
     assert!(asking.is_due(soon, BlockRead::Unknown, true, 7));
     for (outcome, is_shown) in [(BlockRead::Absent, true), (BlockRead::Unknown, false)] {
@@ -101,4 +102,28 @@ fn questions_without_an_answer_become_rare() {
     assert!(!asking.is_due(soon, BlockRead::Unknown, true, 7));
     assert!(asking.is_due(soon, BlockRead::Unknown, true, 8), "another window");
     assert!(asking.is_due(Instant(0) + OPTIMISTIC_ASK_PAUSE_MAX, BlockRead::Unknown, true, 7));
+}
+
+#[test]
+fn one_question_at_a_time_is_asked_and_its_answer_is_taken_once() {
+    let mut asking = Asking::default();
+    let late = Instant(0) + 2 * OPTIMISTIC_ASK_PAUSE_MAX;
+    assert!(asking.is_due(late, BlockRead::Absent, true, 7));
+    let question = ExposeQuestion { exposure: 0, connection: 1, windows: 7..=8 };
+    let answer = Mailbox::default();
+    let asked = Asked { question, outcome: BlockRead::Unknown, answer: answer.clone() };
+    asking.asked = Some(asked);
+    assert!(!asking.is_due(late, BlockRead::Absent, true, 7));
+    assert!(asking.take_answered().is_none());
+    *answer.lock_here() = Some(Done::Lost(Failure::Closed));
+    let (asked, done) = asking.take_answered().unwrap();
+    assert!(answer_of(done, &"server".into()).is_err());
+    assert!(asking.take_answered().is_none());
+    asking.answered(&asked, false);
+    assert_eq!((asking.vain, asking.pause), (Some(7), OPTIMISTIC_ASK_PAUSE_MIN));
+    asking.answered(&asked, false);
+    assert_eq!(asking.pause, 2 * OPTIMISTIC_ASK_PAUSE_MIN);
+    asking.answered(&asked, true);
+    assert_eq!((asking.vain, asking.pause), (None, OPTIMISTIC_ASK_PAUSE_MIN));
+    assert!(asking.is_due(late, BlockRead::Absent, true, 7));
 }
