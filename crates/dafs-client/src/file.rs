@@ -314,10 +314,7 @@ impl File {
     pub fn read_checked(&self, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
         match &self.cached {
             Some(cached) => cached.read(self, target, offset),
-            None => match self.opened.read_optimistically(target, offset) {
-                Some(bytes) => Ok(bytes),
-                None => crate::transfer::read_slice(self, target, offset),
-            },
+            None => crate::transfer::read_slice(self, target, offset),
         }
     }
 
@@ -355,14 +352,7 @@ impl File {
     /// The server's answer.
     pub fn read_into(&self, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<usize> {
         drop(self.before(|| Effect::Read(self.opened.handle)));
-        let span = Span { buffer, range, offset };
-        if self.client().shared().optimistic().is_on() {
-            let piece = span.piece(self.client().shared(), usize::MAX)?;
-            if let Some(bytes) = self.opened.read_optimistically(piece.checked(), offset) {
-                return Ok(bytes);
-            }
-        }
-        crate::transfer::read_buffer(self, &span)
+        crate::transfer::read_buffer(self, &Span { buffer, range, offset })
     }
 
     /// Writes all of `range` of `buffer` at `offset`; returns its length.
@@ -389,9 +379,9 @@ impl File {
         span: &Span<'_>,
     ) -> Result<OperationId> {
         drop(self.before(|| Effect::Read(self.opened.handle)));
-        let call = self.opened.read_call(span)?;
+        let read = self.opened.start_read(self.opened.read_call(span)?);
         let kind = GroupedKind::Transfer(user_data);
-        self.client().shared().submit_in(group, kind, |driver, tag| driver.submit_read(tag, call))
+        self.client().shared().submit_in(group, kind, |driver, tag| driver.start_read(tag, read))
     }
 
     /// As [`submit_write`](Self::submit_write), for a group.

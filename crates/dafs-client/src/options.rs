@@ -345,8 +345,8 @@ pub struct ConnectOptions {
     /// and for data servers.
     pub data_servers: bool,
     /// Reads files without requests from memory that a server shows, where an export does so: reads of
-    /// at most 64 KiB that the client's own cache has not. On the server's host the client maps the
-    /// memory, for reads that the caller waits for; each hit costs one copy. Over iWARP it reads by
+    /// at most 64 KiB that the client's own cache has not, except in batches and chains. On the
+    /// server's host the client maps the memory, and each hit costs one copy. Over iWARP it reads by
     /// RDMA, over a second connection. Hits move no access time. A URL with `optimistic=` overrides
     /// this.
     pub optimistic: bool,

@@ -8,6 +8,7 @@ use crate::core::Done;
 use crate::driver::{Driver, Shared, Slot};
 use crate::error::{Error, Result};
 use crate::layouts::Flight;
+use crate::optimistic::ReadStart;
 use crate::outcome::moved;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct Pending<T> {
 enum Way {
     Server(Slot),
     DataServers(Box<Flight>),
+    /// A read that is over, without a request.
+    Hit(Moved),
     /// The result has been taken.
     Over,
 }
@@ -43,7 +46,29 @@ pub(crate) struct Moved {
     pub(crate) end_of_file: bool,
 }
 
+impl Moved {
+    /// The result of a read, as the server would have returned it.
+    pub(crate) fn into_read(self) -> Done {
+        // INVARIANT: it is no longer than the longest transfer that the server takes.
+        Done::Read { bytes: self.bytes as u32, end_of_file: self.end_of_file }
+    }
+}
+
 impl Pending<usize> {
+    /// Submits a read to the server, unless it is over.
+    pub(crate) fn read(shared: &Arc<Shared>, read: ReadStart) -> Result<Self> {
+        match read {
+            ReadStart::Hit(moved) => Ok(Self::of(shared, Way::Hit(moved))),
+            ReadStart::Request(call) => {
+                Self::submit(shared, |driver, tag| driver.submit_read(tag, call))
+            }
+        }
+    }
+
+    fn of(shared: &Arc<Shared>, way: Way) -> Self {
+        Self { shared: shared.clone(), way, tell: Box::new(bytes) }
+    }
+
     pub(crate) fn submit(
         shared: &Arc<Shared>,
         start: impl FnOnce(&mut Driver, u64) -> Result<(), crate::core::Refused>,
@@ -57,14 +82,12 @@ impl Pending<usize> {
         shared: &Arc<Shared>,
         start: impl FnOnce(&mut Driver, u64) -> Result<(), crate::core::Refused>,
     ) -> Result<Self> {
-        let slot = shared.submit_ahead(start)?;
-        Ok(Self { shared: shared.clone(), way: Way::Server(slot), tell: Box::new(bytes) })
+        Ok(Self::of(shared, Way::Server(shared.submit_ahead(start)?)))
     }
 
     /// A read or write that was sent to data servers.
     pub(crate) fn at_data_servers(shared: &Arc<Shared>, flight: Flight) -> Self {
-        let way = Way::DataServers(Box::new(flight));
-        Self { shared: shared.clone(), way, tell: Box::new(bytes) }
+        Self::of(shared, Way::DataServers(Box::new(flight)))
     }
 
     /// As [`wait_deadline`](Self::wait_deadline).
@@ -83,12 +106,6 @@ impl Pending<usize> {
 }
 
 const TAKEN: Error = Error::Argument("the result has been taken already");
-
-/// The result of data servers, as the server would have returned it.
-fn read(moved: Moved) -> Done {
-    // INVARIANT: it is no longer than the longest transfer that the server takes.
-    Done::Read { bytes: moved.bytes as u32, end_of_file: moved.end_of_file }
-}
 
 fn bytes(done: Done, server: &Arc<str>) -> Result<usize> {
     Ok(moved(done, server)?.bytes)
@@ -111,7 +128,7 @@ impl<T> Pending<T> {
         match &self.way {
             Way::Server(slot) => self.shared.is_done(slot),
             Way::DataServers(flight) => flight.is_done(),
-            Way::Over => true,
+            Way::Hit(_) | Way::Over => true,
         }
     }
 
@@ -154,14 +171,15 @@ impl<T> Pending<T> {
             Way::Server(slot) => self.shared.cancel(slot),
             // The parts at data servers may have begun, so they are not cancelled one by one.
             Way::DataServers(flight) => flight.cancel(),
-            Way::Over => true,
+            Way::Hit(_) | Way::Over => true,
         }
     }
 
     fn finish(&mut self, time: Option<Duration>) -> Result<Done> {
         let result = match &mut self.way {
             Way::Server(slot) => self.shared.wait_done(slot, time),
-            Way::DataServers(flight) => flight.wait(time).map(read),
+            Way::DataServers(flight) => flight.wait(time).map(Moved::into_read),
+            Way::Hit(moved) => Ok(moved.into_read()),
             Way::Over => Err(TAKEN),
         };
         if !matches!(result, Err(Error::TimedOut(_))) {
@@ -180,7 +198,8 @@ impl<T> Future for Pending<T> {
         let Self { shared, way, .. } = &mut *self;
         let result = std::task::ready!(match way {
             Way::Server(slot) => shared.poll_done(slot, context.waker()),
-            Way::DataServers(flight) => flight.poll(context.waker()).map_ok(read),
+            Way::DataServers(flight) => flight.poll(context.waker()).map_ok(Moved::into_read),
+            Way::Hit(moved) => Poll::Ready(Ok(moved.into_read())),
             Way::Over => Poll::Ready(Err(TAKEN)),
         });
         if let Way::Server(slot) = std::mem::replace(way, Way::Over)

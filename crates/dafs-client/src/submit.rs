@@ -23,7 +23,8 @@ impl File {
     ///
     /// It is sent at once if no other operation is in flight, else with the next call that waits or
     /// polls; [`Client::flush`](crate::Client::flush) sends it in any case. Requests to data
-    /// servers are sent at once.
+    /// servers are sent at once. A read that needs no request
+    /// ([`ConnectOptions::optimistic`](crate::ConnectOptions::optimistic)) is over when this returns.
     ///
     /// # Errors
     /// A range outside the buffer, too many operations, a session that is over.
@@ -44,7 +45,7 @@ impl File {
         self.start_read(&span)
     }
 
-    /// As [`submit_read`](Self::submit_read), always through the server.
+    /// As [`submit_read`](Self::submit_read), never at data servers.
     pub(crate) fn read_at_server(&self, span: &Span<'_>) -> Result<Pending<usize>> {
         drop(self.before(|| Effect::Read(*self.handle())));
         self.start_read(span)
@@ -52,7 +53,7 @@ impl File {
 
     fn start_read(&self, span: &Span<'_>) -> Result<Pending<usize>> {
         let call = self.opened().read_call(span)?;
-        Pending::submit(self.client().shared(), |driver, tag| driver.submit_read(tag, call))
+        Pending::read(self.client().shared(), self.opened().start_read(call))
     }
 
     /// Starts a write of `range` of `buffer`. Yields the bytes written, which may be fewer than

@@ -24,6 +24,14 @@ use std::sync::Arc;
 
 /// Reads until the range is full or the file ends.
 pub(crate) fn read_buffer(file: &File, span: &Span<'_>) -> Result<usize> {
+    match file.opened().read_shown(span)? {
+        Some(bytes) => Ok(bytes),
+        None => read_requested(file, span),
+    }
+}
+
+/// As [`read_buffer`], by requests.
+fn read_requested(file: &File, span: &Span<'_>) -> Result<usize> {
     let piece_bytes = PIPELINE_BYTES.min(file.client().read_bytes_max());
     if span.len()? > piece_bytes {
         return read_pieces(file, span, piece_bytes);
@@ -238,14 +246,17 @@ fn write_pieces(
     }
 }
 
-/// Reads through staging buffers.
+/// Reads into any memory. Requests go through staging buffers.
 pub(crate) fn read_slice(file: &File, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
+    if let Some(bytes) = file.opened().read_optimistically(target, offset) {
+        return Ok(bytes);
+    }
     let shared = file.client().shared();
     let len = target.len();
     if len <= STAGING_BYTES {
         // The common case needs no queue.
         let staging = take_staging(shared)?;
-        let bytes = read_buffer(file, &Span { buffer: &staging, range: 0..len, offset })?;
+        let bytes = read_requested(file, &Span { buffer: &staging, range: 0..len, offset })?;
         let copied = fill(target, 0, &staging, bytes);
         put_staging(shared, staging);
         return copied.map(|()| bytes);

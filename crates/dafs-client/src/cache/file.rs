@@ -107,11 +107,8 @@ impl CacheUse {
                 Some(bytes) => bytes?,
                 None => {
                     drop(self.before(&Effect::Read(self.file.handle)));
-                    let rest = behind(target, done);
-                    if let Some(bytes) = file.opened().read_optimistically(rest, at) {
-                        return Ok(done + bytes);
-                    }
                     // All the rest, so that several pieces of it are in flight.
+                    let rest = behind(target, done);
                     return Ok(done + crate::transfer::read_slice(file, rest, at)?);
                 }
             };

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::group::{Completion, OperationId};
 use crate::helper::Helper;
 use crate::operations::{Finished, Grouped, GroupedKind, Operations};
+use crate::optimistic::ReadStart;
 use crate::outcome::{appended_word, moved};
 use crate::uncommitted::Uncommitted;
 use dafs_dat::descriptors::Watch;
@@ -301,6 +302,17 @@ impl Driver {
     pub(crate) fn submit_read(&mut self, tag: u64, call: ReadCall) -> Result<(), Refused> {
         self.core.act_as(acting::current());
         self.core.submit_read(&mut *self.adapter, coarse_now(), tag, call, self.deadline)
+    }
+
+    /// Submits a read, unless it is over: its result is handed out with those of the server.
+    pub(crate) fn start_read(&mut self, tag: u64, read: ReadStart) -> Result<(), Refused> {
+        match read {
+            ReadStart::Hit(moved) => {
+                self.core.calls.complete(tag, moved.into_read());
+                Ok(())
+            }
+            ReadStart::Request(call) => self.submit_read(tag, call),
+        }
     }
 
     /// `writes` is updated when the write is answered as unstable.

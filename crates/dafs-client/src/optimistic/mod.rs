@@ -7,6 +7,10 @@
 //! at growing intervals while that brings nothing new. The answer comes while the client goes on with
 //! ordinary reads, and the next miss takes it.
 //!
+//! Every read of an open file tries [`Opened::read_optimistically`] before the request: into any memory,
+//! by [`Opened::read_shown`] into a buffer for a thread that waits, and by [`Opened::start_read`] for a
+//! result that is taken later. Exceptions are batches and chains, whose requests do more than one read.
+//!
 //! Invariants
 //! * A hit waits for no lock, and makes no system call but that of the clock, which needs no kernel.
 //! * A miss waits for no answer.
@@ -14,8 +18,8 @@
 //! * Memory that was shown on a connection is read only as long as that connection is the present one.
 
 use crate::core::{
-    BLOCK_BYTES, BlockDirectory, BlockRead, Done, ExposeAnswer, ExposeQuestion, RemoteReadStats,
-    WINDOW_BLOCKS,
+    BLOCK_BYTES, BlockDirectory, BlockRead, Done, ExposeAnswer, ExposeQuestion, ReadCall,
+    RemoteReadStats, WINDOW_BLOCKS,
 };
 use crate::driver::coarse_now;
 use crate::error::{Error, Result};
@@ -27,6 +31,8 @@ use crate::limits::{
 use crate::opened::Opened;
 use crate::operations::Mailbox;
 use crate::outcome::failure_of;
+use crate::pending::Moved;
+use crate::span::Span;
 use dafs_dat::Instant;
 use dafs_mem::{CheckedSlice, RwLock};
 use dafs_wire::dafs::{Outcome, Reply, Request, ShareAccess, Status, XExposeGet};
@@ -121,6 +127,15 @@ impl OptimisticUse {
     }
 }
 
+/// The start of a read through the server.
+#[derive(Debug)]
+pub(crate) enum ReadStart {
+    /// It is over, without a request.
+    Hit(Moved),
+    /// It must be requested.
+    Request(ReadCall),
+}
+
 /// The places of an open file's blocks in the server's memory.
 #[derive(Debug, Default)]
 pub(crate) struct Optimistic {
@@ -176,6 +191,30 @@ impl Asking {
 }
 
 impl Opened {
+    /// Starts a read through the server. The server is not needed if it shows all that is wanted.
+    pub(crate) fn start_read(&self, call: ReadCall) -> ReadStart {
+        match self.read_optimistically(call.into.checked(), call.offset) {
+            Some(bytes) => {
+                let end_of_file = bytes < call.into.len() as usize;
+                ReadStart::Hit(Moved { bytes, end_of_file })
+            }
+            None => ReadStart::Request(call),
+        }
+    }
+
+    /// As [`read_optimistically`](Self::read_optimistically), into a part of a buffer.
+    ///
+    /// # Errors
+    /// A range outside the buffer, or beyond the largest file.
+    pub(crate) fn read_shown(&self, span: &Span<'_>) -> Result<Option<usize>> {
+        let shared = self.client.shared();
+        if !shared.optimistic().is_on() {
+            return Ok(None);
+        }
+        let piece = span.piece(shared, usize::MAX)?;
+        Ok(self.read_optimistically(piece.checked(), span.offset))
+    }
+
     /// Reads from the server's memory, if all that is wanted is there. Returns the bytes read: fewer
     /// than the target has at the end of the file. On `None` any part of the target may have
     /// changed.

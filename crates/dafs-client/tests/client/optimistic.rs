@@ -8,22 +8,22 @@ use dafs_client::{
 use dafs_testkit::eventually;
 use std::process::Command;
 
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 /// Not whole blocks, and more than one window.
-const BYTES: usize = 600 * BLOCK + 77;
+pub(crate) const BYTES: usize = 600 * BLOCK + 77;
 
-fn served() -> Served {
+pub(crate) fn served() -> Served {
     Served::with(|setup| setup.optimistic = true)
 }
 
-fn optimistic(served: &Served) -> Client {
+pub(crate) fn optimistic(served: &Served) -> Client {
     served.client_with(|options| {
         options.transport = TransportChoice::Shm;
         options.optimistic = true;
     })
 }
 
-fn open(client: &Client) -> File {
+pub(crate) fn open(client: &Client) -> File {
     client.open(b"file", &OpenOptions::read()).unwrap()
 }
 
@@ -34,12 +34,12 @@ fn read(file: &File, offset: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn hits(client: &Client) -> u64 {
+pub(crate) fn hits(client: &Client) -> u64 {
     client.optimistic_stats().hits
 }
 
 /// Reads a range until a read of it is a hit.
-fn warm(client: &Client, file: &File, offset: usize, len: usize) {
+pub(crate) fn warm(client: &Client, file: &File, offset: usize, len: usize) {
     eventually("the range is shown", || {
         let before = hits(client);
         read(file, offset, len);
