@@ -65,6 +65,16 @@ impl Pending<usize> {
         }
     }
 
+    /// As [`read`](Self::read), for [read-ahead](Self::submit_ahead).
+    pub(crate) fn read_ahead(shared: &Arc<Shared>, read: ReadStart) -> Result<Self> {
+        match read {
+            ReadStart::Hit(moved) => Ok(Self::of(shared, Way::Hit(moved))),
+            ReadStart::Request(call) => {
+                Self::submit_ahead(shared, |driver, tag| driver.submit_read(tag, call))
+            }
+        }
+    }
+
     fn of(shared: &Arc<Shared>, way: Way) -> Self {
         Self { shared: shared.clone(), way, tell: Box::new(bytes) }
     }

@@ -103,7 +103,7 @@ impl CacheUse {
         let mut done = 0;
         for piece in pieces(target) {
             let at = offset.saturating_add(done as u64);
-            let bytes = match self.read_piece(piece, at) {
+            let bytes = match self.read_piece(file, piece, at) {
                 Some(bytes) => bytes?,
                 None => {
                     drop(self.before(&Effect::Read(self.file.handle)));
@@ -133,14 +133,15 @@ impl CacheUse {
     /// `None` if the server has to be asked.
     fn read_piece(
         &self,
+        file: &File,
         target: CheckedSlice<'_>,
         offset: u64,
     ) -> Option<Result<usize, Inaccessible>> {
-        let CachedFile { client, cache, handle, .. } = &*self.file;
+        let CachedFile { client, cache, .. } = &*self.file;
         let mut ahead = None;
         for _ in 0..CACHE_ATTEMPTS {
             let (look, orders) = self.look(target, offset, &mut ahead);
-            cache.send_reads(client, *handle, &self.owner, orders);
+            cache.send_reads(file.opened(), orders);
             match look {
                 Lookup::Done(bytes) => {
                     client.shared().hear_now_and_then();
@@ -153,7 +154,7 @@ impl CacheUse {
                 }
                 Lookup::Send(orders) => {
                     let first = orders.first().map(|order| order.transfer.id);
-                    cache.send_reads(client, *handle, &self.owner, orders);
+                    cache.send_reads(file.opened(), orders);
                     if first.and_then(|id| cache.wait_in_limit(id)).is_some() {
                         return None;
                     }

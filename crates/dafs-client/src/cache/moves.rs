@@ -15,6 +15,8 @@ use crate::core::{ReadCall, WriteCall};
 use crate::error::{Error, Result};
 use crate::limit::{self, Limit};
 use crate::limits::{CACHE_SLAB_BYTES, PIPELINE_BYTES, PIPELINE_DEPTH, STOP_PERIOD};
+use crate::opened::Opened;
+use crate::optimistic::ReadStart;
 use crate::pending::Pending;
 use dafs_dat::Instant;
 use dafs_wire::dafs::StateId;
@@ -37,29 +39,27 @@ enum WaitLimit {
 const FLUSH_BYTES: u64 = (PIPELINE_BYTES * PIPELINE_DEPTH) as u64;
 
 impl Cache {
-    /// Sends reads for an open file.
-    pub(super) fn send_reads(
-        &self,
-        client: &Client,
-        handle: FileHandle,
-        reader: &Owner,
-        orders: Vec<Order>,
-    ) {
-        if orders.is_empty() {
-            return;
-        }
+    /// Sends reads for an open file. A hit takes the place of a request and its answer: its bytes are
+    /// those of one moment after the order, and are entered or discarded by the same rules.
+    pub(super) fn send_reads(&self, reader: &Opened, orders: Vec<Order>) {
+        let (client, shared) = (&reader.client, reader.client.shared());
         let limit = client.read_bytes_max();
-        let (state_id, hint) = (reader.state_id, reader.hint.get());
+        let (handle, state_id, hint) = (reader.handle, reader.state_id, reader.hint.get());
+        let mut is_sent = false;
         for Order { transfer, buffer } in orders {
             let range = memory_range(&transfer.memory);
-            let piece = client.shared().piece(&buffer, range, transfer.offset, limit);
+            let piece = shared.piece(&buffer, range, transfer.offset, limit);
             let pending = piece.and_then(|into| {
                 let call = ReadCall { handle, state_id, offset: transfer.offset, into, hint };
-                Pending::submit_ahead(client.shared(), |driver, tag| driver.submit_read(tag, call))
+                let read = reader.start_read(call);
+                is_sent |= matches!(read, ReadStart::Request(_));
+                Pending::read_ahead(shared, read)
             });
             self.started(transfer.id, pending);
         }
-        client.shared().send_ahead();
+        if is_sent {
+            shared.send_ahead();
+        }
     }
 
     fn send_writes(&self, client: &Client, writer: &Writer, orders: Vec<Order>) {

@@ -27,7 +27,7 @@ pub(crate) fn open(client: &Client) -> File {
     client.open(b"file", &OpenOptions::read()).unwrap()
 }
 
-fn read(file: &File, offset: usize, len: usize) -> Vec<u8> {
+pub(crate) fn read(file: &File, offset: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let count = file.read_at(&mut bytes, offset as u64).unwrap();
     bytes.truncate(count);

@@ -1,11 +1,15 @@
 //! Optimistic reads of memory that a server of this host shows, by every way in which a read may begin.
 
-use crate::optimistic::{BLOCK, BYTES, hits, open, optimistic, served, warm};
+use crate::optimistic::{BLOCK, BYTES, hits, open, optimistic, read, served, warm};
 use crate::served::Served;
-use dafs_client::{Client, IoBuffer, Procedure, ReadPart, Result, Site};
+use dafs_client::{
+    CacheOptions, Client, File, IoBuffer, OpenOptions, Procedure, ReadPart, Result, Site,
+    Stability, TransportChoice,
+};
 use dafs_service::FrontEnd;
 use dafs_testkit::eventually;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
 
@@ -28,6 +32,22 @@ fn are_hits(served: &Served, client: &Client, count: u64, mut reads: impl FnMut(
         reads();
         (server_reads(served), hits(client) - before) == (asked, count)
     });
+}
+
+/// Has all of the file shown, at the request of another client.
+fn show_all(other: &Client, file: &File, bytes: usize) {
+    for offset in (0..bytes).step_by(16 * BLOCK) {
+        warm(other, file, offset, (16 * BLOCK).min(bytes - offset));
+    }
+}
+
+/// A client that reads without requests, with a cache that reads nothing ahead.
+fn caching(served: &Served) -> Client {
+    served.client_with(|options| {
+        options.transport = TransportChoice::Shm;
+        options.optimistic = true;
+        options.cache = Some(CacheOptions { read_ahead_bytes: 0, ..CacheOptions::new(4 << 20) });
+    })
 }
 
 #[test]
@@ -137,4 +157,87 @@ fn reads_with_a_continuation_are_hits() {
         file.read_then(buffer, 0..BLOCK, 3 * BLOCK as u64, |_, _| panic!("as planned")).unwrap();
         client.ping().unwrap();
     });
+}
+
+#[test]
+fn misses_of_a_cache_under_a_delegation_are_hits() {
+    let served = served();
+    let content = served.with_file("file", BYTES);
+    let other = optimistic(&served);
+    let shown = open(&other);
+    show_all(&other, &shown, BYTES);
+    let client = caching(&served);
+    let file = open(&client);
+    // The blocks that the cache has not, in an order in which none follows another.
+    let mut fresh = (0..600).map(|number| number * 37 % 600 * BLOCK);
+    let mut next = || {
+        let offset = fresh.next().unwrap();
+        assert!(read(&file, offset, BLOCK) == content[offset..offset + BLOCK]);
+        offset
+    };
+    eventually("the client knows where the blocks are", || {
+        let before = hits(&client);
+        next();
+        hits(&client) > before
+    });
+    let mut known = Vec::new();
+    are_hits(&served, &client, 10, || known.extend((0..10).map(|_| next())));
+    // They are in the cache now.
+    are_hits(&served, &client, 0, || {
+        for offset in &known {
+            assert!(read(&file, *offset, BLOCK) == content[*offset..offset + BLOCK]);
+        }
+    });
+    // The end of the file, which is no whole block.
+    let last = BYTES - 77;
+    assert!(read(&file, last, BLOCK) == content[last..]);
+    assert!(read(&file, last, BLOCK) == content[last..]);
+}
+
+/// Another client writes while the cache is filled by hits, so the delegation is recalled.
+#[test]
+fn a_recall_overtakes_no_hit_that_fills_a_cache() {
+    const BLOCKS: usize = 512;
+    let served = served();
+    let (client, other) = (caching(&served), optimistic(&served));
+    for number in 0..8_u8 {
+        // The server grants no delegation of a file that it has recently recalled.
+        let name = [b'a' + number];
+        let path = served.path().join(str::from_utf8(&name).unwrap());
+        std::fs::write(path, vec![0; BLOCKS * BLOCK]).unwrap();
+        let shown = other.open(&name, &OpenOptions::read()).unwrap();
+        show_all(&other, &shown, BLOCKS * BLOCK);
+        let file = client.open(&name, &OpenOptions::read()).unwrap();
+        let mut block = 0;
+        let mut next = || {
+            block = (block + 37) % BLOCKS;
+            u64::from(read(&file, block * BLOCK, BLOCK)[100])
+        };
+        let before = hits(&client);
+        eventually("the cache is filled by hits", || {
+            next();
+            hits(&client) > before
+        });
+        let written = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let file = other.open(&name, &OpenOptions::write()).unwrap();
+                for version in 1..=3_u64 {
+                    for block in 0..BLOCKS {
+                        let at = (block * BLOCK + 100) as u64;
+                        file.write_at(&[version as u8], at, Stability::Unstable).unwrap();
+                    }
+                    written.store(version, Ordering::Release);
+                }
+            });
+            while written.load(Ordering::Acquire) < 3 {
+                let before = written.load(Ordering::Acquire);
+                let found = next();
+                assert!(found >= before, "{found} after version {before} was written");
+            }
+        });
+        for _ in 0..BLOCKS {
+            assert_eq!(next(), 3);
+        }
+    }
 }
