@@ -7,6 +7,7 @@ Run as: optimistic.py make FILE STATE
         optimistic.py write FILE STATE CHANGES       (of single blocks, in turn)
         optimistic.py cut FILE STATE CHANGES         (of all: the file is emptied and written again)
         optimistic.py read FILE STATE READS          (0: until optimistic.py stop STATE)
+        optimistic.py direct FILE STATE READS        (the same, past the cache of the kernel)
         optimistic.py reads STATE                    (prints how many there were)
         optimistic.py stop STATE"""
 
@@ -62,11 +63,24 @@ def cut(file, state, changes):
 
 def read(file, state, reads):
     descriptor = os.open(file, os.O_RDONLY)
+    check(state, reads, lambda at: os.pread(descriptor, BLOCK_BYTES, at * BLOCK_BYTES))
+    os.close(descriptor)
+
+
+def direct(file, state, reads):
+    descriptor = os.open(file, os.O_RDONLY | os.O_DIRECT)
+    # Whole pages, as O_DIRECT may demand.
+    page = mmap.mmap(-1, BLOCK_BYTES)
+    check(state, reads, lambda at: page[: os.preadv(descriptor, [page], at * BLOCK_BYTES)])
+    os.close(descriptor)
+
+
+def check(state, reads, read_block):
     count = 0
     while count < reads or (reads == 0 and not state[STOP]):
         at = random.randrange(BLOCKS)
         finished = state[FINISHED + at]
-        data = os.pread(descriptor, BLOCK_BYTES, at * BLOCK_BYTES)
+        data = read_block(at)
         begun = state[BEGUN + at]
         found = set(memoryview(data[: len(data) // 8 * 8]).cast("Q"))
         if begun == finished:
@@ -78,7 +92,6 @@ def read(file, state, reads):
             sys.exit(f"block {at} has {sorted(found)[:9]}, {len(data)} bytes; finished {finished}, begun {begun}")
         count += 1
         state[READS] += 1
-    os.close(descriptor)
 
 
 def main():
@@ -94,7 +107,8 @@ def main():
                 new.write(block(0) * BLOCKS)
         else:
             state[STOP] = 0
-            {"write": write, "cut": cut, "read": read}[command](file, state, int(arguments[2]))
+            commands = {"write": write, "cut": cut, "read": read, "direct": direct}
+            commands[command](file, state, int(arguments[2]))
 
 
 main()

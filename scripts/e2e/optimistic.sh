@@ -1,8 +1,12 @@
 #!/bin/bash
 # Optimistic reads of a program under `dafs run`, over shared memory and over iWARP: they cost the server no
 # request, and find no bytes older than the last finished change, while another client writes or cuts the
-# file, and when the server is killed.
+# file, and when the server is killed. On a mount over shared memory, too, while another client writes.
 source "$(dirname "$0")/lib.sh"
+
+# Only the steps on a mount need root and FUSE.
+can_mount() { is_root && [[ -c /dev/fuse ]] && unshare -m true 2>/dev/null; }
+! can_mount || in_own_mounts
 
 command -v python3 >/dev/null || skip "there is no python3"
 needs_preload
@@ -16,9 +20,18 @@ python3 "$program" make "$file" "$state"
 
 transport=shm
 optimistically() { timeout 300 "$dafs" run --at "/data=$url/?optimistic=yes&transport=$transport" "$@"; }
+# read_blocks READS -- a program reads so many blocks, on the mount if there is one.
+point=
+read_blocks() {
+    if [[ $point ]]; then
+        timeout 300 python3 "$program" direct "$point/file" "$state" "$1"
+    else
+        optimistically python3 "$program" read /data/file "$state" "$1"
+    fi
+}
 # Starts a reader in the background that reads until it is stopped. Sets reader.
 start_reader() {
-    optimistically python3 "$program" read /data/file "$state" 0 >"$work/reader" 2>&1 &
+    read_blocks 0 >"$work/reader" 2>&1 &
     reader=$!
     started+=("$reader")
     await_reads 2000
@@ -56,17 +69,16 @@ read_without_requests() {
     local reads=20000 try before asked
     for ((try = 0; ; try++)); do
         before=$(requests)
-        optimistically python3 "$program" read /data/file "$state" $reads ||
-            fail "a reader found something else"
+        read_blocks $reads || fail "a reader found something else"
         asked=$(($(requests) - before))
         [[ $asked -ge $((reads / 4)) ]] || break
         [[ $try -lt 10 ]] || fail "the server was asked $asked times for $reads reads"
     done
 }
-# Another client writes, then cuts the file, under a reader.
+# change_under_a_reader CHANGE... -- another client writes or cuts the file under a reader.
 change_under_a_reader() {
     local change
-    for change in "write 1000" "cut 50"; do
+    for change in "$@"; do
         start_reader
         # shellcheck disable=SC2086 # two words
         writer $change || fail "the writer failed"
@@ -100,7 +112,7 @@ timeout 300 "$dafs" run --at "/data=$url/?transport=shm" python3 "$program" read
 [[ $(($(requests) - before)) -ge 2000 ]] || fail "only $(($(requests) - before)) requests"
 
 step "another client writes, and cuts the file and writes it again"
-change_under_a_reader
+change_under_a_reader "write 1000" "cut 50"
 
 step "a copy"
 "$dafs" get "$url/file?optimistic=yes" "$work/back"
@@ -110,12 +122,27 @@ step "the server is killed, and the file changes before it comes back"
 place=${url#dafs://}
 kill_under_a_reader
 
+if can_mount; then
+    step "reads on a mount over shared memory, while another client writes"
+    point=$work/point
+    mkdir "$point"
+    undo+=("umount -l '$work/point' 2>/dev/null")
+    "$dafs" mount "$url/?optimistic=yes&transport=shm" "$point"
+    read_without_requests
+    # The kernel believes the size of a file for a moment, so the file is not cut.
+    change_under_a_reader "write 1000"
+    "$dafs" umount "$point"
+    point=
+else
+    step "no mount, which needs root and /dev/fuse"
+fi
+
 step "the same by RDMA over iWARP"
 transport=iwarp
 read_without_requests
 was_read_by_rdma() { [[ $(counted "$log" dafs_exposed_remote_reads) -ge 10000 ]]; }
 eventually was_read_by_rdma
-change_under_a_reader
+change_under_a_reader "write 1000" "cut 50"
 kill_under_a_reader
 
 step "an export that does not say so shows other hosts nothing"
@@ -123,6 +150,6 @@ stop_server
 options=("${options[@]/--optimistic=remote/--optimistic}")
 serve "$work/export" "${options[@]}" --listen "$place"
 before=$(requests)
-optimistically python3 "$program" read /data/file "$state" 2000 || fail "a reader found something else"
+read_blocks 2000 || fail "a reader found something else"
 [[ $(($(requests) - before)) -ge 2000 ]] || fail "only $(($(requests) - before)) requests"
 stop_server

@@ -2,7 +2,8 @@
 //! drives the client.
 //!
 //! Otherwise, with several concurrent readers, each answer would cost the wake-up of a thread: one
-//! thread drives the client and sees the answer, and another one waits for it.
+//! thread drives the client and sees the answer, and another one waits for it. A read that needs no
+//! request, because the server shows the bytes in memory, is answered by the thread that hands it over.
 //!
 //! Invariants
 //! * A read that was handed over is answered once: with the result of one attempt, or by a thread
@@ -107,8 +108,8 @@ impl Server {
         Ok(bytes)
     }
 
-    /// Lets the thread that drives the client answer a read; false when this thread has to carry it
-    /// out.
+    /// Lets the thread that drives the client answer a read, or answers it if it needs no request; false
+    /// when this thread has to carry it out.
     ///
     /// # Errors
     /// A lock was lost. The read is not answered then.

@@ -10,7 +10,7 @@ use crate::nodes::ROOT;
 use crate::tree::{Outcome, Tree};
 use dafs_client::{Client, ConnectOptions, DafsUrl, IoBuffer, TransportChoice};
 use dafs_mem::Site;
-use dafs_testkit::{Served, Wire, pattern};
+use dafs_testkit::{Served, Wire, eventually, pattern};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
@@ -55,6 +55,16 @@ impl Mounted {
     fn without_wire() -> Self {
         let served = Served::new();
         let client = connect(served.address);
+        Self::of(served, client, None, false)
+    }
+
+    /// A mount over shared memory of a server that shows its files.
+    fn optimistic() -> Self {
+        let served = Served::with(|setup| setup.optimistic = true);
+        let url = DafsUrl::parse(&served.url()).unwrap();
+        let transport = TransportChoice::Shm;
+        let options = ConnectOptions { transport, optimistic: true, ..ConnectOptions::default() };
+        let client = Client::connect(&url, &options).unwrap();
         Self::of(served, client, None, false)
     }
 
@@ -256,6 +266,37 @@ fn short_reads_are_answered_by_whoever_drives_and_long_ones_are_not() {
     assert_eq!(mounted.read(handle, 4, 1 << 30, 4096), Ok(None));
     assert_eq!(mounted.told(), (4, 0, Vec::new()));
     assert_eq!(mounted.read(handle, 5, 0, short + 1), Ok(Some(short as usize + 1)));
+}
+
+#[test]
+fn reads_of_what_the_server_shows_need_no_request() {
+    const SHORT: u32 = HANDED_READ_BYTES_MAX as u32;
+    let mut mounted = Mounted::optimistic();
+    let content = pattern(8 * HANDED_READ_BYTES_MAX + 100);
+    std::fs::write(mounted.served.path().join("file"), &content).unwrap();
+    let handle = mounted.open("file", libc::O_RDONLY);
+    let client = mounted.server.tree.client.clone();
+    let mut unique = 0;
+    eventually("all reads are hits", || {
+        let (before, hits) = (client.stats(), client.optimistic_stats().hits);
+        for (offset, len) in [(0, 4096), (77, SHORT), (8 * u64::from(SHORT), SHORT)] {
+            unique += 1;
+            assert_eq!(mounted.read(handle, unique, offset, len), Ok(None));
+            let start = offset as usize;
+            let wanted = &content[start..content.len().min(start + len as usize)];
+            assert_eq!(mounted.told(), (unique, 0, wanted.to_vec()));
+        }
+        // A longer one is not handed over.
+        unique += 1;
+        let long = 2 * SHORT;
+        assert_eq!(mounted.read(handle, unique, 4096, long), Ok(Some(long as usize)));
+        let found = mounted.room.slice(0, long as usize).unwrap().to_vec(Site::Inspect);
+        assert!(found == content[4096..4096 + long as usize]);
+        let after = client.stats();
+        let asked = after.answered - before.answered - (after.nulls - before.nulls);
+        (asked, client.optimistic_stats().hits - hits) == (0, 4)
+    });
+    assert!(mounted.server.handed.wait(Instant::now() + STUCK));
 }
 
 #[test]
