@@ -2,7 +2,9 @@
 //!
 //! Invariants
 //! * Only an open that allows reading gets an answer that names memory, and memory of its file alone.
-//! * Only windows inside the file get a page, so a client without much to read takes little memory.
+//! * Only windows inside the file get a page, so a client without much to read takes little memory. If it asks
+//!   for more windows than one read needs, they get pages while memory is not scarce, or pages are a small part
+//!   of the file's memory.
 //! * The reply fits one message. A client asks again for the segments that did not fit. The count of
 //!   segments that it knows covers those that have left the file, too, so it may be told of a known one
 //!   once more.
@@ -24,6 +26,9 @@ const FIXED_BYTES: usize = HEADER_BYTES + 16 + 2 * 8;
 /// Length of a window and of a segment in the reply, in bytes.
 const WINDOW_BYTES: usize = 16;
 const SEGMENT_BYTES: usize = 24;
+
+/// The windows that one optimistic read needs at most. A client that asks for more may want the others later.
+const NEEDED_WINDOWS_MAX: u32 = 2;
 
 /// The bytes of a file that one window covers.
 const COVERED_BYTES: u64 = (WINDOW_BLOCKS * BLOCK_BYTES) as u64;
@@ -90,14 +95,20 @@ fn windows(
 ) -> Vec<ExposedWindow> {
     let inside = args.window..size.div_ceil(COVERED_BYTES);
     let numbers = inside.take((args.windows as usize).min(room / 2 / WINDOW_BYTES));
-    let mut windows = Vec::new();
+    let are_needed = args.windows <= NEEDED_WINDOWS_MAX;
+    let (mut windows, mut lacks_pages) = (Vec::new(), false);
     for window in numbers {
-        let Some(page) = exposed.page(window) else {
-            cx.make_room_for(exposed);
-            break;
+        let page = if are_needed { exposed.page(window) } else { exposed.spare_page(window) };
+        let Some(page) = page else {
+            // Windows behind it may have pages already.
+            lacks_pages = true;
+            continue;
         };
         let (segment, page) = (page.segment.into(), page.page.into());
         windows.push(ExposedWindow { window, segment, page });
+    }
+    if lacks_pages {
+        cx.make_room_for(exposed);
     }
     windows
 }

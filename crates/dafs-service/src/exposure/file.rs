@@ -213,6 +213,19 @@ impl File {
         Some(page)
     }
 
+    /// The same for a window that no read needs yet. It gets no page while memory is scarce, because frames
+    /// are worth more, unless pages are a small part of the file's memory.
+    pub(super) fn spare_page(
+        &mut self,
+        number: u64,
+        now_ns: u64,
+        memory: &dyn Memory,
+    ) -> Option<PagePlace> {
+        let is_known = self.windows.contains_key(&number);
+        let may_have = is_known || !memory.is_scarce() || self.has_few_pages();
+        if may_have { self.page(number, now_ns, memory) } else { None }
+    }
+
     /// Returns its segments behind the first `skipped` ones that it has had, in the order in which
     /// they came.
     pub(super) fn segments(&self, skipped: usize) -> impl Iterator<Item = u16> {

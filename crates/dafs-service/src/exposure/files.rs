@@ -287,6 +287,13 @@ impl ExposedFile {
         file.page(window, self.shared.now_ns(), &*self.memory)
     }
 
+    /// The same for a window that no read needs yet. It gets no page while memory is scarce and pages are
+    /// more than a quarter of the file's.
+    pub fn spare_page(&self, window: u64) -> Option<PagePlace> {
+        let mut file = self.file.lock();
+        file.spare_page(window, self.shared.now_ns(), &*self.memory)
+    }
+
     /// Returns its segments from the `skipped`th on that it has had, in the order in which they came,
     /// as far as `find` finds them. While `find` runs, the number of a segment names no other one.
     pub fn segments<T>(&self, skipped: usize, find: impl FnMut(u16) -> Option<T>) -> Vec<T> {

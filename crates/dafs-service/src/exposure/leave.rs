@@ -22,7 +22,8 @@ use crate::limits::{
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// The part of its memory up to which a file gives frames for window pages of its own.
+/// The part of a file's memory up to which it gives frames for window pages of its own, and gets pages for
+/// windows that no read needs yet.
 const PAGES_PART: usize = 4;
 
 /// A segment that leaves.
@@ -111,16 +112,20 @@ impl File {
 
     /// The same for window pages of this file, if it lacks them and most of its memory is frames.
     pub(super) fn begin_leaving_for_pages(&mut self, now_ns: u64, memory: &dyn Memory) {
-        let frames_bytes = SegmentKind::Frames.cost(self.frames.len());
-        let pages_bytes = self.bytes.saturating_sub(frames_bytes);
-        let is_small = pages_bytes < self.bytes / PAGES_PART;
-        if now_ns >= self.lacks_pages_until_ns || !self.leaving.is_empty() || !is_small {
+        let lacks_pages = now_ns < self.lacks_pages_until_ns && self.has_few_pages();
+        if !lacks_pages || !self.leaving.is_empty() {
             return;
         }
         self.begin_leaving(now_ns, memory);
         if let Some(leaving) = self.leaving.last_mut() {
             leaving.is_for_pages = true;
         }
+    }
+
+    /// True if window pages are a small part of its memory.
+    pub(super) fn has_few_pages(&self) -> bool {
+        let frames_bytes = SegmentKind::Frames.cost(self.frames.len());
+        self.bytes.saturating_sub(frames_bytes) < self.bytes / PAGES_PART
     }
 
     /// True if the time of a segment that leaves is over.

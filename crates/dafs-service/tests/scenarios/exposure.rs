@@ -322,6 +322,20 @@ fn blocks_that_requests_ask_for_come_back_and_stay_for_some_time() {
     assert_eq!(exposed.world.service.exposure_counts().given, 1);
 }
 
+/// The first segment of pages has those of windows 0 to 15, and takes 320 KiB. Frames take 1 MiB.
+#[test]
+fn windows_that_no_read_needs_get_pages_while_these_are_a_small_part() {
+    let exposed = Exposed::new();
+    let file = &exposed.exposed;
+    // Memory is scarce.
+    assert!((0..16).all(|window| file.spare_page(window).is_some()));
+    assert!(file.spare_page(16).is_some(), "pages are less than a quarter of its memory");
+    assert_eq!((file.spare_page(17), file.spare_page(16)), (None, file.page(16)));
+    assert!(file.page(17).is_some() && file.spare_page(17).is_some());
+    exposed.shown.is_plentiful.store(true, Ordering::Relaxed);
+    assert!((18..40).all(|window| file.spare_page(window).is_some()));
+}
+
 #[test]
 fn a_file_gives_frames_for_window_pages_of_its_own() {
     let exposed = Exposed::new();
