@@ -8,6 +8,10 @@
 //!   until after, and the server lived then. So the bytes are the content of the file at one moment.
 //! * Nothing that the server wrote is trusted: each place is checked against the length of its segment.
 
+mod width;
+
+pub(crate) use width::AskWidth;
+
 use dafs_dat::shm::is_alive;
 use dafs_dat::{Instant, RemoteBuffer, RemoteWindow};
 use dafs_mem::{CheckedSlice, Site, VolatileSlice};
@@ -169,6 +173,11 @@ impl BlockDirectory {
     /// have ended.
     pub fn is_of(&self, connection: u64) -> bool {
         self.connection == connection
+    }
+
+    /// True if the client knows the page of a window.
+    pub(crate) fn has_page(&self, window: u64) -> bool {
+        self.pages.contains_key(&window)
     }
 
     /// Takes a segment. Returns false for a number that no entry can name.

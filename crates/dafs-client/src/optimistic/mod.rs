@@ -18,7 +18,7 @@
 //! * Memory that was shown on a connection is read only as long as that connection is the present one.
 
 use crate::core::{
-    BLOCK_BYTES, BlockDirectory, BlockRead, Done, ExposeAnswer, ExposeQuestion, ReadCall,
+    AskWidth, BLOCK_BYTES, BlockDirectory, BlockRead, Done, ExposeAnswer, ExposeQuestion, ReadCall,
     RemoteReadStats, WINDOW_BLOCKS,
 };
 use crate::driver::coarse_now;
@@ -36,6 +36,7 @@ use crate::span::Span;
 use dafs_dat::Instant;
 use dafs_mem::{CheckedSlice, RwLock};
 use dafs_wire::dafs::{Outcome, Reply, Request, ShareAccess, Status, XExposeGet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -151,6 +152,7 @@ struct Asking {
     pause: Duration,
     /// The window with a block at an unknown place about which its answer had nothing new.
     vain: Option<u64>,
+    width: AskWidth,
     /// The question, until its answer is taken.
     asked: Option<Asked>,
 }
@@ -159,7 +161,11 @@ struct Asking {
 #[derive(Debug)]
 struct Asked {
     question: ExposeQuestion,
-    /// The read that was no hit, and was the reason to ask.
+    /// The windows that the read needed which was no hit, and was the reason to ask.
+    needed: RangeInclusive<u64>,
+    /// True if the places of these windows were known.
+    was_known: bool,
+    /// What became of that read.
     outcome: BlockRead,
     answer: Mailbox,
 }
@@ -179,14 +185,15 @@ impl Asking {
         Some((self.asked.take()?, done))
     }
 
-    /// Notes whether the answer had something new.
-    fn answered(&mut self, asked: &Asked, is_new: bool) {
+    /// Notes whether the answer had something new, and whether the places are known that were needed.
+    fn answered(&mut self, asked: &Asked, is_new: bool, is_known: bool) {
+        self.width.answered(asked.was_known, is_known);
         self.pause = match is_new {
             true => OPTIMISTIC_ASK_PAUSE_MIN,
             false => (self.pause * 2).clamp(OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_ASK_PAUSE_MAX),
         };
         let is_vain = !is_new && asked.outcome == BlockRead::Unknown;
-        self.vain = is_vain.then_some(*asked.question.windows.start());
+        self.vain = is_vain.then_some(*asked.needed.start());
     }
 }
 
@@ -273,28 +280,28 @@ impl Opened {
         if connection == 0 || !asking.is_due(now, outcome, known.is_some(), window) {
             return;
         }
-        let (exposure, count) = match &*known {
-            Some(known) if known.is_of(connection) && known.is_alive(now) => {
-                (known.exposure(), known.segment_count())
-            }
-            _ => (0, 0),
-        };
+        let present = known.as_ref().filter(|known| known.is_of(connection) && known.is_alive(now));
+        let (exposure, count) =
+            present.map_or((0, 0), |known| (known.exposure(), known.segment_count()));
+        let has_page = |window| present.is_some_and(|known| known.has_page(window));
+        let needed = window..=offset.saturating_add(len - 1) / WINDOW_BYTES;
+        let windows = asking.width.windows(&needed, has_page);
+        let was_known = needed.clone().all(has_page);
         drop(known);
-        let last = offset.saturating_add(len - 1) / WINDOW_BYTES;
         let request = Request::XExposeGet(XExposeGet {
             fh: self.handle,
             state_id: self.state_id,
-            window,
+            window: *windows.start(),
             exposure,
-            // INVARIANT: a read that comes here is shorter than a window.
-            windows: (last - window + 1) as u32,
+            // INVARIANT: a question names 64 windows at most.
+            windows: (windows.end() - windows.start() + 1) as u32,
             known: count,
         });
         asking.last = now;
         let answer = Mailbox::default();
         if shared.ask_later(&request, answer.clone()).is_ok() {
-            let question = ExposeQuestion { exposure, connection, windows: window..=last };
-            asking.asked = Some(Asked { question, outcome, answer });
+            let question = ExposeQuestion { exposure, connection, windows };
+            asking.asked = Some(Asked { question, needed, was_known, outcome, answer });
         }
     }
 
@@ -309,7 +316,11 @@ impl Opened {
             return false;
         }
         let is_new = self.take_places(answer_of(done, shared.server_name()), &asked.question);
-        asking.answered(&asked, is_new);
+        let known = self.optimistic.known.read();
+        let has_page = |window| known.as_ref().is_some_and(|known| known.has_page(window));
+        let is_known = asked.needed.clone().all(has_page);
+        drop(known);
+        asking.answered(&asked, is_new, is_known);
         is_new
     }
 

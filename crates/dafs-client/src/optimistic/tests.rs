@@ -90,6 +90,39 @@ fn an_answer_has_what_the_client_lacks() {
     assert_eq!(served.exposure_counts().grants, 1);
 }
 
+/// Reads of a file of 64 windows, here and there. The pauses between questions do not count.
+#[test]
+fn few_questions_make_a_large_file_known() {
+    const WINDOWS: u64 = 64;
+    let served = Served::with(|setup| setup.optimistic = true);
+    let file = std::fs::File::create(served.path().join("file")).unwrap();
+    file.set_len(WINDOWS * WINDOW_BYTES).unwrap();
+    let own = client(&served);
+    // The file is not shown while it is being changed.
+    eventually("few questions are enough", || {
+        let file = own.open(b"file", &OpenOptions::read()).unwrap();
+        let (opened, mut questions) = (file.opened().clone(), 0);
+        let optimistic = &opened.optimistic;
+        optimistic.misses.store(OPTIMISTIC_MISSES_BEFORE, Ordering::Relaxed);
+        let is_known = |window| {
+            let known = optimistic.known.read();
+            known.as_ref().is_some_and(|known| known.has_page(window))
+        };
+        for number in 0..WINDOWS {
+            let window = number * 37 % WINDOWS;
+            if !is_known(window) {
+                optimistic.asking.lock().pause = Duration::ZERO;
+                let miss = (coarse_now(), BlockRead::Unknown);
+                opened.ask_where(window * WINDOW_BYTES, 1, miss);
+                questions += 1;
+            }
+        }
+        file.close().unwrap();
+        // About 1, 2, 4, 8, 16, 32 and 64 windows.
+        questions == 7 && (0..WINDOWS).all(is_known)
+    });
+}
+
 #[test]
 fn questions_without_an_answer_become_rare() {
     let mut asking = Asking { pause: OPTIMISTIC_ASK_PAUSE_MAX, ..Asking::default() };

@@ -6,7 +6,7 @@
 //! * The client keeps entries for an hour at most, because a count of changes comes again some day.
 //! * The entries of so many windows are kept, of the ones that were used last.
 
-use crate::core::blocks::{BLOCK_BYTES, ExposeAnswer, WINDOW_BLOCKS};
+use crate::core::blocks::{AskWidth, BLOCK_BYTES, ExposeAnswer, WINDOW_BLOCKS};
 use crate::limits::{
     OPTIMISTIC_ASK_PAUSE_MAX, OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_CHECKS_MAX,
     OPTIMISTIC_ENTRIES_TIME, OPTIMISTIC_FETCH_PAUSE_MAX, OPTIMISTIC_FETCH_PAUSE_MIN,
@@ -153,13 +153,14 @@ struct FileBlocks {
     pages: FxHashMap<u64, Page>,
     misses: u32,
     questions: Pace,
+    width: AskWidth,
     is_asking: bool,
 }
 
 impl FileBlocks {
     fn forget(&mut self) {
-        let Self { misses, questions, is_asking, .. } = *self;
-        *self = Self { misses, questions, is_asking, ..Self::default() };
+        let Self { misses, questions, width, is_asking, .. } = *self;
+        *self = Self { misses, questions, width, is_asking, ..Self::default() };
     }
 
     fn plan(&mut self, offset: u64, len: u32, now: Instant) -> Result<Plan, Miss> {
@@ -186,6 +187,11 @@ impl FileBlocks {
         // As in the answer to a READ, whose bytes may end at the end of the file without this.
         plan.is_end = plan.bytes < len;
         Ok(plan)
+    }
+
+    /// True if the client knows the place of a window's page.
+    fn knows(&self, window: u64) -> bool {
+        self.pages.contains_key(&window)
     }
 
     /// Takes an answer of the server. Returns true if it has something new.
@@ -299,6 +305,8 @@ pub(super) struct Question {
     /// The exposure that the client knows, or 0, and the number of its segments.
     pub(super) exposure: u64,
     pub(super) known: u32,
+    /// The window that a read needs, and all that the question names.
+    pub(super) needed: u64,
     pub(super) windows: RangeInclusive<u64>,
 }
 
@@ -342,11 +350,11 @@ impl Directory {
         file.misses > OPTIMISTIC_MISSES_BEFORE
     }
 
-    /// The question that is due about a window of a file.
+    /// The question that is due when a read needs a window of a file.
     pub(super) fn question(
         &mut self,
         name: StateId,
-        window: u64,
+        needed: u64,
         now: Instant,
     ) -> Option<Question> {
         let file = self.files.get_mut(&name)?;
@@ -354,8 +362,9 @@ impl Directory {
             return None;
         }
         file.is_asking = true;
-        let (exposure, known, windows) = (file.exposure, file.count, window..=window);
-        Some(Question { name, exposure, known, windows })
+        let windows = file.width.windows(&(needed..=needed), |window| file.knows(window));
+        let (exposure, known) = (file.exposure, file.count);
+        Some(Question { name, exposure, known, needed, windows })
     }
 
     /// Takes the answer to a question; `None` if there is none. Returns true if it has something new.
@@ -367,8 +376,11 @@ impl Directory {
     ) -> bool {
         let Some(file) = self.files.get_mut(&question.name) else { return false };
         file.is_asking = false;
+        let was_known = file.knows(question.needed);
         let take = |answer| file.take(answer, question.exposure, &question.windows);
         let is_new = answer.is_some_and(take);
+        let is_known = file.knows(question.needed);
+        file.width.answered(was_known, is_known);
         let pauses = (OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_ASK_PAUSE_MAX);
         file.questions.went(now, is_new, pauses);
         is_new

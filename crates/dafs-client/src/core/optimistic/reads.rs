@@ -185,7 +185,9 @@ impl SessionCore {
         question: Question,
     ) {
         let (exposure, known) = (question.exposure, question.known);
-        let (window, windows) = (*question.windows.start(), 1);
+        let (window, last) = (*question.windows.start(), *question.windows.end());
+        // INVARIANT: a question names 64 windows at most.
+        let windows = (last - window + 1) as u32;
         let request =
             Request::XExposeGet(XExposeGet { fh, state_id, window, exposure, windows, known });
         self.optimistic.last_question += 1;
@@ -224,7 +226,7 @@ impl SessionCore {
         if directory.answered(&question, answer, now)
             && let State::Open(channel) = state
             && channel.may_fetch()
-            && let Some(fetch) = directory.fetch(question.name, *question.windows.start(), now)
+            && let Some(fetch) = directory.fetch(question.name, question.needed, now)
             && let Err(failure) = channel.fetch(adapter, (fetch, now))
         {
             self.lose_optimistic(adapter, failure);

@@ -263,6 +263,49 @@ fn a_large_file_has_so_many_places() {
     assert!(directory.plan(NAME, (0, 1), Instant(0)).is_ok());
 }
 
+/// Reads of a file of a gibibyte, here and there.
+#[test]
+fn few_questions_make_a_large_file_known() {
+    const WINDOWS: u64 = 512;
+    let mut directory = Directory::default();
+    directory.missed(NAME);
+    let (mut now, mut asked) = (Instant(1), Vec::new());
+    for number in 0..WINDOWS {
+        let needed = number * 37 % WINDOWS;
+        let at = needed * WINDOW_BLOCKS * BLOCK;
+        if directory.plan(NAME, (at, 1), now) != Err(Miss::Place(needed)) {
+            continue;
+        }
+        let question = directory.question(NAME, needed, now).unwrap();
+        asked.push(question.windows.clone().count());
+        let inside = question.windows.clone().filter(|window| *window < WINDOWS);
+        let place = |window| ExposedWindow { window, segment: 9, page: window as u32 };
+        let windows = inside.map(place).collect();
+        let segments = vec![segment(9, ExposedKind::Index, 512 * 4096)];
+        let segments = if question.known == 0 { segments } else { Vec::new() };
+        let answer = ExposeAnswer { exposure: 7, windows, segments };
+        assert!(directory.answered(&question, Some(answer), now));
+        assert!(directory.fetch(NAME, needed, now).is_some());
+        now = now + OPTIMISTIC_ASK_PAUSE_MIN;
+    }
+    assert_eq!(directory.files[&NAME].pages.len() as u64, WINDOWS);
+    assert_eq!(asked, [1, 2, 4, 8, 16, 32, 64, 64, 64, 64, 64, 64, 64, 64]);
+}
+
+#[test]
+fn a_window_without_a_place_is_asked_for_alone() {
+    let mut directory = directory();
+    for (needed, windows) in [(2, 2..=3), (3, 3..=3), (4, 4..=4)] {
+        let now = Instant(u64::MAX / 2 + needed);
+        directory.files.get_mut(&NAME).unwrap().questions = Pace::default();
+        let question = directory.question(NAME, needed, now).unwrap();
+        assert_eq!((question.needed, &question.windows), (needed, &windows));
+        // The server has no memory for its page.
+        let nothing = ExposeAnswer { exposure: 7, ..ExposeAnswer::default() };
+        assert!(!directory.answered(&question, Some(nothing), now));
+    }
+}
+
 #[test]
 fn questions_and_fetches_without_news_become_rare() {
     let mut directory = Directory::default();
