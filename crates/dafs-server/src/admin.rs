@@ -266,7 +266,7 @@ pub struct ExposedReport {
     pub evicted: u64,
     /// Those of them that requests have brought back soon.
     pub restored: u64,
-    /// Segments that files have given to others.
+    /// Segments of frames that files have given to others, or for window pages of their own.
     pub given: u64,
 }
 

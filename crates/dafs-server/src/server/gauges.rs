@@ -49,7 +49,7 @@ pub(super) fn of_exposed(counts: &ExposureCounts, memory: &ExposedMemory) -> Vec
         ("dafs_exposed_changed", "Blocks that changes have taken away", counts.changed),
         ("dafs_exposed_evicted", "Blocks that made room for others", counts.evicted),
         ("dafs_exposed_restored", "Those that requests have brought back", counts.restored),
-        ("dafs_exposed_given", "Segments that files have given to others", counts.given),
+        ("dafs_exposed_given", "Segments of frames that files have given away", counts.given),
         ("dafs_exposed_withdrawn", "Files that were taken away", counts.withdrawn),
         ("dafs_exposed_remote_reads", "Reads by RDMA, two or more a hit", memory.remote_reads()),
     ]

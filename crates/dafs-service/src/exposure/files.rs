@@ -43,7 +43,7 @@ pub struct ExposureCounts {
     pub grants: u64,
     /// Requests that have read exposed files, of clients with a grant.
     pub missed: u64,
-    /// Segments that files have given to others.
+    /// Segments of frames that files have given to others, or for window pages of their own.
     pub given: u64,
     /// Published blocks that changes have taken away.
     pub changed: u64,

@@ -163,7 +163,7 @@ impl Top {
         )?;
         say!(
             "blocks per second: {:.0} put there, {:.0} in vain, {:.0} changed, {:.0} made room, {:.0} \
-             came back; segments given to other files {:.1}/s",
+             came back; segments given away {:.1}/s",
             shown.published,
             shown.wasted,
             shown.changed,
