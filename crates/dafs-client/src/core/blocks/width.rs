@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! * A question names the windows that a read needs, and no more than X_EXPOSE_GET may name.
-//! * Two questions of the same width name the same windows or none in common, so no gaps are left between
-//!   them.
+//! * Two groups of the same width are the same, or have no window in common. So questions leave no gaps
+//!   between groups.
 
 use dafs_wire::dafs::EXPOSED_WINDOWS_MAX;
 use std::ops::RangeInclusive;
