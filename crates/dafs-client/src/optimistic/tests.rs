@@ -115,6 +115,10 @@ fn few_questions_make_a_large_file_known() {
                 let miss = (coarse_now(), BlockRead::Unknown);
                 opened.ask_where(window * WINDOW_BYTES, 1, miss);
                 questions += 1;
+                while optimistic.asking.lock().asked.is_some() {
+                    let _ = opened.take_answer();
+                    std::thread::yield_now();
+                }
             }
         }
         file.close().unwrap();
@@ -144,7 +148,13 @@ fn one_question_at_a_time_is_asked_and_its_answer_is_taken_once() {
     assert!(asking.is_due(late, BlockRead::Absent, true, 7));
     let question = ExposeQuestion { exposure: 0, connection: 1, windows: 7..=8 };
     let answer = Mailbox::default();
-    let asked = Asked { question, outcome: BlockRead::Unknown, answer: answer.clone() };
+    let asked = Asked {
+        question,
+        needed: 7..=7,
+        was_known: false,
+        outcome: BlockRead::Unknown,
+        answer: answer.clone(),
+    };
     asking.asked = Some(asked);
     assert!(!asking.is_due(late, BlockRead::Absent, true, 7));
     assert!(asking.take_answered().is_none());
@@ -152,11 +162,11 @@ fn one_question_at_a_time_is_asked_and_its_answer_is_taken_once() {
     let (asked, done) = asking.take_answered().unwrap();
     assert!(answer_of(done, &"server".into()).is_err());
     assert!(asking.take_answered().is_none());
-    asking.answered(&asked, false);
+    asking.answered(&asked, false, false);
     assert_eq!((asking.vain, asking.pause), (Some(7), OPTIMISTIC_ASK_PAUSE_MIN));
-    asking.answered(&asked, false);
+    asking.answered(&asked, false, false);
     assert_eq!(asking.pause, 2 * OPTIMISTIC_ASK_PAUSE_MIN);
-    asking.answered(&asked, true);
+    asking.answered(&asked, true, true);
     assert_eq!((asking.vain, asking.pause), (None, OPTIMISTIC_ASK_PAUSE_MIN));
     assert!(asking.is_due(late, BlockRead::Absent, true, 7));
 }
