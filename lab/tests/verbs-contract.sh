@@ -19,7 +19,7 @@ cp "$contract" "$rping" "$tmp/host/"
 failed=0
 
 for kind in rxe siw; do
-    echo "--- the contract on $kind, then for a thread whose credentials have changed"
+    echo "--- the contract on $kind, then for a thread whose credentials have changed, then without memory windows"
     ../lab.sh run -t 240 -s "$tmp/host" -k "$tmp/kernel.log" \
         guest/verbs-contract "$kind" /host/verbs_contract || failed=1
 done

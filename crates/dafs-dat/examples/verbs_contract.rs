@@ -9,7 +9,7 @@
 #[path = "../tests/contract/mod.rs"]
 mod contract;
 
-use contract::{Side, World, data, ending, faults, invalidate, setup};
+use contract::{Side, World, data, ending, faults, grant, invalidate, setup};
 use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
 use dafs_dat::{Access, Address, Instant, WorkStatus};
 use std::net::{IpAddr, SocketAddr};
@@ -17,11 +17,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: verbs_contract [--changed] ADDRESS [WORD...]
-  --changed  change the credentials of the thread once the device is open, as a server does that
-             acts for its callers
-  ADDRESS    an address of the RDMA device
-  WORD       run only the promises whose name has one of these in it";
+usage: verbs_contract [--changed] [--registered] ADDRESS [WORD...]
+  --changed     change the credentials of the thread once the device is open, as a server does that
+                acts for its callers
+  --registered  grant memory by registrations, also where the device has memory windows
+  ADDRESS       an address of the RDMA device
+  WORD          run only the promises whose name has one of these in it";
 
 type Promise = (&'static str, fn(&mut World));
 
@@ -36,6 +37,11 @@ macro_rules! promises {
 /// none.
 const PROMISES: &[Promise] = common_promises! { promises!, [],
     ending::{ an_abort_ends_both_sides }
+    grant::{
+        a_grant_is_read_by_its_peer_alone, a_grant_is_not_written,
+        a_revoked_grant_ends_its_connection_alone, a_grant_ends_under_reads,
+        a_grant_shows_what_its_owner_writes,
+    }
     invalidate::{ a_bad_post_invalidates_nothing }
     own::{
         sixteen_segments_are_gathered, a_key_dies_while_its_memory_is_sent,
@@ -48,9 +54,16 @@ const PROMISES: &[Promise] = common_promises! { promises!, [],
 };
 
 /// Linux siw (6.12) answers a read of any registered memory of the domain, whatever rights the
-/// registration has.
-const NOT_KEPT_BY_SIW: &[&str] =
-    &["a_right_that_is_missing", "a_key_of_ours_cannot_be_invalidated"];
+/// registration has. So nothing is granted there.
+const NOT_KEPT_BY_SIW: &[&str] = &[
+    "a_right_that_is_missing",
+    "a_key_of_ours_cannot_be_invalidated",
+    "a_grant_is_read_by_its_peer_alone",
+    "a_grant_is_not_written",
+    "a_revoked_grant_ends_its_connection_alone",
+    "a_grant_ends_under_reads",
+    "a_grant_shows_what_its_owner_writes",
+];
 
 /// siw invalidates any key but does not report it; there the test can see that the right key is
 /// sent.
@@ -348,17 +361,18 @@ mod own {
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1).peekable();
     let is_changed = words.next_if(|word| word == "--changed").is_some();
+    let is_registered = words.next_if(|word| word == "--registered").is_some();
     let Some(address) = words.next().and_then(|word| word.parse::<IpAddr>().ok()) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
     let words: Vec<String> = words.collect();
-    let open = || match VerbsAdapter::open(VerbsConfig::at(address)) {
-        Ok(adapter) => Ok(adapter),
-        Err(error) => {
+    let open = || {
+        let config = VerbsConfig { memory_windows: !is_registered, ..VerbsConfig::at(address) };
+        VerbsAdapter::open(config).map_err(|error| {
             eprintln!("{error}");
-            Err(ExitCode::FAILURE)
-        }
+            ExitCode::FAILURE
+        })
     };
     if is_changed {
         if let Err(status) = open() {

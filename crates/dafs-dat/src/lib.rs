@@ -150,6 +150,24 @@ pub trait Adapter: Send {
         private_data: &[u8],
     ) -> Result<EndpointId, ConnectError>;
 
+    /// Accepts a request as [`accept`](Adapter::accept) does, of a peer that is to read what this side
+    /// [grants](Adapter::grant) to it alone. Work of this side uses memory of `domain`. The peer may be
+    /// kept from memory that is registered there, so it should not be given keys of it.
+    ///
+    /// An RDMA device without memory windows makes a domain of its own for the connection, and registers
+    /// the memory of each work anew. So such a connection is for few messages.
+    ///
+    /// # Errors
+    /// As `accept`, and no protection domain left.
+    fn accept_isolated(
+        &mut self,
+        request: RequestId,
+        domain: ProtectionDomain,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        self.accept(request, domain, private_data)
+    }
+
     /// Rejects a request; the peer gets [`ConnectError::Rejected`] with the private data.
     fn reject(&mut self, request: RequestId, private_data: &[u8]);
 
@@ -273,10 +291,12 @@ pub trait Adapter: Send {
     /// ([`map_remote`](Adapter::map_remote)) where the adapter [can grant](Adapter::can_grant) that,
     /// and uses RDMA reads where it [grants reads](Adapter::can_grant_reads). No other connection
     /// can use the key, in whatever domain. `None` where neither is possible, while the connection
-    /// is not established, or when it has no room for one more region.
+    /// is not established, or when it has no room for one more region. RDMA devices may need a
+    /// connection that was [isolated](Adapter::accept_isolated), and locked memory. They may wait for
+    /// the device as a registration does.
     ///
     /// [`revoke`](Adapter::revoke) ends it. The peer may keep its mapping; [`shm::discard`] takes the
-    /// content away.
+    /// content away, unless the adapter [keeps its pages](Adapter::keeps_granted_pages).
     fn grant(&mut self, endpoint: EndpointId, buffer: &Arc<Buffer>) -> Option<MemoryRegion> {
         let _ = (endpoint, buffer);
         None
@@ -292,19 +312,28 @@ pub trait Adapter: Send {
     ///
     /// The adapter answers such reads in their order. It reads the memory for one of them when all
     /// bytes of the earlier ones have left that memory. So a short read behind others tells if their
-    /// memory was still valid.
+    /// memory was still valid. RDMA devices may read memory for several answers at once, and again for
+    /// an answer that was lost. There the conclusion holds if memory is not reused for some seconds after
+    /// it became invalid.
     fn can_grant_reads(&self) -> bool {
         false
     }
 
+    /// True where a device holds the pages of [granted](Adapter::grant) memory until the grant ends, and
+    /// answers reads also while this process does not run. [`shm::discard`] takes pages from all
+    /// mappings and not from the device, so the owner overwrites the memory first.
+    fn keeps_granted_pages(&self) -> bool {
+        false
+    }
+
     /// The number of RDMA reads that peers of connections with [grants](Adapter::grant) have
-    /// requested so far.
+    /// requested so far; 0 where a device answers them.
     fn granted_reads(&self) -> u64 {
         0
     }
 
-    /// Ends a [`grant`](Adapter::grant), also after the end of the connection. An RDMA read with its
-    /// key then ends the connection, also one that is half answered.
+    /// Ends a [`grant`](Adapter::grant), also after the end of the connection. When this returns, the key
+    /// is refused. An RDMA read with it then ends the connection, also one that is half answered.
     fn revoke(&mut self, endpoint: EndpointId, region: RegionId) {
         let _ = (endpoint, region);
     }

@@ -13,7 +13,7 @@ use super::limits;
 use super::memory::Memory;
 use super::queues::Queues;
 use super::setup::Request;
-use super::sys::Reaped;
+use super::sys::{Domain, Reaped};
 use super::teardown::End;
 use crate::iwarp::opening::Opening;
 use crate::iwarp::slots::Slots;
@@ -27,6 +27,9 @@ use rustix::event::epoll;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+
+/// The domain of a connection's memory, and the domain that it alone has, if any.
+pub(super) type Place = (ProtectionDomain, Option<Arc<Domain>>);
 
 /// A connection manager identifier of this adapter.
 #[derive(Debug)]
@@ -156,14 +159,14 @@ impl VerbsAdapter {
         }
     }
 
-    /// The domain of a connection that accepts sends.
-    fn open_domain(&mut self, endpoint: EndpointId) -> Result<ProtectionDomain, PostError> {
+    /// The domain of a connection that accepts sends, and the one of its own that it may have.
+    fn open_domain(&mut self, endpoint: EndpointId) -> Result<Place, PostError> {
         match self.connection_mut(endpoint.0) {
             Some(connection) if connection.is_usable() && connection.is_open() => {
                 if connection.waiting.len() + connection.posted_count() >= limits::WORK_COUNT_MAX {
                     return Err(PostError::QueueFull);
                 }
-                Ok(connection.domain)
+                Ok((connection.domain, connection.own_domain.clone()))
             }
             _ => Err(PostError::NotConnected),
         }
@@ -246,7 +249,17 @@ impl Adapter for VerbsAdapter {
         domain: ProtectionDomain,
         private_data: &[u8],
     ) -> Result<EndpointId, ConnectError> {
-        self.start_accepting(request, domain, private_data)
+        self.start_accepting(request, (domain, None), private_data)
+    }
+
+    fn accept_isolated(
+        &mut self,
+        request: RequestId,
+        domain: ProtectionDomain,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        let own = self.domain_for_grants()?;
+        self.start_accepting(request, (domain, own), private_data)
     }
 
     fn reject(&mut self, request: RequestId, private_data: &[u8]) {
@@ -279,7 +292,11 @@ impl Adapter for VerbsAdapter {
         }
         memory.check(connection.domain, segment, Access::LOCAL_WRITE)?;
         let length = u32::try_from(segment.len).map_err(|_| PostError::Length)?;
-        let (segment, held) = match memory.span(segment)? {
+        let span = match &connection.own_domain {
+            Some(own) => memory.span_in(own, segment, false)?,
+            None => memory.span(segment)?,
+        };
+        let (segment, held) = match span {
             Some((span, held)) if length > 0 => (Some(span.segment()), Some(held)),
             _ => (None, None),
         };
@@ -297,18 +314,34 @@ impl Adapter for VerbsAdapter {
         transfer: Transfer<'_>,
     ) -> Result<(), PostError> {
         transfer.check_len()?;
-        let domain = self.open_domain(endpoint)?;
+        let place = self.open_domain(endpoint)?;
         match transfer {
             Transfer::Send { segments, invalidate } => {
-                self.queue_send(endpoint, domain, work, segments, invalidate)
+                self.queue_send(endpoint, place, work, segments, invalidate)
             }
             Transfer::Write { segments, remote } => {
-                self.queue_write(endpoint, domain, work, segments, remote)
+                self.queue_write(endpoint, place, work, segments, remote)
             }
             Transfer::Read { segment, remote } => {
-                self.queue_read(endpoint, domain, work, segment, remote)
+                self.queue_read(endpoint, place, work, segment, remote)
             }
         }
+    }
+
+    fn grant(&mut self, endpoint: EndpointId, buffer: &Arc<Buffer>) -> Option<MemoryRegion> {
+        self.add_grant(endpoint.0, buffer)
+    }
+
+    fn can_grant_reads(&self) -> bool {
+        self.chosen.separates_peers()
+    }
+
+    fn keeps_granted_pages(&self) -> bool {
+        true
+    }
+
+    fn revoke(&mut self, endpoint: EndpointId, region: RegionId) {
+        self.end_grant(endpoint.0, region);
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {

@@ -39,6 +39,9 @@ pub struct VerbsConfig {
     /// Bytes of memory that stay registered after their region has ended, for the next registration
     /// of the same buffer.
     pub idle_registered_bytes_max: usize,
+    /// Grants memory by memory windows where the device has those of type 2B. Otherwise each grant is a
+    /// registration of its own.
+    pub memory_windows: bool,
     /// Timeout for the set-up of a connection.
     pub handshake_timeout: Duration,
     /// Timeout for sending queued work after `disconnect`.
@@ -58,6 +61,7 @@ impl Default for VerbsConfig {
             inbound_reads_max: 32,
             outbound_reads_max: 32,
             idle_registered_bytes_max: 64 << 20,
+            memory_windows: true,
             handshake_timeout: Duration::from_secs(10),
             linger_timeout: Duration::from_secs(5),
             connection_count_max: 65_536,

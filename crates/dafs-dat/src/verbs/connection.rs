@@ -13,9 +13,10 @@ use super::ffi;
 use super::memory::Held;
 use super::plan::{self, Requests, Span};
 use super::qp::{CHAIN_COUNT_MAX, Depths, SendRequest};
+use super::sys::Domain;
 use super::teardown::End;
 use crate::iwarp::opening::{Due, Opening};
-use crate::{Instant, Operation, ProtectionDomain, RemoteBuffer};
+use crate::{Instant, Operation, ProtectionDomain, RegionId, RemoteBuffer};
 use dafs_mem::Buffer;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -156,6 +157,10 @@ pub(super) struct Connection {
     pub(super) has_said: bool,
     /// True once a message of the peer has arrived.
     pub(super) has_heard: bool,
+    /// The regions that are granted to the peer.
+    pub(super) grants: Vec<RegionId>,
+    /// The domain of the queue pair, if no other connection has it. Then work registers its memory there.
+    pub(super) own_domain: Option<Arc<Domain>>,
 }
 
 impl Connection {

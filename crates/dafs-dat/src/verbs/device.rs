@@ -113,6 +113,8 @@ pub(super) struct Chosen {
     pub(super) outbound_reads_max: u8,
     pub(super) region_bytes_max: u64,
     pub(super) completion_count_max: u32,
+    /// Memory is granted by memory windows.
+    pub(super) has_windows: bool,
 }
 
 impl Chosen {
@@ -125,6 +127,12 @@ impl Chosen {
     /// True if the kernel emulates the device, which needs system calls for posted work.
     pub(super) fn is_software(&self) -> bool {
         self.info.kind.is_software()
+    }
+
+    /// True if the device keeps memory of one connection from the peers of others. siw checks no
+    /// rights.
+    pub(super) fn separates_peers(&self) -> bool {
+        self.info.kind != DeviceKind::SoftIwarp
     }
 
     /// True if the device treats the response to an own read as a write by the peer, and checks its
@@ -248,6 +256,8 @@ fn measure(device: Device, config: &VerbsConfig) -> Result<Chosen, VerbsError> {
         outbound_reads_max: most(attributes.max_qp_init_rd_atom, config.outbound_reads_max),
         region_bytes_max: attributes.max_mr_size,
         completion_count_max,
+        has_windows: config.memory_windows
+            && attributes.device_cap_flags & ffi::DEVICE_MEM_WINDOW_TYPE_2B != 0,
         device,
         info,
     })

@@ -6,19 +6,24 @@
 //! polling have no symbols: the headers call them through the table of operations in the context.
 //!
 //! Invariants
-//! * Sizes and offsets are those of rdma-core on a 64-bit Linux, checked at compile time below.
+//! * Sizes and offsets are those of rdma-core on a 64-bit Linux, checked at compile time in `layout`.
 //! * Structures that the library allocates are declared up to the last used field, and only
 //!   accessed by pointer. Structures that this provider allocates are declared completely.
 
 #![allow(non_camel_case_types)] // the names of the C interface
 
 use libc::{c_char, c_int, c_uint, c_void, sockaddr, sockaddr_storage};
-use std::mem::{offset_of, size_of};
+use std::ptr::null_mut;
 
 pub(super) type ibv_mr_access = c_int;
 pub(super) const ACCESS_LOCAL_WRITE: ibv_mr_access = 1;
 pub(super) const ACCESS_REMOTE_WRITE: ibv_mr_access = 1 << 1;
 pub(super) const ACCESS_REMOTE_READ: ibv_mr_access = 1 << 2;
+pub(super) const ACCESS_MW_BIND: ibv_mr_access = 1 << 4;
+
+/// A device with memory windows of type 2B: a window serves one queue pair.
+pub(super) const DEVICE_MEM_WINDOW_TYPE_2B: c_uint = 1 << 24;
+pub(super) const MW_TYPE_2: c_int = 2;
 
 pub(super) const QPT_RC: c_int = 2;
 pub(super) const QPS_ERR: c_int = 6;
@@ -31,6 +36,7 @@ pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
 pub(super) const WR_RDMA_WRITE: c_int = 0;
 pub(super) const WR_SEND: c_int = 2;
 pub(super) const WR_RDMA_READ: c_int = 4;
+pub(super) const WR_BIND_MW: c_int = 8;
 pub(super) const WR_SEND_WITH_INV: c_int = 9;
 pub(super) const SEND_SIGNALED: c_uint = 1 << 1;
 
@@ -77,7 +83,11 @@ type Unused = Option<unsafe extern "C" fn()>;
 /// Operations of a device. Every entry is a pointer; those without a name here are not called.
 #[repr(C)]
 pub(super) struct ibv_context_ops {
-    _before_poll_cq: [Unused; 11],
+    _before_alloc_mw: [Unused; 7],
+    pub(super) alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
+    _bind_mw: Unused,
+    pub(super) dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
+    _before_poll_cq: Unused,
     pub(super) poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub(super) req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     _before_post_send: [Unused; 12],
@@ -125,6 +135,15 @@ pub(super) struct ibv_mr {
 }
 
 #[repr(C)]
+pub(super) struct ibv_mw {
+    pub(super) context: *mut ibv_context,
+    pub(super) pd: *mut ibv_pd,
+    pub(super) rkey: u32,
+    pub(super) handle: u32,
+    pub(super) kind: c_int,
+}
+
+#[repr(C)]
 pub(super) struct ibv_comp_channel {
     pub(super) context: *mut ibv_context,
     pub(super) fd: c_int,
@@ -164,8 +183,27 @@ pub(super) struct ibv_sge {
     pub(super) lkey: u32,
 }
 
-/// A send, write or read. The union of its operands is declared with its RDMA arm; the other arms
-/// and the fields after it are never set.
+/// The operands of a bind of a memory window.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ibv_bind_mw {
+    pub(super) mw: *mut ibv_mw,
+    /// The key that the window gets.
+    pub(super) rkey: u32,
+    pub(super) mr: *mut ibv_mr,
+    pub(super) addr: u64,
+    pub(super) length: u64,
+    pub(super) mw_access_flags: c_uint,
+}
+
+impl ibv_bind_mw {
+    /// Those of any other request.
+    pub(super) const NONE: Self =
+        Self { mw: null_mut(), rkey: 0, mr: null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
+}
+
+/// A send, write, read or bind. The union of the operands of the first three is declared with its RDMA
+/// arm, and that of the last with the arm of memory windows; the other arms are never set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct ibv_send_wr {
@@ -178,7 +216,8 @@ pub(super) struct ibv_send_wr {
     pub(super) invalidate_rkey: u32,
     pub(super) remote_addr: u64,
     pub(super) rkey: u32,
-    pub(super) _rest: [u32; 19],
+    pub(super) _between: [u32; 7],
+    pub(super) bind_mw: ibv_bind_mw,
 }
 
 #[repr(C)]
@@ -396,69 +435,3 @@ pub(super) type Disconnect = unsafe extern "C" fn(*mut rdma_cm_id) -> c_int;
 pub(super) type GetCmEvent =
     unsafe extern "C" fn(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
 pub(super) type AckCmEvent = unsafe extern "C" fn(*mut rdma_cm_event) -> c_int;
-
-// The layouts of rdma-core on 64-bit Linux.
-const _: () = {
-    assert!(size_of::<ibv_context_ops>() == 256);
-    assert!(offset_of!(ibv_context, ops) == 8);
-    assert!(offset_of!(ibv_context_ops, poll_cq) == 96 - 8);
-    assert!(offset_of!(ibv_context_ops, req_notify_cq) == 104 - 8);
-    assert!(offset_of!(ibv_context_ops, post_send) == 208 - 8);
-    assert!(offset_of!(ibv_context_ops, post_recv) == 216 - 8);
-    assert!(offset_of!(ibv_context, cmd_fd) == 264);
-    assert!(offset_of!(ibv_context, async_fd) == 268);
-    assert!(offset_of!(ibv_device, transport_type) == 20);
-    assert!(offset_of!(ibv_device, name) == 24);
-    assert!(size_of::<ibv_pd>() == 16);
-    assert!(size_of::<ibv_mr>() == 48);
-    assert!(offset_of!(ibv_mr, lkey) == 36);
-    assert!(offset_of!(ibv_mr, rkey) == 40);
-    assert!(size_of::<ibv_comp_channel>() == 16);
-    assert!(offset_of!(ibv_comp_channel, fd) == 8);
-    assert!(offset_of!(ibv_cq, cqe) == 28);
-    assert!(offset_of!(ibv_qp, qp_num) == 52);
-    assert!(offset_of!(ibv_qp, state) == 56);
-    assert!(size_of::<ibv_sge>() == 16);
-    assert!(size_of::<ibv_send_wr>() == 128);
-    assert!(offset_of!(ibv_send_wr, num_sge) == 24);
-    assert!(offset_of!(ibv_send_wr, opcode) == 28);
-    assert!(offset_of!(ibv_send_wr, send_flags) == 32);
-    assert!(offset_of!(ibv_send_wr, invalidate_rkey) == 36);
-    assert!(offset_of!(ibv_send_wr, remote_addr) == 40);
-    assert!(offset_of!(ibv_send_wr, rkey) == 48);
-    assert!(size_of::<ibv_recv_wr>() == 32);
-    assert!(size_of::<ibv_wc>() == 48);
-    assert!(offset_of!(ibv_wc, byte_len) == 20);
-    assert!(offset_of!(ibv_wc, invalidated_rkey) == 24);
-    assert!(offset_of!(ibv_wc, wc_flags) == 36);
-    assert!(size_of::<ibv_qp_init_attr>() == 64);
-    assert!(offset_of!(ibv_qp_init_attr, cap) == 32);
-    assert!(offset_of!(ibv_qp_init_attr, qp_type) == 52);
-    assert!(offset_of!(ibv_qp_init_attr, sq_sig_all) == 56);
-    assert!(size_of::<ibv_qp_attr>() == 144);
-    assert!(size_of::<ibv_device_attr>() == 232);
-    assert!(offset_of!(ibv_device_attr, max_mr_size) == 80);
-    assert!(offset_of!(ibv_device_attr, vendor_id) == 96);
-    assert!(offset_of!(ibv_device_attr, max_qp_wr) == 112);
-    assert!(offset_of!(ibv_device_attr, max_sge) == 120);
-    assert!(offset_of!(ibv_device_attr, max_cqe) == 132);
-    assert!(offset_of!(ibv_device_attr, max_qp_rd_atom) == 144);
-    assert!(offset_of!(ibv_device_attr, max_qp_init_rd_atom) == 156);
-    assert!(offset_of!(ibv_device_attr, phys_port_cnt) == 227);
-    assert!(size_of::<ibv_port_attr>() == 52);
-    assert!(offset_of!(ibv_port_attr, max_msg_sz) == 20);
-    assert!(offset_of!(ibv_port_attr, link_layer) == 46);
-    assert!(offset_of!(ibv_async_event, event_type) == 8);
-    assert!(offset_of!(rdma_cm_id, context) == 16);
-    assert!(offset_of!(rdma_cm_id, qp) == 24);
-    assert!(offset_of!(rdma_cm_id, src_addr) == 32);
-    assert!(offset_of!(rdma_cm_id, dst_addr) == 160);
-    assert!(size_of::<rdma_conn_param>() == 24);
-    assert!(offset_of!(rdma_conn_param, private_data_len) == 8);
-    assert!(offset_of!(rdma_conn_param, rnr_retry_count) == 13);
-    assert!(offset_of!(rdma_conn_param, qp_num) == 16);
-    assert!(offset_of!(rdma_cm_event, listen_id) == 8);
-    assert!(offset_of!(rdma_cm_event, event) == 16);
-    assert!(offset_of!(rdma_cm_event, status) == 20);
-    assert!(offset_of!(rdma_cm_event, conn) == 24);
-};

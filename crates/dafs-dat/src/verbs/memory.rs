@@ -10,35 +10,53 @@
 //! * This module checks bounds and rights of local segments; the device checks those of remote ones
 //!   by domain, range and right.
 //! * The device assigns the keys: drivers number them, so they are predictable, unlike those of
-//!   other providers. Only the domain separates connections.
+//!   other providers. Only the domain separates connections, and for a memory window the queue pair.
+//! * A grant is in no domain of work, so no work of this side names it.
 
 use super::cache::{Cache, Key, Registered};
 use super::ffi;
 use super::locked;
 use super::plan::Span;
 use super::sys::{Domain, Registration};
+use super::window::Window;
 use crate::memory::REGION_COUNT_MAX;
 use crate::{
     Access, LocalSegment, MemoryRegion, PostError, ProtectionDomain, RegionId, RegisterError,
 };
 use dafs_mem::Buffer;
+use rustc_hash::FxHashMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A registration that counts against the limit on locked memory.
 #[derive(Debug)]
 pub(super) struct Pinned {
     // Dropped first; then the share is released.
-    registration: Registration,
+    pub(super) registration: Registration,
     _share: locked::Share,
 }
 
 /// The registration that posted work holds.
 pub(super) type Held = Arc<Registered<Pinned>>;
 
+/// The key by which the peer of one connection reads a buffer. Its end takes the key away.
+#[derive(Debug)]
+pub(super) enum Grant {
+    // The order of the fields is the drop order.
+    /// A window to a registration that the grants of a buffer share.
+    Window { _window: Window, _shared: Held },
+    /// A registration in the domain of the connection.
+    Own { _registration: Pinned, _domain: Arc<Domain> },
+}
+
+/// The domain of grants: no connection has it, and nothing can be registered in it.
+const NO_DOMAIN: ProtectionDomain = ProtectionDomain(0);
+
 #[derive(Debug)]
 struct Region {
     // The registrations are dropped before the buffer: the memory must outlive them.
+    /// The grant that the region stands for, until its connection has ended.
+    _grant: Option<Grant>,
     /// The registration for peers.
     _remote: Option<Pinned>,
     /// For local work; `None` before the first use, and if the buffer is empty.
@@ -55,6 +73,9 @@ pub(super) struct Memory {
     // The field order is the drop order.
     regions: Vec<Option<Region>>,
     cache: Cache<Pinned>,
+    /// Registrations that windows are bound to, by domain and by the address of the buffer's object.
+    /// The windows hold them.
+    for_windows: FxHashMap<(ProtectionDomain, usize), Weak<Registered<Pinned>>>,
     domains: Vec<Domain>,
     free: Vec<u32>,
     region_bytes_max: u64,
@@ -68,6 +89,7 @@ impl Memory {
         Self {
             regions: Vec::new(),
             cache: Cache::new(idle_bytes_max),
+            for_windows: FxHashMap::default(),
             domains: Vec::new(),
             free: Vec::new(),
             region_bytes_max,
@@ -95,16 +117,9 @@ impl Memory {
         buffer: Arc<Buffer>,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        if self.regions.len() - self.free.len() >= REGION_COUNT_MAX {
-            return Err(RegisterError::TooMany(REGION_COUNT_MAX));
-        }
-        let bytes = buffer.len();
-        if bytes as u64 > self.region_bytes_max {
-            let max = usize::try_from(self.region_bytes_max).unwrap_or(usize::MAX);
-            return Err(RegisterError::TooLong { bytes, max });
-        }
-        let (address, len) = (buffer.as_ptr() as u64, bytes);
-        let mut region = Region { buffer, domain, access, _remote: None, local: None, sink: None };
+        self.check_room(&buffer)?;
+        let (address, len) = (buffer.as_ptr() as u64, buffer.len());
+        let mut region = Region::new(buffer, domain, access);
         let mut key = 0;
         if len > 0 {
             let for_peers = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -119,17 +134,88 @@ impl Memory {
                 region.local = Some(held);
             }
         }
-        let index = match self.free.pop() {
+        Ok(MemoryRegion { id: self.add(region), key, address, len })
+    }
+
+    /// Checks that one more region of this buffer is possible.
+    fn check_room(&self, buffer: &Buffer) -> Result<(), RegisterError> {
+        if self.regions.len() - self.free.len() >= REGION_COUNT_MAX {
+            return Err(RegisterError::TooMany(REGION_COUNT_MAX));
+        }
+        let bytes = buffer.len();
+        if bytes as u64 > self.region_bytes_max {
+            let max = usize::try_from(self.region_bytes_max).unwrap_or(usize::MAX);
+            return Err(RegisterError::TooLong { bytes, max });
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, region: Region) -> RegionId {
+        match self.free.pop() {
             Some(index) => {
                 self.regions[index as usize] = Some(region);
-                index
+                RegionId(index)
             }
             None => {
                 self.regions.push(Some(region));
-                (self.regions.len() - 1) as u32
+                RegionId((self.regions.len() - 1) as u32)
+            }
+        }
+    }
+
+    /// Registers a buffer for the peer of the one connection that has this domain, for reading.
+    pub(super) fn grant_in(
+        &mut self,
+        domain: &Arc<Domain>,
+        buffer: &Arc<Buffer>,
+    ) -> Result<MemoryRegion, RegisterError> {
+        self.check_room(buffer)?;
+        let registration = pin_in(domain, buffer, ffi::ACCESS_REMOTE_READ)?;
+        let key = registration.registration.remote_key();
+        let grant = Grant::Own { _registration: registration, _domain: domain.clone() };
+        Ok(self.add_grant(buffer, key, grant))
+    }
+
+    /// A window for a buffer, not bound yet, with the registration to which it can be bound.
+    pub(super) fn window(
+        &mut self,
+        domain: ProtectionDomain,
+        buffer: &Arc<Buffer>,
+    ) -> Result<(Window, Held), RegisterError> {
+        self.check_room(buffer)?;
+        let found = find(&self.domains, domain)?;
+        let key = (domain, Arc::as_ptr(buffer).addr());
+        let shared = match self.for_windows.get(&key).and_then(Weak::upgrade) {
+            Some(shared) => shared,
+            None => {
+                let registration = pin_in(found, buffer, ffi::ACCESS_MW_BIND)?;
+                let shared = Arc::new(Registered { registration, buffer: buffer.clone() });
+                self.for_windows.retain(|_, known| known.strong_count() > 0);
+                self.for_windows.insert(key, Arc::downgrade(&shared));
+                shared
             }
         };
-        Ok(MemoryRegion { id: RegionId(index), key, address, len })
+        Ok((Window::new(found)?, shared))
+    }
+
+    /// Adds a grant as a region.
+    pub(super) fn add_grant(
+        &mut self,
+        buffer: &Arc<Buffer>,
+        key: u32,
+        grant: Grant,
+    ) -> MemoryRegion {
+        let (address, len) = (buffer.as_ptr() as u64, buffer.len());
+        let mut region = Region::new(buffer.clone(), NO_DOMAIN, Access::REMOTE_READ);
+        region._grant = Some(grant);
+        MemoryRegion { id: self.add(region), key, address, len }
+    }
+
+    /// Ends a grant whose connection ends. Its region stays until it is deregistered.
+    pub(super) fn end_grant(&mut self, id: RegionId) {
+        if let Some(Some(region)) = self.regions.get_mut(id.0 as usize) {
+            region._grant = None;
+        }
     }
 
     fn take_local(&mut self, region: &Region) -> Result<Held, RegisterError> {
@@ -202,6 +288,29 @@ impl Memory {
         }
     }
 
+    /// As [`Memory::span`], for work of the one connection that has this domain. Registers the buffer
+    /// for this work alone; a device that writes there as the peer gets that right, too, with `sink`.
+    pub(super) fn span_in(
+        &self,
+        domain: &Domain,
+        segment: LocalSegment,
+        sink: bool,
+    ) -> Result<Option<(Span, Held)>, PostError> {
+        let region = self.regions.get(segment.region.0 as usize).and_then(Option::as_ref);
+        let region = region.ok_or(PostError::Region)?;
+        if region.buffer.is_empty() {
+            return Ok(None);
+        }
+        let mut access = if region.is_writable() { ffi::ACCESS_LOCAL_WRITE } else { 0 };
+        if sink {
+            access |= self.sink_access;
+        }
+        let held = hold_in(domain, &region.buffer, access)?;
+        let address = region.buffer.as_ptr() as u64 + segment.offset as u64;
+        let (len, may_be_unmapped) = (segment.len, region.buffer.may_be_unmapped());
+        Ok(Some((Span { address, len, key: held.local_key(), may_be_unmapped }, held)))
+    }
+
     /// As [`Memory::span`], for the sink of a read.
     pub(super) fn sink_span(
         &mut self,
@@ -248,6 +357,12 @@ impl Memory {
 const WRITE: Access = Access::LOCAL_WRITE;
 
 impl Region {
+    /// A region without a registration.
+    fn new(buffer: Arc<Buffer>, domain: ProtectionDomain, access: Access) -> Self {
+        let (_grant, _remote, local, sink) = (None, None, None, None);
+        Self { _grant, _remote, local, sink, buffer, domain, access }
+    }
+
     fn is_writable(&self) -> bool {
         self.access.contains(WRITE)
     }
@@ -285,17 +400,33 @@ fn pin(
     buffer: &Buffer,
     access: i32,
 ) -> Result<Pinned, RegisterError> {
+    pin_in(find(domains, domain)?, buffer, access)
+}
+
+fn find(domains: &[Domain], domain: ProtectionDomain) -> io::Result<&Domain> {
     let found = (domain.0 as usize).checked_sub(1).and_then(|index| domains.get(index));
-    let Some(found) = found else {
-        let error = io::Error::new(io::ErrorKind::InvalidInput, "no such protection domain");
-        return Err(RegisterError::Io(error));
-    };
+    let missing = || io::Error::new(io::ErrorKind::InvalidInput, "no such protection domain");
+    found.ok_or_else(missing)
+}
+
+/// Registers a buffer for work of the one connection that has this domain.
+pub(super) fn hold_in(
+    domain: &Domain,
+    buffer: &Arc<Buffer>,
+    access: i32,
+) -> Result<Held, PostError> {
+    let pinned = pin_in(domain, buffer, access).inspect_err(tell_failure);
+    let registration = pinned.map_err(|_| PostError::Memory)?;
+    Ok(Arc::new(Registered { registration, buffer: buffer.clone() }))
+}
+
+fn pin_in(domain: &Domain, buffer: &Buffer, access: i32) -> Result<Pinned, RegisterError> {
     let bytes = buffer.len();
     let share = locked::take(buffer.as_ptr() as u64, bytes).map_err(|exceeded| {
         let locked::Exceeded { registered, limit } = exceeded;
         RegisterError::LockedMemory { bytes, registered, limit }
     })?;
-    let registration = found.register(buffer, access)?;
+    let registration = domain.register(buffer, access)?;
     Ok(Pinned { registration, _share: share })
 }
 

@@ -6,11 +6,12 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `ffi`, `library` | the binary interface and the loader of its functions |
-//! | `sys`, `cm`, `qp`, `address` | owners of the libraries' objects: nearly all unsafe code |
+//! | `ffi`, `layout`, `library` | the binary interface, its checks, and the loader of its functions |
+//! | `sys`, `cm`, `qp`, `window`, `address` | owners of the libraries' objects: nearly all unsafe code |
 //! | `command_thread` | a thread for calls that the kernel allows only with unchanged credentials |
 //! | `device` | the devices, the chosen one, its capabilities |
 //! | `memory`, `cache`, `locked` | regions, cached registrations, the limit on locked memory |
+//! | `grants` | memory that the peer of one connection reads |
 //! | `plan`, `post` | posted work in, requests to the device out |
 //! | `connection`, `queues` | one queue pair with its work; completion queues |
 //! | `adapter`, `poller`, `setup`, `teardown` | the trait, the poll loop, set-up and end |
@@ -25,7 +26,10 @@
 //! Known problems of siw: it answers a read of any memory that is registered in the domain of the
 //! connection, whatever its rights. Of a payload of at most 32 bytes that crosses a page boundary
 //! it may send other bytes. So no server of this project listens at siw; the iwarp provider serves
-//! its clients.
+//! its clients. Nothing is granted to peers of a siw device.
+//!
+//! Known problem of rxe: any queue pair of a domain can invalidate a memory window by a message. Then
+//! the window's own peer loses its connection at its next read, and no data.
 //!
 //! Differences to other providers: a send or a write may complete before an earlier read (siw does
 //! so), but a read that has completed has its data. Only the side that the device informs learns which side broke a
@@ -47,6 +51,8 @@ mod device;
 mod error;
 mod ffi;
 mod fork;
+mod grants;
+mod layout;
 mod library;
 pub mod limits;
 mod listed;
@@ -61,6 +67,7 @@ mod queues;
 mod setup;
 mod sys;
 mod teardown;
+mod window;
 
 pub use adapter::VerbsAdapter;
 pub use config::{VerbsConfig, VerbsDevice};

@@ -1,10 +1,11 @@
 //! Posting: checks, keys, staging where the device gathers too few segments.
 
-use super::adapter::VerbsAdapter;
+use super::adapter::{Place, VerbsAdapter};
 use super::connection::{Done, Waiting};
 use super::limits::{PIECE_BYTES_MAX, STAGING_BYTES_MAX, STAGING_BYTES_MIN, STAGING_COUNT_MAX};
-use super::memory::Held;
+use super::memory::{self, Held};
 use super::plan::{self, Requests, Span, Spans};
+use super::sys::Domain;
 use crate::types::total_len;
 use crate::{
     Access, EndpointId, LocalSegment, Operation, PostError, ProtectionDomain, RemoteBuffer,
@@ -17,11 +18,19 @@ type Holds = SmallVec<[Held; 2]>;
 
 impl VerbsAdapter {
     /// The device's addresses and keys of segments, and the holders of their registrations.
-    fn spans(&mut self, segments: &[LocalSegment]) -> Result<(Spans, Holds), PostError> {
+    fn spans(
+        &mut self,
+        own_domain: Option<&Domain>,
+        segments: &[LocalSegment],
+    ) -> Result<(Spans, Holds), PostError> {
         let mut spans = Spans::new();
         let mut holds = Holds::new();
         for segment in segments.iter().filter(|segment| segment.len > 0) {
-            if let Some((span, held)) = self.memory.span(*segment)? {
+            let found = match own_domain {
+                Some(own) => self.memory.span_in(own, *segment, false)?,
+                None => self.memory.span(*segment)?,
+            };
+            if let Some((span, held)) = found {
                 spans.push(span);
                 if !holds.iter().any(|known| Arc::ptr_eq(known, &held)) {
                     holds.push(held);
@@ -43,7 +52,7 @@ impl VerbsAdapter {
     pub(super) fn queue_send(
         &mut self,
         endpoint: EndpointId,
-        domain: ProtectionDomain,
+        place: Place,
         work: u64,
         segments: &[LocalSegment],
         invalidate: Option<u32>,
@@ -52,12 +61,12 @@ impl VerbsAdapter {
         if len as usize > PIECE_BYTES_MAX {
             return Err(PostError::Length);
         }
-        self.check(domain, segments, Access::empty())?;
-        let (mut spans, mut holds) = self.spans(segments)?;
+        self.check(place.0, segments, Access::empty())?;
+        let (mut spans, mut holds) = self.spans(place.1.as_deref(), segments)?;
         let mut staging = None;
         let most = self.chosen.depths.segments as usize;
         if spans.len() > most {
-            let (block, held) = self.gather_rest(domain, &mut spans, most)?;
+            let (block, held) = self.gather_rest(&place, &mut spans, most)?;
             holds.push(held);
             staging = Some(block);
         }
@@ -70,14 +79,14 @@ impl VerbsAdapter {
     pub(super) fn queue_write(
         &mut self,
         endpoint: EndpointId,
-        domain: ProtectionDomain,
+        place: Place,
         work: u64,
         segments: &[LocalSegment],
         remote: RemoteBuffer,
     ) -> Result<(), PostError> {
         let len = total_len(segments)?;
-        self.check(domain, segments, Access::empty())?;
-        let (spans, holds) = self.spans(segments)?;
+        self.check(place.0, segments, Access::empty())?;
+        let (spans, holds) = self.spans(place.1.as_deref(), segments)?;
         let requests = plan::write(&spans, remote, self.chosen.depths.segments as usize);
         let done = Done { work, operation: Operation::RdmaWrite, len, _held: holds, staging: None };
         self.queue(endpoint, requests, done);
@@ -87,19 +96,23 @@ impl VerbsAdapter {
     pub(super) fn queue_read(
         &mut self,
         endpoint: EndpointId,
-        domain: ProtectionDomain,
+        place: Place,
         work: u64,
         segment: LocalSegment,
         remote: RemoteBuffer,
     ) -> Result<(), PostError> {
-        self.check(domain, &[segment], Access::LOCAL_WRITE)?;
+        self.check(place.0, &[segment], Access::LOCAL_WRITE)?;
         let peer_answers =
             self.connection_mut(endpoint.0).is_some_and(|connection| connection.outbound_reads > 0);
         if !peer_answers {
             // The peer answers no reads, so this one would never complete.
             return Err(PostError::QueueFull);
         }
-        let (requests, holds) = match self.memory.sink_span(segment)? {
+        let sink = match &place.1 {
+            Some(own) => self.memory.span_in(own, segment, true)?,
+            None => self.memory.sink_span(segment)?,
+        };
+        let (requests, holds) = match sink {
             Some((span, held)) => (plan::read(span, remote), Holds::from_iter([held])),
             // An empty buffer has no address; a zero-length access may use any.
             None => (
@@ -130,13 +143,16 @@ impl VerbsAdapter {
     /// them.
     fn gather_rest(
         &mut self,
-        domain: ProtectionDomain,
+        (domain, own_domain): &Place,
         spans: &mut Spans,
         most: usize,
     ) -> Result<(Arc<Buffer>, Held), PostError> {
         let bytes: usize = spans[most - 1..].iter().map(|span| span.len).sum();
         let block = self.take_staging(bytes)?;
-        let held = self.memory.staging(domain, &block)?;
+        let held = match own_domain {
+            Some(own) => memory::hold_in(own, &block, 0)?,
+            None => self.memory.staging(*domain, &block)?,
+        };
         let mut at = 0;
         for span in spans.drain(most - 1..) {
             let target = block.slice(at, span.len).ok_or(PostError::Bounds)?;

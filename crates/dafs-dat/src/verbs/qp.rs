@@ -10,7 +10,8 @@ use super::command_thread;
 use super::connection::Lane;
 use super::ffi;
 use super::fork;
-use super::sys::{CompletionQueue, Domain, check};
+use super::sys::{CompletionQueue, Domain, Registration, check};
+use super::window::Window;
 use smallvec::SmallVec;
 use std::io;
 use std::mem::MaybeUninit;
@@ -146,6 +147,49 @@ impl CmId {
         }
     }
 
+    /// Posts the request that binds a window to this queue pair, so that its peer may read a part of a
+    /// registration: its address and its bytes. The completion has the number of the sends.
+    pub(super) fn post_bind(
+        &self,
+        connection: u64,
+        (window, registration): (&Window, &Registration),
+        place: (u64, u64),
+        is_written: bool,
+    ) -> io::Result<()> {
+        let post = || self.post_bind_here(connection, (window, registration), place);
+        if is_written { command_thread::with_opener_credentials(self.fd(), post) } else { post() }
+    }
+
+    fn post_bind_here(
+        &self,
+        connection: u64,
+        (window, registration): (&Window, &Registration),
+        place: (u64, u64),
+    ) -> io::Result<()> {
+        let qp = self.queue_pair().ok_or(io::ErrorKind::NotConnected)?;
+        let mut request = ffi::ibv_send_wr {
+            wr_id: Lane::Send.number(connection),
+            next: null_mut(),
+            sg_list: null_mut(),
+            num_sge: 0,
+            opcode: ffi::WR_BIND_MW,
+            send_flags: ffi::SEND_SIGNALED,
+            invalidate_rkey: 0,
+            remote_addr: 0,
+            rkey: 0,
+            _between: [0; 7],
+            bind_mw: window.reading(registration, place),
+        };
+        let mut bad = null_mut();
+        // SAFETY: a live pair of an open context, and a live window and registration of its domain. The
+        // request lives through the call, which copies it. The caller keeps window and registration
+        // until completion.
+        unsafe {
+            let post = (*qp.as_ref().context).ops.post_send.ok_or(io::ErrorKind::Unsupported)?;
+            check(post(qp.as_ptr(), &mut request, &mut bad))
+        }
+    }
+
     fn post_sends_here(&self, connection: u64, requests: &mut [&mut SendRequest]) -> Posted {
         let none = |error: io::Error| Posted { count: 0, error: Some(error) };
         let Some(qp) = self.queue_pair() else {
@@ -169,7 +213,8 @@ impl CmId {
                 invalidate_rkey: request.invalidate,
                 remote_addr: request.remote_address,
                 rkey: request.remote_key,
-                _rest: [0; 19],
+                _between: [0; 7],
+                bind_mw: ffi::ibv_bind_mw::NONE,
             })
             .collect();
         let first = chain.as_mut_ptr();

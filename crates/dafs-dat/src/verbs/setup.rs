@@ -13,6 +13,7 @@ use super::ffi;
 use super::fork;
 use super::limits;
 use super::private;
+use super::sys::Domain;
 use super::teardown::End;
 use crate::iwarp::opening::Opening;
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Set in the tokens of listeners, never in those of entries.
 const LISTENER: u64 = 1 << 63;
@@ -93,6 +95,8 @@ impl VerbsAdapter {
             opening: Opening::Done,
             has_said: false,
             has_heard: false,
+            grants: Vec::new(),
+            own_domain: None,
         }
     }
 
@@ -140,14 +144,15 @@ impl VerbsAdapter {
     pub(super) fn start_accepting(
         &mut self,
         request: RequestId,
-        domain: ProtectionDomain,
+        (domain, own_domain): (ProtectionDomain, Option<Arc<Domain>>),
         private_data: &[u8],
     ) -> Result<EndpointId, ConnectError> {
         check_private_data(private_data)?;
         let Some(request) = self.take_request(request.0) else { return Err(ConnectError::Gone) };
         let Request { cm, peer, reads, .. } = *request;
         let stage = Stage::Accepting;
-        let connection = self.new_connection(cm, peer, domain, stage, reads, private_data);
+        let mut connection = self.new_connection(cm, peer, domain, stage, reads, private_data);
+        connection.own_domain = own_domain;
         let endpoint = self.add_connection(connection)?;
         if let Err(error) = self.make_queue_pair(endpoint.0) {
             if let Some(Entry::Connection(connection)) = self.slots.remove(endpoint.0) {
@@ -193,7 +198,11 @@ impl VerbsAdapter {
             return Err(io::ErrorKind::NotConnected.into());
         };
         let no_domain = || io::Error::new(io::ErrorKind::InvalidInput, "no such protection domain");
-        let made = memory.domain(connection.domain).ok_or_else(no_domain).and_then(|domain| {
+        let domain = match &connection.own_domain {
+            Some(own) => Some(&**own),
+            None => memory.domain(connection.domain),
+        };
+        let made = domain.ok_or_else(no_domain).and_then(|domain| {
             connection
                 .cm
                 .create_queue_pair(domain, queues.get(queue), connection.depths)

@@ -1,5 +1,5 @@
 //! Devices, protection domains, memory and queues of libibverbs, each with an owner that releases
-//! it. Only this module, `cm`, `qp` and `library` call the library.
+//! it. Only this module, `cm`, `qp`, `window` and `library` call the library.
 //!
 //! Invariants
 //! * A handle is released once, when its owner is dropped, and never in a child of a fork.
@@ -280,6 +280,10 @@ impl Domain {
 }
 
 impl Registration {
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_mr {
+        self.mr.as_ptr()
+    }
+
     /// The key for local work.
     pub(super) fn local_key(&self) -> u32 {
         // SAFETY: a live registration.

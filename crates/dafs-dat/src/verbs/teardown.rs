@@ -4,6 +4,7 @@
 //! * All posted work completes before the end is reported, and no event follows it.
 //! * The device flushes work. If it does not do so in time, or the caller cannot wait, the queue
 //!   pair is destroyed first, so that no memory is accessed after its completion.
+//! * Grants end before the queue pair to whose peer they were made.
 //! * An adapter that is dropped sends posted work first, if the peers take it in time. Its caller may
 //!   have posted a last message.
 //! * Of a device that was removed no identifier stays: the kernel waits for the end of each.
@@ -149,6 +150,7 @@ impl VerbsAdapter {
     fn conclude(&mut self, id: u64, end: End, never_up: bool) {
         let Some(Entry::Connection(mut connection)) = self.slots.remove(id) else { return };
         let number = connection.cm.queue_pair_number();
+        connection.grants.drain(..).for_each(|grant| self.memory.end_grant(grant));
         connection.cm.destroy_queue_pair();
         if let Some(queue) = connection.queue {
             let entries = connection.depths.sends + connection.depths.receives;
@@ -222,6 +224,13 @@ impl Drop for VerbsAdapter {
             self.hand_over();
             self.reap();
             std::thread::sleep(Duration::from_micros(50));
+        }
+        // Before the queue pairs.
+        let Self { slots, memory, .. } = self;
+        for entry in slots.iter() {
+            if let Entry::Connection(connection) = entry {
+                connection.grants.iter().for_each(|grant| memory.end_grant(*grant));
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::faults::breaks;
 use super::{Link, Memory, World, pattern};
-use dafs_dat::shm::exposed_buffer;
+use dafs_dat::shm::{discard, exposed_buffer};
 use dafs_dat::{Access, MemoryRegion, RemoteBuffer, WorkStatus};
 use dafs_mem::{Buffer, Site};
 use std::sync::Arc;
@@ -27,16 +27,11 @@ fn read(world: &mut World, link: Link, into: &Memory, remote: RemoteBuffer) -> V
 }
 
 pub fn a_grant_is_read_by_its_peer_alone(world: &mut World) {
-    let (link, other) = (world.connect(), world.connect());
+    let (link, other) = (world.connect_isolated(), world.connect_isolated());
     let (_buffer, region) = granted(world, link);
-    let own = world.server.memory(4096, Access::REMOTE_READ);
-    own.fill(6);
     let into = world.client.memory(BYTES, Access::LOCAL_WRITE);
     let whole = region.remote(0, BYTES as u32).unwrap();
     assert!(read(world, link, &into, whole) == pattern(5, BYTES));
-    let counts = [&world.server, &world.client].map(|side| side.adapter.granted_reads());
-    assert_eq!(counts, [1, 0]);
-    assert!(read(world, link, &into, own.remote(0, 4096)) == own.read(0, 4096));
     breaks(world, other, |world| {
         let segment = into.region.local(0, 64);
         let remote = region.remote(0, 64).unwrap();
@@ -46,8 +41,22 @@ pub fn a_grant_is_read_by_its_peer_alone(world: &mut World) {
     assert!(read(world, link, &into, part) == pattern(5, BYTES)[100..400]);
 }
 
+/// Not of RDMA devices, which answer by themselves.
+pub fn reads_of_a_peer_with_grants_are_counted(world: &mut World) {
+    let link = world.connect_isolated();
+    let (_buffer, region) = granted(world, link);
+    let own = world.server.memory(4096, Access::REMOTE_READ);
+    own.fill(6);
+    let into = world.client.memory(BYTES, Access::LOCAL_WRITE);
+    let whole = region.remote(0, BYTES as u32).unwrap();
+    assert!(read(world, link, &into, whole) == pattern(5, BYTES));
+    let counts = [&world.server, &world.client].map(|side| side.adapter.granted_reads());
+    assert_eq!(counts, [1, 0]);
+    assert!(read(world, link, &into, own.remote(0, 4096)) == own.read(0, 4096));
+}
+
 pub fn a_grant_is_not_written(world: &mut World) {
-    let link = world.connect();
+    let link = world.connect_isolated();
     let (buffer, region) = granted(world, link);
     let from = world.client.memory(64, Access::empty());
     from.fill(9);
@@ -63,7 +72,7 @@ pub fn a_grant_is_not_written(world: &mut World) {
 }
 
 pub fn a_revoked_grant_ends_its_connection_alone(world: &mut World) {
-    let (link, other) = (world.connect(), world.connect());
+    let (link, other) = (world.connect_isolated(), world.connect_isolated());
     let (_buffer, region) = granted(world, link);
     let (buffer, kept) = granted(world, other);
     let into = world.client.memory(4096, Access::LOCAL_WRITE);
@@ -83,10 +92,45 @@ pub fn a_revoked_grant_ends_its_connection_alone(world: &mut World) {
     world.server.adapter.revoke(other.server, kept.id);
 }
 
+/// A grant ends while its peer reads without pause, and before its connection ends.
+pub fn a_grant_ends_under_reads(world: &mut World) {
+    let link = world.connect_isolated();
+    let (buffer, region) = granted(world, link);
+    let (_other, kept) = granted(world, link);
+    let into = world.client.memory(BYTES, Access::LOCAL_WRITE);
+    let whole = region.remote(0, BYTES as u32).unwrap();
+    let segment = into.region.local(0, BYTES);
+    for work in 0..64 {
+        world.client.adapter.rdma_read(link.client, work, segment, whole).unwrap();
+    }
+    world.poll();
+    world.server.adapter.revoke(link.server, region.id);
+    assert_eq!(Arc::strong_count(&buffer), 1, "nothing uses the memory any more");
+    let _ = world.client.adapter.rdma_read(link.client, 64, segment, whole);
+    world.client_gone(link.client);
+    world.server_gone(link.server);
+    world.server.adapter.revoke(link.server, kept.id);
+}
+
+/// What the owner writes into granted memory is what the peer reads, also when the pages are discarded.
+pub fn a_grant_shows_what_its_owner_writes(world: &mut World) {
+    let link = world.connect_isolated();
+    let (buffer, region) = granted(world, link);
+    let into = world.client.memory(BYTES, Access::LOCAL_WRITE);
+    let whole = region.remote(0, BYTES as u32).unwrap();
+    buffer.view().copy_from(&pattern(7, BYTES), Site::Inspect);
+    assert!(read(world, link, &into, whole) == pattern(7, BYTES));
+    if world.server.adapter.keeps_granted_pages() {
+        buffer.view().fill(0);
+    }
+    discard(&buffer).unwrap();
+    assert!(read(world, link, &into, whole).iter().all(|byte| *byte == 0));
+}
+
 /// Reads that it has asked for, and that the socket does not take, hold no memory that was taken back.
 pub fn a_peer_that_never_reads_its_channel(world: &mut World) {
     const LONG: usize = 8 << 20;
-    let link = world.connect();
+    let link = world.connect_isolated();
     let buffer = Arc::new(exposed_buffer(LONG).unwrap());
     let region = world.server.adapter.grant(link.server, &buffer).unwrap();
     let into = world.client.memory(LONG, Access::LOCAL_WRITE);
@@ -103,7 +147,7 @@ pub fn a_peer_that_never_reads_its_channel(world: &mut World) {
     world.server.adapter.revoke(link.server, region.id);
     assert_eq!(Arc::strong_count(&buffer), 1);
     // It finds the end of the channel when it reads.
-    let other = world.connect();
+    let other = world.connect_isolated();
     let (_, kept) = granted(world, other);
     let part = kept.remote(0, 4096).unwrap();
     let small = world.client.memory(4096, Access::LOCAL_WRITE);
@@ -113,7 +157,7 @@ pub fn a_peer_that_never_reads_its_channel(world: &mut World) {
 
 /// A reader that finds a word as it was before its read of the data has the data of that word.
 pub fn a_word_read_behind_data_tells_if_that_was_valid(world: &mut World) {
-    let link = world.connect();
+    let link = world.connect_isolated();
     let (buffer, region) = granted(world, link);
     let into = world.client.memory(BYTES, Access::LOCAL_WRITE);
     let data_bytes = BYTES - 4096;

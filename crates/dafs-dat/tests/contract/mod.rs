@@ -166,11 +166,31 @@ impl World {
 
     /// Connects with private data both ways.
     pub fn connect_with(&mut self, ask: &[u8], answer: &[u8]) -> Link {
+        let accept = |side: &mut Side, request: RequestId| {
+            side.adapter.accept(request, side.domain, answer).unwrap()
+        };
+        self.connect_by(ask, accept, answer)
+    }
+
+    /// Connects a client that may be granted memory of the server.
+    pub fn connect_isolated(&mut self) -> Link {
+        let accept = |side: &mut Side, request: RequestId| {
+            side.adapter.accept_isolated(request, side.domain, b"").unwrap()
+        };
+        self.connect_by(b"", accept, b"")
+    }
+
+    fn connect_by(
+        &mut self,
+        ask: &[u8],
+        accept: impl FnOnce(&mut Side, RequestId) -> EndpointId,
+        answer: &[u8],
+    ) -> Link {
         let (_, address) = self.start_listening();
         let client = self.client.adapter.connect(self.client.domain, &address, ask).unwrap();
         let (request, asked) = self.server_request();
         assert_eq!(asked, ask);
-        let server = self.server.adapter.accept(request, self.server.domain, answer).unwrap();
+        let server = accept(&mut self.server, request);
         let answered = self.client_event(|event| match event {
             Event::Established { endpoint, private_data } if *endpoint == client => {
                 Some(private_data.to_vec())

@@ -27,7 +27,8 @@ mod own {
     contract_tests!(world: grant::{
         a_grant_is_read_by_its_peer_alone, a_grant_is_not_written,
         a_revoked_grant_ends_its_connection_alone, a_peer_that_never_reads_its_channel,
-        a_word_read_behind_data_tells_if_that_was_valid,
+        a_word_read_behind_data_tells_if_that_was_valid, a_grant_ends_under_reads,
+        a_grant_shows_what_its_owner_writes, reads_of_a_peer_with_grants_are_counted,
     });
 }
 
