@@ -407,6 +407,7 @@ impl Target {
         config.always_direct = kind == TransportKind::Shm;
         // Where memory can be mapped, threads read there without the session.
         config.optimistic = options.optimistic && kind != TransportKind::Shm;
+        config.device_answers_reads = kind == TransportKind::Verbs;
         config.is_data_server = self.is_data_server();
         // A data server's ticket is of use for one device, and has the form of a password.
         config.clear_passwords = options.danger_clear_passwords || self.is_data_server();

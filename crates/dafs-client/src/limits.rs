@@ -323,6 +323,11 @@ pub(crate) const OPTIMISTIC_READS_MAX: usize = 64;
 /// The time for one of them. Then the channel is given up, and its reads become requests.
 pub(crate) const OPTIMISTIC_ANSWER_TIME: Duration = Duration::from_secs(1);
 
+/// The age of the latest request that was answered beyond which a read is a request, where a device
+/// answers reads by RDMA. As for clients that map memory, it bounds the time for which a server that is held
+/// up shows what a local program has changed.
+pub(crate) const OPTIMISTIC_HEARD_TIME: Duration = Duration::from_secs(1);
+
 /// Open files whose places a session keeps for reads by RDMA, and windows whose entries it keeps, of 4 KiB
 /// each.
 pub(crate) const OPTIMISTIC_FILES_MAX: usize = 1024;

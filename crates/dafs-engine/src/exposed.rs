@@ -5,7 +5,8 @@
 //! * A segment has frames or window pages, for its whole life, and is not used again afterwards. Its
 //!   number comes again last of all.
 //! * The memory of all segments stays within a budget.
-//! * A discarded segment is empty in every mapping of it, also in those that clients keep.
+//! * A discarded segment is empty in every mapping of it, also in those that clients keep, and for every
+//!   device that holds its pages.
 
 use crate::limits::EXPOSED_LOOK_AGE_MAX;
 use dafs_dat::Instant;
@@ -35,11 +36,19 @@ pub(crate) struct Segment {
     is_locked: bool,
     /// False when it is discarded.
     is_live: AtomicBool,
+    /// An RDMA device may hold its pages, and answers reads out of them after they have left the file.
+    has_device: AtomicBool,
 }
 
 impl Segment {
     pub(crate) fn is_live(&self) -> bool {
-        self.is_live.load(Ordering::Relaxed)
+        self.is_live.load(Ordering::SeqCst)
+    }
+
+    /// Notes that a device is about to hold its pages. The caller then looks if it is still live: one
+    /// that is discarded meanwhile sees the note, or is not live any more.
+    pub(crate) fn note_device(&self) {
+        self.has_device.store(true, Ordering::SeqCst);
     }
 }
 
@@ -98,6 +107,7 @@ impl ExposedMemory {
             cost: 0,
             is_locked: false,
             is_live: AtomicBool::new(true),
+            has_device: AtomicBool::new(false),
         };
         let by_number = vec![Some(Arc::new(page))];
         let segments = RwLock::new(Segments { by_number, ..Segments::default() });
@@ -186,7 +196,9 @@ impl ExposedMemory {
             self.locked_bytes.fetch_add(buffer.len(), Ordering::Relaxed);
         }
         let (buffer, is_live) = (Arc::new(buffer), AtomicBool::new(true));
-        let segment = Arc::new(Segment { number, kind, buffer, cost, is_locked, is_live });
+        let has_device = AtomicBool::new(false);
+        let segment = Segment { number, kind, buffer, cost, is_locked, is_live, has_device };
+        let segment = Arc::new(segment);
         segments.by_number[usize::from(number)] = Some(segment);
         Some(number)
     }
@@ -241,7 +253,12 @@ impl Memory for ExposedMemory {
         let place = segments.by_number.get_mut(usize::from(number));
         let Some(segment) = place.and_then(Option::take) else { return };
         drop(segments);
-        segment.is_live.store(false, Ordering::Relaxed);
+        segment.is_live.store(false, Ordering::SeqCst);
+        if segment.has_device.load(Ordering::SeqCst) {
+            segment.buffer.view().fill(0);
+            // The device does not read what was there once the caller goes on.
+            fence(Ordering::SeqCst);
+        }
         if let Err(error) = shm::discard(&segment.buffer) {
             tracing::warn!(%error, "memory of optimistic reads is overwritten, not released");
             segment.buffer.view().fill(0);
@@ -310,6 +327,24 @@ mod tests {
         memory.looked(at(5_000).0);
         assert!(!memory.is_late(at(4_000)) && !memory.is_late(at(6_000)));
         assert!(memory.is_late(at(6_001)));
+    }
+
+    #[test]
+    fn a_discarded_segment_is_empty_for_a_device_that_holds_its_pages() {
+        let memory = memory();
+        for has_device in [false, true] {
+            let (number, _) = memory.add(SegmentKind::Frames, true).unwrap();
+            let segment = memory.segment(number).unwrap();
+            segment.buffer.view().fill(7);
+            if has_device {
+                segment.note_device();
+            }
+            assert!(segment.is_live());
+            memory.discard(number);
+            assert!(!segment.is_live());
+            assert_eq!(segment.has_device.load(Ordering::SeqCst), has_device);
+            assert_eq!(segment.buffer.slice(0, 1).unwrap().to_vec(Site::Inspect), [0]);
+        }
     }
 
     #[test]

@@ -71,6 +71,9 @@ pub struct SessionConfig {
     /// Reads blocks of files by RDMA, without a request, from memory that the server shows. For
     /// transports that map no memory.
     pub optimistic: bool,
+    /// A device of the server answers reads by RDMA, also while the server is held up. Then a read does
+    /// without a request only for a second after the sending time of a request that was answered.
+    pub device_answers_reads: bool,
 }
 
 impl fmt::Debug for SessionConfig {
@@ -108,6 +111,7 @@ impl SessionConfig {
             is_data_server: false,
             clear_passwords: false,
             optimistic: false,
+            device_answers_reads: false,
         }
     }
 }

@@ -331,6 +331,25 @@ fn a_server_that_refuses_or_breaks_the_rules_is_asked_for_blocks_no_more() {
 }
 
 #[test]
+fn a_server_with_a_device_is_asked_once_a_second() {
+    for device_answers_reads in [false, true] {
+        let config = SessionConfig { device_answers_reads, ..optimistic() };
+        let mut showing = Showing::all(config);
+        for _ in 0..3 {
+            // Longer than the client trusts a device.
+            showing.world.run_for(Duration::from_millis(1100));
+            let (hits, requests) = (showing.hits(), showing.requests());
+            for _ in 0..10 {
+                assert!(showing.read(0, BLOCK) == pattern(BLOCK));
+            }
+            let asked = usize::from(device_answers_reads);
+            assert_eq!(showing.requests() - requests, asked);
+            assert_eq!(showing.hits() - hits, 10 - asked as u64);
+        }
+    }
+}
+
+#[test]
 fn reads_under_way_outlive_the_connection() {
     let mut showing = Showing::all(optimistic());
     let tags: Vec<_> = (0..BLOCKS).map(|block| showing.submit(block * BLOCK, BLOCK)).collect();

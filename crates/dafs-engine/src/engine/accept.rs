@@ -41,7 +41,10 @@ pub(super) fn accept(
     now: Instant,
 ) -> Result<Connection, ConnectError> {
     let adapter = &mut *link.adapter;
-    let endpoint = adapter.accept(request, link.domain, &[])?;
+    let endpoint = match channel {
+        Channel::Optimistic => adapter.accept_isolated(request, link.domain, &[])?,
+        Channel::Operation | Channel::BackControl => adapter.accept(request, link.domain, &[])?,
+    };
     let mut connection = Connection::new(endpoint, peer, channel, now);
     let no_memory = |error: dafs_dat::RegisterError| io::Error::other(error.to_string());
     let grown = connection.receives.grow(adapter, link.domain, 1, FIRST_MESSAGE_BYTES as usize);

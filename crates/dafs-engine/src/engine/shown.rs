@@ -12,6 +12,7 @@
 //!   read by RDMA at the second tick, so that its peer finds entries without blocks first.
 //! * The regions that a peer reads by RDMA end at the tick after the last of the opens for which they were
 //!   shown.
+//! * A segment that is discarded is empty for a device, too: the device is noted before the grant.
 //! * While the server has not looked for local changes for a while, no channel is bound and none of
 //!   their reads is answered.
 
@@ -119,7 +120,15 @@ impl Shown {
                 if self.segments.len() >= SHOWN_SEGMENTS_MAX {
                     return None;
                 }
+                if adapter.keeps_granted_pages() {
+                    segment.note_device();
+                }
                 let region = adapter.grant(endpoint, &segment.buffer)?;
+                if !segment.is_live() {
+                    // It may have been emptied before the device had its pages.
+                    adapter.revoke(endpoint, region.id);
+                    return None;
+                }
                 let (segment, is_doomed) = (segment.clone(), false);
                 let shown = ShownSegment { segment, region, exposure, is_doomed };
                 if let Some(former) = self.segments.insert(number, shown) {

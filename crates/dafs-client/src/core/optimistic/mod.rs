@@ -52,7 +52,8 @@ pub struct RemoteReadStats {
     pub absent: u64,
     /// Reads of blocks that changed meanwhile; each is tried once more.
     pub stale: u64,
-    /// Reads of blocks whose place the client did not know, or which take too many reads by RDMA.
+    /// Reads of blocks whose place the client did not know, or which take too many reads by RDMA, and
+    /// reads when the server of a device had answered no request for a second.
     pub unknown: u64,
     /// Optimistic channels that were lost after the server had bound them.
     pub lost: u64,

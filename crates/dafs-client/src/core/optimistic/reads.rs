@@ -5,6 +5,9 @@
 //!   knew before. So its bytes are the content of the file at one moment between its beginning and its
 //!   end.
 //! * Every read that is no hit is a request in the end, and completes as one.
+//! * Where a device answers for the server, a hit is at most two seconds behind a sign of life of it: one
+//!   until the read begins, and one until its end. No frame is used again so soon, so a device that reads
+//!   the server's memory again, for an answer that was lost, makes no false hit.
 
 use super::channel::Phase;
 use super::directory::{Miss, Plan, Question};
@@ -14,7 +17,7 @@ use crate::core::call::{Call, Done, Due, Purpose, ReadCall, ReplyMessage, Task};
 use crate::core::failure::Failure;
 use crate::core::session::{SessionCore, Stage};
 use crate::core::users::User;
-use crate::limits::OPTIMISTIC_BYTES_MAX;
+use crate::limits::{OPTIMISTIC_ANSWER_TIME, OPTIMISTIC_BYTES_MAX, OPTIMISTIC_HEARD_TIME};
 use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::{FileHandle, Outcome, Reply, Request, StateId, Status, XExposeGet};
 
@@ -30,6 +33,8 @@ pub(super) struct Read {
     pub(super) slot: Option<u32>,
     /// RDMA reads that are not done.
     pub(super) left: usize,
+    /// The time when it was posted first.
+    posted_at: Instant,
     /// Its entries had changed once.
     is_second: bool,
 }
@@ -94,11 +99,23 @@ impl SessionCore {
         user: &mut Option<User>,
         call: ReadCall,
     ) -> Option<ReadCall> {
-        let Some(plan) = self.optimistic.plan(&call, self.link.now) else { return Some(call) };
-        let (user, slot) = (user.take(), None);
-        let read = Read { tag, due, user, call, plan, slot, left: 0, is_second: false };
+        if !self.is_server_heard() {
+            // This request brings the next sign of life.
+            self.optimistic.stats.unknown += 1;
+            return Some(call);
+        }
+        let now = self.link.now;
+        let Some(plan) = self.optimistic.plan(&call, now) else { return Some(call) };
+        let (user, slot, posted_at) = (user.take(), None, now);
+        let read = Read { tag, due, user, call, plan, slot, left: 0, posted_at, is_second: false };
         self.begin_read(adapter, read);
         None
+    }
+
+    /// True unless a device answers reads, and the server has not answered a request for a while.
+    fn is_server_heard(&self) -> bool {
+        let is_recent = |at: Instant| self.link.now.since(at) <= OPTIMISTIC_HEARD_TIME;
+        !self.link.config.device_answers_reads || self.link.promised_from.is_some_and(is_recent)
     }
 
     fn begin_read(&mut self, adapter: &mut dyn Adapter, read: Read) {
@@ -120,9 +137,11 @@ impl SessionCore {
             return;
         }
         let Some((mut read, entries)) = channel.done(work) else { return };
+        let is_late = self.link.config.device_answers_reads
+            && now.since(read.posted_at) > OPTIMISTIC_ANSWER_TIME;
         let Optimistic { directory, stats, .. } = &mut self.optimistic;
         let Read { tag, call, plan, .. } = &read;
-        if directory.verify(call.state_id, plan, &entries) {
+        if directory.verify(call.state_id, plan, &entries) && !is_late {
             let (bytes, end_of_file) = (plan.bytes, plan.is_end);
             stats.hits += 1;
             stats.bytes += u64::from(bytes);
