@@ -39,6 +39,10 @@ pub(crate) const ADMIN_FENCE_TIME: std::time::Duration = std::time::Duration::fr
 /// The timeout for blocking calls under way when the server stops.
 pub(crate) const STOP_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// The time for which clients read memory of a server by its RDMA device after the last request that it
+/// has answered, and the pause of the next server if the last one was killed meanwhile.
+pub(crate) const DEVICE_TRUST_TIME: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// Bytes of a scraper's request.
 pub(crate) const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
 

@@ -337,7 +337,7 @@ fn a_server_with_a_device_is_asked_once_a_second() {
         let mut showing = Showing::all(config);
         for _ in 0..3 {
             // Longer than the client trusts a device.
-            showing.world.run_for(Duration::from_millis(1100));
+            showing.world.run_for(Duration::from_millis(1500));
             let (hits, requests) = (showing.hits(), showing.requests());
             for _ in 0..10 {
                 assert!(showing.read(0, BLOCK) == pattern(BLOCK));

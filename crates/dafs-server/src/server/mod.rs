@@ -6,6 +6,7 @@ mod cephfs;
 mod data;
 mod data_process;
 mod descriptors;
+mod device_mark;
 mod engine_servers;
 mod fences;
 mod gauges;
@@ -39,7 +40,7 @@ pub(crate) use state::of_config as open_state_directory;
 
 use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
-use crate::limits::{PROOF_THREADS_MAX, STOP_TIME};
+use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector};
 use crate::rings;
 use administration::{Administration, open_exports};
@@ -54,6 +55,7 @@ use dafs_service::{
     ServiceConfig, ServiceCounts, WriteVerifier,
 };
 use data::{DataServer, DataServers};
+use device_mark::DeviceMark;
 use inherited::Inherited;
 use inventory::{CLIENT_RECORDS, FENCES, Inventory};
 use listen::Listener;
@@ -95,6 +97,8 @@ pub struct Server {
     inventory: Option<Inventory>,
     /// The memory in which it shows files to clients of this host, if an export does so.
     exposed: Option<Arc<ExposedMemory>>,
+    /// Set while devices may show files.
+    device_mark: Option<DeviceMark>,
 }
 
 impl Server {
@@ -107,6 +111,9 @@ impl Server {
         descriptors::raise_limit();
         let directory = state::of_config(config)?;
         let mut inventory = Inventory::open(&directory)?;
+        if DeviceMark::wait_for_former(&directory, DEVICE_TRUST_TIME)? {
+            tracing::info!("the last server was killed while RDMA devices showed its files");
+        }
         let secret = state::handle_secret(&directory, &mut inventory)?;
         let (exports, stores) = open_exports(&config.exports, secret, &directory, &[])?;
         let records = inventory.records(CLIENT_RECORDS, FileRecords::open)?;
@@ -131,8 +138,11 @@ impl Server {
         let data_servers: Vec<_> =
             stores.iter().filter_map(administration::Known::data_servers).collect();
         let auth = kerberos::with_dafs(config, &directory)?;
+        let shows = !config.verbs_listen.is_empty() && shows_files(&service);
+        let device_mark = shows.then(|| DeviceMark::set(&directory)).transpose()?;
         let (parts, random) = ((&*data_servers, auth), &random);
         let mut server = Self::serve(config, service.clone(), random, &identity, parts)?;
+        server.device_mark = device_mark;
         let registry = server.registry.clone();
         let users = server.tls.as_ref().and_then(Tls::users);
         let parts = (stores, server.data.iter().map(DataServer::counters).collect(), users);
@@ -216,6 +226,7 @@ impl Server {
             journal: None,
             inventory: None,
             exposed,
+            device_mark: None,
         };
         server.clocks.push(Clock::start(server.service.clone())?);
         server.clocks.push(Clock::start_fencing(server.service.clone())?);
@@ -447,6 +458,9 @@ impl Server {
         self.data.clear();
         drop(self.tls.take());
         Reactor::stop(&mut self.reactors);
+        if let Some(mark) = self.device_mark.take() {
+            mark.remove();
+        }
         self.clocks.clear();
         // Clients that have mapped memory find nothing there.
         self.service.stop_exposure();
@@ -475,12 +489,17 @@ impl Drop for Server {
     }
 }
 
+/// True if an export shows files to clients.
+fn shows_files(service: &Service) -> bool {
+    service.namespace().exports().any(|export| export.options().optimistic.is_on())
+}
+
 /// Makes the memory for optimistic reads, if an export wants it.
 fn exposed_memory(
     config: &Config,
     service: &Service,
 ) -> Result<Option<Arc<ExposedMemory>>, StartError> {
-    if !service.namespace().exports().any(|export| export.options().optimistic.is_on()) {
+    if !shows_files(service) {
         return Ok(None);
     }
     let memory = Arc::new(ExposedMemory::start(config.optimistic_memory_bytes)?);
