@@ -1,9 +1,9 @@
 #!/bin/bash
 # dafs-verbs.sh -- DAFS over RDMA devices, between guests with rxe: transfers of all sizes and many at a
-# time, batches, delegations, locks, data servers, a server that is killed and comes back. A session that
-# has chosen its device by itself goes on over TCP when the server listens by TCP alone, and devices are
-# removed under load, at the client and at the server. `dafs ping` and `dafs doctor` say what is used, and
-# why rxe is used only when it is asked for.
+# time, batches, delegations, locks, data servers, optimistic reads, a server that is killed and comes
+# back. A session that has chosen its device by itself goes on over TCP when the server listens by TCP
+# alone, and devices are removed under load, at the client and at the server. `dafs ping` and `dafs doctor`
+# say what is used, and why rxe is used only when it is asked for.
 export LAB_TRANSPORT=rxe
 source "$(dirname "$0")/../nfs.sh"
 
@@ -18,6 +18,8 @@ strip -o "$work/out/transfers" "$transfers"
 
 APPENDS=2000
 LOAD_SECONDS=15
+# Blocks that are read in a round of optimistic reads.
+BLOCKS=5000
 
 # Empty while the server uses no device.
 devices=yes
@@ -40,6 +42,7 @@ listen = ["$address:20490"]
 $verbs
 metrics_listen = "$address:9300"
 lease_time_seconds = $lease_seconds
+optimistic_memory_bytes = 16777216
 state_directory = "state"
 trusted = ["10.0.2.0/24"]
 danger_allow_unauthenticated_remote_clients = "anyone who reaches this port can read and write these files"
@@ -50,6 +53,7 @@ name = "data"
 path = "export"
 $rights
 durable_replies = "crash"
+optimistic = "remote"
 [[export]]
 name = "wide"
 path = "wide"
@@ -69,8 +73,9 @@ END
 # Functions for the guests. `says TEXT COMMAND...`: the output has that text, whatever the status; with
 # `does` the command succeeds, too.
 # `moves OPTIONS FOLDER WHAT [NUMBER]` runs the program of crates/dafs/examples, which allows its client to
-# choose rxe by itself: without a device asked for, a session has TCP to go on with. `through` is the
-# number of bytes of striped files that were read through the metadata server.
+# choose rxe by itself: without a device asked for, a session has TCP to go on with. `metric PATTERN` is the
+# sum of the values of such lines of the server's metrics. `through` is the number of bytes of striped files
+# that were read through the metadata server, and `asked` the number of requests to read.
 words='
     host=dafs://'$address' url=dafs://'$address'/data
     says() {
@@ -84,17 +89,19 @@ words='
         [[ $(</tmp/said) == *"$1"* ]]
     }
     moves() { transfers "$url/$2?$1" "${@:3}"; }
-    through() {
+    metric() {
         local line sum=0
         exec 4<>/dev/tcp/'$address'/9300
         printf "GET /metrics HTTP/1.0\r\n\r\n" >&4
         while read -r line; do
             line=${line%[[:space:]]}
-            [[ $line != "dafs_export_read_bytes"*wide* ]] || sum=$((sum + ${line##* }))
+            [[ $line != $1 ]] || sum=$((sum + ${line##* }))
         done <&4
         exec 4<&-
         echo $sum
-    }'
+    }
+    through() { metric "dafs_export_read_bytes*wide*"; }
+    asked() { metric "dafs_operation_duration_seconds_count{door=\"dafs\",operation=\"READ_*"; }'
 
 serve
 boot 1 2
@@ -159,6 +166,48 @@ guest 1 '
     echo "$read bytes were read through the metadata server"
     [[ $read -lt 1000000 ]]'
 
+# used -- prints the ticks of CPU time that the server has used, and those of its whole machine, whose kernel
+# is the device.
+used() {
+    guest "$server_guest" 'read -r -a words </proc/$server/stat
+        own=$((words[13] + words[14]))
+        read -r -a words </proc/stat
+        echo $own $((words[1] + words[2] + words[3] + words[6] + words[7]))'
+}
+optimistic='transport=verbs&optimistic=yes'
+
+step "reads that cost the server no request"
+for what in hits reads; do
+    options=$optimistic
+    [[ $what == hits ]] || options=transport=verbs
+    read -r -a before < <(used)
+    guest 2 "before=\$(asked)
+        moves '$options' one $what $BLOCKS >/tmp/said || { cat /tmp/said; false; }
+        tail -n 1 /tmp/said
+        read -r reads _ hits _ < <(tail -n 1 /tmp/said)
+        requests=\$((\$(asked) - before))
+        echo \"\$requests requests\"
+        [[ \$requests -le \$((reads - hits + 100)) ]]"
+    read -r -a after < <(used)
+    echo "for these $what the server used $((after[0] - before[0])) ticks, its machine $((after[1] - before[1]))"
+done
+
+step "a fence ends them before it is answered"
+guest 2 "moves '$optimistic' one fence $BLOCKS"
+
+# began FILE [WHAT] -- waits until the load, or something else, has begun.
+began() { eventually 30 grep -qs "${2:-load by verbs}" "$work/out/$1"; }
+
+step "the server is killed while it shows a file"
+guest 2 "moves '$optimistic' one watch $LOAD_SECONDS"' >/out/watched 2>&1 & watching=$!'
+began watched 'the first hits'
+kill_server
+serve
+guest 2 'wait $watching || { cat /out/watched; false; }
+    tail -n 1 /out/watched'
+grep -q 'the last server was killed while RDMA devices showed its files' "$work/$server_log" ||
+    fail "the server has not waited for the devices of the last one"
+
 step "a server that is killed"
 guest 1 "moves transport=verbs one append $APPENDS"' >/out/appended 2>&1 & appending=$!'
 lines() { wc -l <"$work/out/appended" 2>/dev/null || echo 0; }
@@ -172,9 +221,6 @@ guest 1 'wait $appending || { cat /out/appended; false; }
     tail -n 1 /out/appended'
 [[ $(tail -n 1 "$work/out/appended") == "$APPENDS lines, each once" ]] || fail "an append was lost or doubled"
 [[ $(in_export 'wc -l <one/appended') == "$APPENDS" ]] || fail "the server has another number of lines"
-
-# began FILE -- waits until the load has begun.
-began() { eventually 30 grep -qs 'load by verbs' "$work/out/$1"; }
 
 step "a server that does not listen for devices any more"
 guest 1 "moves transport=auto one load $LOAD_SECONDS"' >/out/load-1 2>&1 & loading=$!'

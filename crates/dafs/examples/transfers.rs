@@ -4,17 +4,23 @@
 //! `transfers URL data|batches|delegations|locks` works in the folder of the URL. `transfers URL append
 //! COUNT` appends lines and checks that each is there once. `transfers URL load SECONDS` writes and
 //! reads for so long. Each prints the transport at first, and `load` again at the end.
+//!
+//! The others read blocks of a file that `data` has written. `hits COUNT` reads so many in a round, until
+//! most of them need no request, as with `optimistic=yes` in the URL. `reads COUNT` reads them once. Both
+//! print the numbers of reads and hits. `fence COUNT` does as `hits`, then is shut out of the file. `watch
+//! SECONDS` reads for so long, and tells of its first hit.
 
 use dafs_client::{
-    CacheOptions, Client, ConnectOptions, Create, DafsUrl, File, IoBuffer, LockError, LockRange,
-    OpenOptions, RdmaDevices, Site, Stability,
+    CacheOptions, Client, ConnectOptions, Create, DafsUrl, FenceChange, FenceObject, File,
+    IoBuffer, LockError, LockRange, OpenOptions, RdmaDevices, Site, Stability, Status,
 };
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-const USAGE: &str = "usage: transfers URL data|batches|delegations|locks|append|load [NUMBER]";
+const USAGE: &str = "usage: transfers URL data|batches|delegations|locks|append|load|hits|reads|\
+                     fence|watch [NUMBER]";
 
 /// Transfers under way at a time.
 const DEPTH: usize = 32;
@@ -23,6 +29,14 @@ const DEPTH: usize = 32;
 const CACHED_READS: usize = 10;
 const CACHE_ATTEMPTS: usize = 200;
 const CACHE_PAUSE: Duration = Duration::from_millis(50);
+
+/// A block that a server shows, and the file of `data` that is read in blocks.
+const BLOCK_BYTES: usize = 4096;
+const SHOWN_BYTES: usize = 1 << 20;
+
+/// Rounds of reads until most of one need no request, and reads behind a fence.
+const SHOWN_ROUNDS: usize = 100;
+const FENCED_READS: usize = 100;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -41,7 +55,7 @@ fn run(arguments: &[String]) -> Result<()> {
     };
     let number: u32 = arguments.get(2).map_or(Ok(1), |text| text.parse())?;
     let url = DafsUrl::parse(url)?;
-    let place = Place::connect(&url, None)?;
+    let place = Place::connect_as(&url, None, Some("this client"))?;
     println!("{what} by {}", place.client.transport());
     match what.as_str() {
         "data" => sizes(&place).and_then(|()| many_reads(&place)),
@@ -50,6 +64,10 @@ fn run(arguments: &[String]) -> Result<()> {
         "locks" => locks(&place),
         "append" => append(&place, number),
         "load" => load(&place, Duration::from_secs(number.into())),
+        "hits" => hits(&place, number),
+        "reads" => reads(&place, number),
+        "fence" => fence(&place, number),
+        "watch" => watch(&place, Duration::from_secs(number.into())),
         _ => Err(USAGE.into()),
     }
 }
@@ -62,9 +80,17 @@ struct Place {
 
 impl Place {
     fn connect(url: &DafsUrl, cache: Option<CacheOptions>) -> Result<Self> {
+        Self::connect_as(url, cache, None)
+    }
+
+    fn connect_as(
+        url: &DafsUrl,
+        cache: Option<CacheOptions>,
+        fence_id: Option<&str>,
+    ) -> Result<Self> {
         // Hosts of tests have devices in software alone.
-        let rdma_devices = RdmaDevices::All;
-        let options = ConnectOptions { cache, rdma_devices, ..ConnectOptions::default() };
+        let (rdma_devices, fence_id) = (RdmaDevices::All, fence_id.map(str::to_owned));
+        let options = ConnectOptions { cache, rdma_devices, fence_id, ..ConnectOptions::default() };
         Ok(Self { client: Client::connect(url, &options)?, url: url.clone() })
     }
 
@@ -280,5 +306,92 @@ fn load(place: &Place, time: Duration) -> Result<()> {
     }
     file.close()?;
     println!("{rounds} rounds, at last by {}", place.client.transport());
+    Ok(())
+}
+
+fn shown_file(place: &Place) -> Result<File> {
+    let path = place.url.join(format!("data-{SHOWN_BYTES}").as_bytes())?;
+    Ok(place.client.open(path.path(), &OpenOptions::read())?)
+}
+
+/// Reads blocks of the file, in an order that is not that of the file. Returns the number of those
+/// that needed no request.
+fn read_blocks(place: &Place, file: &File, count: u32) -> Result<u64> {
+    let wanted = pattern(SHOWN_BYTES, SHOWN_BYTES as u64 + 1);
+    let before = place.client.optimistic_stats().hits;
+    let mut block = [0; BLOCK_BYTES];
+    for number in 0..count as usize {
+        let at = number * 7919 % (SHOWN_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
+        expect(file.read_at(&mut block, at as u64)?, BLOCK_BYTES)?;
+        compare(&block, &wanted[at..at + BLOCK_BYTES])?;
+    }
+    Ok(place.client.optimistic_stats().hits - before)
+}
+
+/// Reads until most reads of a round need no request. Returns the numbers of reads and of hits.
+fn until_hits(place: &Place, file: &File, count: u32) -> Result<(u64, u64)> {
+    let (mut reads, mut hits) = (0, 0);
+    for _ in 0..SHOWN_ROUNDS {
+        let found = read_blocks(place, file, count)?;
+        (reads, hits) = (reads + u64::from(count), hits + found);
+        if found * 4 >= u64::from(count) * 3 {
+            return Ok((reads, hits));
+        }
+        std::thread::sleep(CACHE_PAUSE);
+    }
+    Err(format!("of {reads} reads, {hits} needed no request").into())
+}
+
+fn hits(place: &Place, count: u32) -> Result<()> {
+    let file = shown_file(place)?;
+    let (reads, hits) = until_hits(place, &file, count)?;
+    println!("{reads} reads, {hits} hits");
+    Ok(file.close()?)
+}
+
+fn reads(place: &Place, count: u32) -> Result<()> {
+    let file = shown_file(place)?;
+    let hits = read_blocks(place, &file, count)?;
+    println!("{count} reads, {hits} hits");
+    Ok(file.close()?)
+}
+
+/// A fence that shuts this client out of the file: no read comes through from its answer on.
+fn fence(place: &Place, count: u32) -> Result<()> {
+    let file = shown_file(place)?;
+    until_hits(place, &file, count)?;
+    let other = Place::connect_as(&place.url, None, Some("other"))?;
+    let set_fence =
+        |change: FenceChange<'_>| other.client.set_fence(file.handle(), FenceObject::File, change);
+    set_fence(FenceChange::Set(&[b"other"]))?;
+    let before = place.client.optimistic_stats().hits;
+    let mut block = [0; BLOCK_BYTES];
+    for _ in 0..FENCED_READS {
+        let read = file.read_at(&mut block, 0);
+        if !read.as_ref().is_err_and(|error| error.status() == Some(Status::Fenced)) {
+            return Err(format!("a read behind the fence: {read:?}").into());
+        }
+    }
+    set_fence(FenceChange::Clear)?;
+    match place.client.optimistic_stats().hits - before {
+        0 => Ok(()),
+        hits => Err(format!("{hits} hits behind the fence").into()),
+    }
+}
+
+fn watch(place: &Place, time: Duration) -> Result<()> {
+    const READS: u32 = 100;
+    let file = shown_file(place)?;
+    let end = Instant::now() + time;
+    let (mut reads, mut hits) = (0, 0);
+    while Instant::now() < end {
+        let found = read_blocks(place, &file, READS)?;
+        if hits == 0 && found > 0 {
+            println!("the first hits");
+        }
+        (reads, hits) = (reads + READS, hits + found);
+    }
+    file.close()?;
+    println!("{reads} reads, {hits} hits, at last by {}", place.client.transport());
     Ok(())
 }

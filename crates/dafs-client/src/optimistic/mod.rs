@@ -57,7 +57,8 @@ pub struct OptimisticStats {
     pub stale: u64,
     /// Reads of blocks whose place the client did not know.
     pub unknown: u64,
-    /// Reads while the server was dead or held up.
+    /// Reads while the server was dead or held up. Over an RDMA device also one a second, which asks
+    /// if it is.
     pub dead: u64,
     /// Optimistic channels, over a network, that were lost after the server had bound them.
     pub lost: u64,
@@ -72,7 +73,7 @@ impl OptimisticStats {
             absent: self.absent + remote.absent,
             stale: self.stale + remote.stale,
             unknown: self.unknown + remote.unknown,
-            dead: self.dead,
+            dead: self.dead + remote.dead,
             lost: self.lost + remote.lost,
         }
     }

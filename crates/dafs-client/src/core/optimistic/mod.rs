@@ -52,9 +52,11 @@ pub struct RemoteReadStats {
     pub absent: u64,
     /// Reads of blocks that changed meanwhile; each is tried once more.
     pub stale: u64,
-    /// Reads of blocks whose place the client did not know, or which take too many reads by RDMA, and
-    /// reads when the server of a device had answered no request for a second.
+    /// Reads of blocks whose place the client did not know, or which take too many reads by RDMA.
     pub unknown: u64,
+    /// Reads when the server of a device had answered no request for a second. The request asks if it
+    /// lives.
+    pub dead: u64,
     /// Optimistic channels that were lost after the server had bound them.
     pub lost: u64,
 }

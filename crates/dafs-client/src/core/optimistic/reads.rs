@@ -101,7 +101,7 @@ impl SessionCore {
     ) -> Option<ReadCall> {
         if !self.is_server_heard() {
             // This request brings the next sign of life.
-            self.optimistic.stats.unknown += 1;
+            self.optimistic.stats.dead += 1;
             return Some(call);
         }
         let now = self.link.now;
