@@ -346,9 +346,9 @@ pub struct ConnectOptions {
     pub data_servers: bool,
     /// Reads files without requests from memory that a server shows, where an export does so: reads of
     /// at most 64 KiB that the client's own cache has not, except in batches and chains. On the
-    /// server's host the client maps the memory, and each hit costs one copy. Over iWARP it reads by
-    /// RDMA, over a second connection. Hits move no access time. A URL with `optimistic=` overrides
-    /// this.
+    /// server's host the client maps the memory, and each hit costs one copy. Over iWARP and RDMA
+    /// devices it reads by RDMA, over a second connection. Hits move no access time. A URL with
+    /// `optimistic=` overrides this.
     pub optimistic: bool,
     /// The identity for fencing (DAFS 11). A URL with `fence-id=NAME` overrides this.
     pub fence_id: Option<String>,

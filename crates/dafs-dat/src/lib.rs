@@ -321,7 +321,7 @@ pub trait Adapter: Send {
 
     /// True where a device holds the pages of [granted](Adapter::grant) memory until the grant ends, and
     /// answers reads also while this process does not run. [`shm::discard`] takes pages from all
-    /// mappings and not from the device, so the owner overwrites the memory first.
+    /// mappings and not from the device, so the owner overwrites first what must not be read any more.
     fn keeps_granted_pages(&self) -> bool {
         false
     }

@@ -5,8 +5,10 @@
 //! * A segment has frames or window pages, for its whole life, and is not used again afterwards. Its
 //!   number comes again last of all.
 //! * The memory of all segments stays within a budget.
-//! * A discarded segment is empty in every mapping of it, also in those that clients keep, and for every
-//!   device that holds its pages.
+//! * A discarded segment is empty in every mapping of it, also in those that clients keep. A device that
+//!   holds its pages finds no entry with a block there.
+//! * Blocks that a device may read are not overwritten, not even when their segment is discarded. It may
+//!   read a block after the entry that follows it, and would take what is written for the block.
 
 use crate::limits::EXPOSED_LOOK_AGE_MAX;
 use dafs_dat::Instant;
@@ -49,6 +51,15 @@ impl Segment {
     /// that is discarded meanwhile sees the note, or is not live any more.
     pub(crate) fn note_device(&self) {
         self.has_device.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes the entries away from a device that holds their pages.
+    fn clear_entries(&self) {
+        if self.kind == ExposedKind::Index && self.has_device.load(Ordering::SeqCst) {
+            self.buffer.view().fill(0);
+            // The device finds none once the caller goes on.
+            fence(Ordering::SeqCst);
+        }
     }
 }
 
@@ -254,11 +265,7 @@ impl Memory for ExposedMemory {
         let Some(segment) = place.and_then(Option::take) else { return };
         drop(segments);
         segment.is_live.store(false, Ordering::SeqCst);
-        if segment.has_device.load(Ordering::SeqCst) {
-            segment.buffer.view().fill(0);
-            // The device does not read what was there once the caller goes on.
-            fence(Ordering::SeqCst);
-        }
+        segment.clear_entries();
         if let Err(error) = shm::discard(&segment.buffer) {
             tracing::warn!(%error, "memory of optimistic reads is overwritten, not released");
             segment.buffer.view().fill(0);
@@ -330,20 +337,23 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_segment_is_empty_for_a_device_that_holds_its_pages() {
+    fn a_device_that_holds_pages_finds_no_entry_there_and_blocks_as_they_were() {
         let memory = memory();
-        for has_device in [false, true] {
-            let (number, _) = memory.add(SegmentKind::Frames, true).unwrap();
+        let first = |segment: &Segment| segment.buffer.slice(0, 1).unwrap().to_vec(Site::Inspect);
+        for kind in [SegmentKind::Frames, SegmentKind::Index] {
+            let (number, _) = memory.add(kind, true).unwrap();
             let segment = memory.segment(number).unwrap();
             segment.buffer.view().fill(7);
-            if has_device {
-                segment.note_device();
-            }
+            segment.clear_entries();
+            assert_eq!(first(&segment), [7], "no device has it");
+            segment.note_device();
             assert!(segment.is_live());
+            segment.clear_entries();
+            let is_index = matches!(kind, SegmentKind::Index);
+            assert_eq!(first(&segment), [if is_index { 0 } else { 7 }]);
             memory.discard(number);
             assert!(!segment.is_live());
-            assert_eq!(segment.has_device.load(Ordering::SeqCst), has_device);
-            assert_eq!(segment.buffer.slice(0, 1).unwrap().to_vec(Site::Inspect), [0]);
+            assert_eq!(first(&segment), [0], "it is for mappings");
         }
     }
 

@@ -346,8 +346,10 @@ pub(crate) const BUSY_STORE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Time after which a frame that no entry names any more is written again, if a reader of another host
 /// may be reading it. Memory for a reader's entries is read behind that for its frames, but a CPU may
-/// load early, and a long answer with a CRC is sent some time after its sum. The time of a change may be
-/// as old as the interval of the clock thread: so it is 3 seconds at least.
+/// load early, and a long answer with a CRC is sent some time after its sum. An RDMA device may read a
+/// frame again for an answer that was lost, but its client takes no read that has lasted for more than a
+/// second. The time of a change may be as old as the interval of the clock thread: so the delay is 3
+/// seconds at least.
 pub(crate) const EXPOSED_REUSE_DELAY_NS: u64 = 4_000_000_000;
 
 /// Frames of one file that are filled at a time.

@@ -34,7 +34,7 @@ impl VerbsAdapter {
     pub(super) fn add_grant(&mut self, id: u64, buffer: &Arc<Buffer>) -> Option<MemoryRegion> {
         let has_windows = self.chosen.has_windows;
         let connection = self.connection_mut(id)?;
-        if !connection.is_open() || !connection.is_usable() || connection.inbound_reads == 0 {
+        if !connection.is_open() || !connection.is_usable() {
             return None;
         }
         let granted = match connection.own_domain.clone() {

@@ -12,7 +12,7 @@
 //!   read by RDMA at the second tick, so that its peer finds entries without blocks first.
 //! * The regions that a peer reads by RDMA end at the tick after the last of the opens for which they were
 //!   shown.
-//! * A segment that is discarded is empty for a device, too: the device is noted before the grant.
+//! * A device finds no entry in a segment that is discarded: the device is noted before the grant.
 //! * While the server has not looked for local changes for a while, no channel is bound and none of
 //!   their reads is answered.
 
@@ -33,6 +33,10 @@ use std::sync::{Arc, Weak};
 
 /// The longest read that is worth frames, in bytes. Longer ones gain little.
 const EXPOSED_READ_BYTES_MAX: usize = 64 << 10;
+
+/// The most segments that are shown for one question where a device pins their pages: some 0.1 ms each
+/// that other clients wait. The client asks for the others.
+const PINNED_SEGMENTS_MAX: usize = 16;
 
 /// The way in which a client reads exposed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,8 +252,9 @@ impl Context<'_> {
         let (adapter, endpoint) = (&mut *self.link.adapter, self.connection.endpoint);
         let shown = &mut self.connection.shown;
         shown.note(exposure, &open);
+        let most = if adapter.keeps_granted_pages() { PINNED_SEGMENTS_MAX } else { usize::MAX };
         let show = |segment| shown.show(segment, Some(exposure), endpoint, adapter);
-        let segments = showing.segments.iter().map_while(show).collect();
+        let segments = showing.segments.iter().take(most).map_while(show).collect();
         showing.tell(segments);
     }
 
