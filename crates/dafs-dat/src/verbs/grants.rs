@@ -97,7 +97,7 @@ impl VerbsAdapter {
         let operands = (window, &shared.registration.registration);
         connection.cm.post_bind(id, operands, place, connection.is_written)?;
         connection.sends.push_back(None);
-        let until = Instant::now() + Duration::from_millis(limits::BIND_MILLISECONDS);
+        let until = Instant::now() + Duration::from_secs(limits::BIND_SECONDS);
         loop {
             self.reap();
             let connection = self.connection_mut(id).ok_or_else(not_connected)?;

@@ -31,8 +31,9 @@ pub const LISTEN_BACKLOG: i32 = 1024;
 /// Timeout of the connection manager for an address, and again for a route, in milliseconds.
 pub const RESOLVE_TIMEOUT_MS: i32 = 2000;
 
-/// Milliseconds to wait for the device to bind a memory window. Then its connection ends.
-pub const BIND_MILLISECONDS: u64 = 20;
+/// Seconds to wait for the device to bind a memory window. Then the connection ends. A device needs
+/// microseconds.
+pub const BIND_SECONDS: u64 = 1;
 
 /// Seconds to wait for the device to flush the work of a connection.
 pub const DRAIN_SECONDS: u64 = 1;

@@ -112,7 +112,7 @@ pub fn a_grant_ends_under_reads(world: &mut World) {
     world.server.adapter.revoke(link.server, kept.id);
 }
 
-/// What the owner writes into granted memory is what the peer reads, also when the pages are discarded.
+/// A peer reads the bytes that the owner writes into granted memory, also before the pages are discarded.
 pub fn a_grant_shows_what_its_owner_writes(world: &mut World) {
     let link = world.connect_isolated();
     let (buffer, region) = granted(world, link);
