@@ -77,6 +77,8 @@ pub struct VerbsAdapter {
     pub(super) is_removed: bool,
     /// True once a failure of a completion queue was logged.
     pub(super) has_complained: bool,
+    /// True once the log has told that the limit on locked memory leaves no room for grants.
+    pub(super) has_told_limit: bool,
     pub(super) polls_since_cm: u32,
     /// True if the caller may have slept since the last check of the connection manager.
     pub(super) slept: bool,
@@ -126,6 +128,7 @@ impl VerbsAdapter {
             request_count: 0,
             is_removed: false,
             has_complained: false,
+            has_told_limit: false,
             polls_since_cm: 0,
             slept: true,
         })

@@ -47,7 +47,12 @@ impl VerbsAdapter {
             Ok(region) => region,
             Err(error) => {
                 // The peer goes on without.
-                tracing::debug!(%error, "memory is not granted to a peer");
+                let is_limit = matches!(error, RegisterError::LockedMemory { .. });
+                if is_limit && !std::mem::replace(&mut self.has_told_limit, true) {
+                    tracing::warn!(%error, "memory cannot be granted to peers any more");
+                } else {
+                    tracing::debug!(%error, "memory is not granted to a peer");
+                }
                 return None;
             }
         };

@@ -124,12 +124,13 @@ impl Shown {
                 if self.segments.len() >= SHOWN_SEGMENTS_MAX {
                     return None;
                 }
-                if adapter.keeps_granted_pages() {
+                let has_device = adapter.keeps_granted_pages();
+                if has_device {
                     segment.note_device();
                 }
                 let region = adapter.grant(endpoint, &segment.buffer)?;
-                if !segment.is_live() {
-                    // It may have been emptied before the device had its pages.
+                if has_device && !segment.is_live() {
+                    // Its entries may have been left to the device.
                     adapter.revoke(endpoint, region.id);
                     return None;
                 }
