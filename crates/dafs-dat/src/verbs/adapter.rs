@@ -77,6 +77,8 @@ pub struct VerbsAdapter {
     pub(super) is_removed: bool,
     /// True once a failure of a completion queue was logged.
     pub(super) has_complained: bool,
+    /// True once a memory window was made, to see if the driver can.
+    pub(super) has_tried_windows: bool,
     /// True once the log has told that the limit on locked memory leaves no room for grants.
     pub(super) has_told_limit: bool,
     pub(super) polls_since_cm: u32,
@@ -128,6 +130,7 @@ impl VerbsAdapter {
             request_count: 0,
             is_removed: false,
             has_complained: false,
+            has_tried_windows: false,
             has_told_limit: false,
             polls_since_cm: 0,
             slept: true,

@@ -24,11 +24,20 @@ use std::time::Duration;
 
 impl VerbsAdapter {
     /// The domain of a connection that is to have grants, if it needs its own.
-    pub(super) fn domain_for_grants(&self) -> Result<Option<Arc<Domain>>, ConnectError> {
+    pub(super) fn domain_for_grants(&mut self) -> Result<Option<Arc<Domain>>, ConnectError> {
+        let device = self.chosen.device;
+        if self.chosen.has_windows && !std::mem::replace(&mut self.has_tried_windows, true) {
+            // A device may have them, and its driver not.
+            let tried = device.domain().and_then(|domain| Window::new(&domain).map(drop));
+            if let Err(error) = tried {
+                tracing::info!(%error, "no memory windows; each grant is a registration");
+                self.chosen.has_windows = false;
+            }
+        }
         if self.chosen.has_windows {
             return Ok(None);
         }
-        Ok(Some(Arc::new(self.chosen.device.domain()?)))
+        Ok(Some(Arc::new(device.domain()?)))
     }
 
     pub(super) fn add_grant(&mut self, id: u64, buffer: &Arc<Buffer>) -> Option<MemoryRegion> {

@@ -28,8 +28,8 @@
 //! it may send other bytes. So no server of this project listens at siw; the iwarp provider serves
 //! its clients. Nothing is granted to peers of a siw device.
 //!
-//! Known problem of rxe: any queue pair of a domain can invalidate a memory window by a message. Then
-//! the window's own peer loses its connection at its next read, and no data.
+//! Known problem of rxe: the peer of any queue pair of a domain can invalidate a memory window by a
+//! message. Then the window's own peer loses its connection at its next read. It gives nobody access.
 //!
 //! Differences to other providers: a send or a write may complete before an earlier read (siw does
 //! so), but a read that has completed has its data. Only the side that the device informs learns which side broke a
