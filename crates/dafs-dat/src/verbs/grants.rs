@@ -89,7 +89,11 @@ impl VerbsAdapter {
         let domain = self.connection_mut(id).ok_or_else(not_connected)?.domain;
         let (window, shared) = self.memory.window(domain, buffer)?;
         let key = window.key();
-        self.bind(id, &window, &shared)?;
+        if let Err(error) = self.bind(id, &window, &shared) {
+            // Before its registration.
+            drop(window);
+            return Err(error.into());
+        }
         let grant = Grant::Window { _window: window, _shared: shared };
         Ok(self.memory.add_grant(buffer, key, grant))
     }
