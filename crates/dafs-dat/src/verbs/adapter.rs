@@ -264,8 +264,13 @@ impl Adapter for VerbsAdapter {
         domain: ProtectionDomain,
         private_data: &[u8],
     ) -> Result<EndpointId, ConnectError> {
-        let own = self.domain_for_grants()?;
-        self.start_accepting(request, (domain, own), private_data)
+        match self.domain_for_grants() {
+            Ok(own) => self.start_accepting(request, (domain, own), private_data),
+            Err(error) => {
+                self.refuse(request, &[]);
+                Err(error)
+            }
+        }
     }
 
     fn reject(&mut self, request: RequestId, private_data: &[u8]) {
@@ -299,7 +304,7 @@ impl Adapter for VerbsAdapter {
         memory.check(connection.domain, segment, Access::LOCAL_WRITE)?;
         let length = u32::try_from(segment.len).map_err(|_| PostError::Length)?;
         let span = match &connection.own_domain {
-            Some(own) => memory.span_in(own, segment, false)?,
+            Some(own) => memory.span_in(own, segment)?,
             None => memory.span(segment)?,
         };
         let (segment, held) = match span {
@@ -339,7 +344,7 @@ impl Adapter for VerbsAdapter {
     }
 
     fn can_grant_reads(&self) -> bool {
-        self.chosen.separates_peers()
+        self.chosen.may_grant()
     }
 
     fn keeps_granted_pages(&self) -> bool {

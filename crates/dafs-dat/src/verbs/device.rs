@@ -129,10 +129,11 @@ impl Chosen {
         self.info.kind.is_software()
     }
 
-    /// True if the device keeps memory of one connection from the peers of others. siw checks no
-    /// rights.
-    pub(super) fn separates_peers(&self) -> bool {
-        self.info.kind != DeviceKind::SoftIwarp
+    /// True if memory may be granted to peers. siw checks no rights. The peer of an iWARP adapter may be
+    /// software, which does not know that a device answers its reads: it would trust the device for a
+    /// server that is held up.
+    pub(super) fn may_grant(&self) -> bool {
+        self.is_infiniband()
     }
 
     /// True if the device treats the response to an own read as a write by the peer, and checks its

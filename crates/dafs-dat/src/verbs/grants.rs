@@ -34,13 +34,17 @@ impl VerbsAdapter {
                 self.chosen.has_windows = false;
             }
         }
-        if self.chosen.has_windows {
+        if self.chosen.has_windows || !self.chosen.may_grant() {
             return Ok(None);
         }
         Ok(Some(Arc::new(device.domain()?)))
     }
 
     pub(super) fn add_grant(&mut self, id: u64, buffer: &Arc<Buffer>) -> Option<MemoryRegion> {
+        // The bind of a window would wait for a device that was removed.
+        if self.is_removed || !self.chosen.may_grant() {
+            return None;
+        }
         let has_windows = self.chosen.has_windows;
         let connection = self.connection_mut(id)?;
         if !connection.is_open() || !connection.is_usable() {

@@ -289,22 +289,19 @@ impl Memory {
     }
 
     /// As [`Memory::span`], for work of the one connection that has this domain. Registers the buffer
-    /// for this work alone; a device that writes there as the peer gets that right, too, with `sink`.
+    /// for this work alone. The sink of a read has no right for peers: devices that need it have no such
+    /// connections.
     pub(super) fn span_in(
         &self,
         domain: &Domain,
         segment: LocalSegment,
-        sink: bool,
     ) -> Result<Option<(Span, Held)>, PostError> {
         let region = self.regions.get(segment.region.0 as usize).and_then(Option::as_ref);
         let region = region.ok_or(PostError::Region)?;
         if region.buffer.is_empty() {
             return Ok(None);
         }
-        let mut access = if region.is_writable() { ffi::ACCESS_LOCAL_WRITE } else { 0 };
-        if sink {
-            access |= self.sink_access;
-        }
+        let access = if region.is_writable() { ffi::ACCESS_LOCAL_WRITE } else { 0 };
         let held = hold_in(domain, &region.buffer, access)?;
         let address = region.buffer.as_ptr() as u64 + segment.offset as u64;
         let (len, may_be_unmapped) = (segment.len, region.buffer.may_be_unmapped());

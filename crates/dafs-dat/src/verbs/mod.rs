@@ -26,7 +26,8 @@
 //! Known problems of siw: it answers a read of any memory that is registered in the domain of the
 //! connection, whatever its rights. Of a payload of at most 32 bytes that crosses a page boundary
 //! it may send other bytes. So no server of this project listens at siw; the iwarp provider serves
-//! its clients. Nothing is granted to peers of a siw device.
+//! its clients. Nothing is granted to peers of a siw device, nor to those of an iWARP adapter: such a peer
+//! may be software, which does not know that a device answers its reads.
 //!
 //! Known problem of rxe: the peer of any queue pair of a domain can invalidate a memory window by a
 //! message. Then the window's own peer loses its connection at its next read. It gives nobody access.

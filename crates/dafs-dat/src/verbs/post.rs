@@ -27,7 +27,7 @@ impl VerbsAdapter {
         let mut holds = Holds::new();
         for segment in segments.iter().filter(|segment| segment.len > 0) {
             let found = match own_domain {
-                Some(own) => self.memory.span_in(own, *segment, false)?,
+                Some(own) => self.memory.span_in(own, *segment)?,
                 None => self.memory.span(*segment)?,
             };
             if let Some((span, held)) = found {
@@ -109,7 +109,7 @@ impl VerbsAdapter {
             return Err(PostError::QueueFull);
         }
         let sink = match &place.1 {
-            Some(own) => self.memory.span_in(own, segment, true)?,
+            Some(own) => self.memory.span_in(own, segment)?,
             None => self.memory.sink_span(segment)?,
         };
         let (requests, holds) = match sink {
