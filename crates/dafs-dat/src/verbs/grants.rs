@@ -62,7 +62,10 @@ impl VerbsAdapter {
                 // The peer goes on without.
                 let is_limit = matches!(error, RegisterError::LockedMemory { .. });
                 if is_limit && !std::mem::replace(&mut self.has_told_limit, true) {
-                    tracing::warn!(%error, "memory cannot be granted to peers any more");
+                    tracing::warn!(
+                        %error,
+                        "no more memory is granted to peers: connections keep half of the limit"
+                    );
                 } else {
                     tracing::debug!(%error, "memory is not granted to a peer");
                 }

@@ -37,13 +37,33 @@ fn page_bytes(address: u64, len: u64) -> u64 {
     end.saturating_sub(first).saturating_mul(PAGE_BYTES)
 }
 
+/// The purpose of registered memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Memory that a peer asks for. It leaves half of the limit to the memory that connections need.
+    Grant,
+    /// Memory of connections and of the program.
+    Work,
+}
+
+impl Purpose {
+    /// The bytes that may be registered in all when memory for this purpose is added.
+    fn part_of(self, limit: u64) -> u64 {
+        match self {
+            Self::Grant => limit / 2,
+            Self::Work => limit,
+        }
+    }
+}
+
 /// Counts a range that is about to be registered.
-pub(super) fn take(address: u64, len: usize) -> Result<Share, Exceeded> {
-    take_below(page_bytes(address, len as u64), limit()).or_else(|exceeded| {
+pub(super) fn take(purpose: Purpose, address: u64, len: usize) -> Result<Share, Exceeded> {
+    let bytes = page_bytes(address, len as u64);
+    let limit = limit().map(|limit| purpose.part_of(limit));
+    take_below(bytes, limit).or_else(|exceeded| {
         // This is rare, so it may read a file.
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let all = page_bytes(address, len as u64);
-        if may_lock(&status) { take_below(all, None) } else { Err(exceeded) }
+        if may_lock(&status) { take_below(bytes, None) } else { Err(exceeded) }
     })
 }
 
@@ -99,6 +119,12 @@ mod tests {
         assert_eq!(page_bytes(4096, 1), 4096);
         assert_eq!(page_bytes(4095, 2), 8192);
         assert_eq!(page_bytes(u64::MAX, 10), 4096);
+    }
+
+    #[test]
+    fn grants_leave_half_of_the_limit() {
+        assert_eq!(Purpose::Work.part_of(9), 9);
+        assert_eq!(Purpose::Grant.part_of(9), 4);
     }
 
     #[test]

@@ -15,7 +15,7 @@
 
 use super::cache::{Cache, Key, Registered};
 use super::ffi;
-use super::locked;
+use super::locked::{self, Purpose};
 use super::plan::Span;
 use super::sys::{Domain, Registration};
 use super::window::Window;
@@ -51,6 +51,10 @@ pub(super) enum Grant {
 
 /// The domain of grants: no connection has it, and nothing can be registered in it.
 const NO_DOMAIN: ProtectionDomain = ProtectionDomain(0);
+
+/// The number of regions from which on nothing is granted: peers ask for grants, and these leave half of
+/// the regions to those that connections need.
+const REGIONS_WITH_GRANTS_MAX: usize = REGION_COUNT_MAX / 2;
 
 #[derive(Debug)]
 struct Region {
@@ -117,7 +121,7 @@ impl Memory {
         buffer: Arc<Buffer>,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        self.check_room(&buffer)?;
+        self.check_room(&buffer, REGION_COUNT_MAX)?;
         let (address, len) = (buffer.as_ptr() as u64, buffer.len());
         let mut region = Region::new(buffer, domain, access);
         let mut key = 0;
@@ -137,10 +141,10 @@ impl Memory {
         Ok(MemoryRegion { id: self.add(region), key, address, len })
     }
 
-    /// Checks that one more region of this buffer is possible.
-    fn check_room(&self, buffer: &Buffer) -> Result<(), RegisterError> {
-        if self.regions.len() - self.free.len() >= REGION_COUNT_MAX {
-            return Err(RegisterError::TooMany(REGION_COUNT_MAX));
+    /// Checks that one more region of this buffer is possible, among `most`.
+    fn check_room(&self, buffer: &Buffer, most: usize) -> Result<(), RegisterError> {
+        if self.regions.len() - self.free.len() >= most {
+            return Err(RegisterError::TooMany(most));
         }
         let bytes = buffer.len();
         if bytes as u64 > self.region_bytes_max {
@@ -169,8 +173,8 @@ impl Memory {
         domain: &Arc<Domain>,
         buffer: &Arc<Buffer>,
     ) -> Result<MemoryRegion, RegisterError> {
-        self.check_room(buffer)?;
-        let registration = pin_in(domain, buffer, ffi::ACCESS_REMOTE_READ)?;
+        self.check_room(buffer, REGIONS_WITH_GRANTS_MAX)?;
+        let registration = pin_in(domain, buffer, (ffi::ACCESS_REMOTE_READ, Purpose::Grant))?;
         let key = registration.registration.remote_key();
         let grant = Grant::Own { _registration: registration, _domain: domain.clone() };
         Ok(self.add_grant(buffer, key, grant))
@@ -182,13 +186,13 @@ impl Memory {
         domain: ProtectionDomain,
         buffer: &Arc<Buffer>,
     ) -> Result<(Window, Held), RegisterError> {
-        self.check_room(buffer)?;
+        self.check_room(buffer, REGIONS_WITH_GRANTS_MAX)?;
         let found = find(&self.domains, domain)?;
         let key = (domain, Arc::as_ptr(buffer).addr());
         let shared = match self.for_windows.get(&key).and_then(Weak::upgrade) {
             Some(shared) => shared,
             None => {
-                let registration = pin_in(found, buffer, ffi::ACCESS_MW_BIND)?;
+                let registration = pin_in(found, buffer, (ffi::ACCESS_MW_BIND, Purpose::Grant))?;
                 let shared = Arc::new(Registered { registration, buffer: buffer.clone() });
                 self.for_windows.retain(|_, known| known.strong_count() > 0);
                 self.for_windows.insert(key, Arc::downgrade(&shared));
@@ -397,7 +401,7 @@ fn pin(
     buffer: &Buffer,
     access: i32,
 ) -> Result<Pinned, RegisterError> {
-    pin_in(find(domains, domain)?, buffer, access)
+    pin_in(find(domains, domain)?, buffer, (access, Purpose::Work))
 }
 
 fn find(domains: &[Domain], domain: ProtectionDomain) -> io::Result<&Domain> {
@@ -412,14 +416,18 @@ pub(super) fn hold_in(
     buffer: &Arc<Buffer>,
     access: i32,
 ) -> Result<Held, PostError> {
-    let pinned = pin_in(domain, buffer, access).inspect_err(tell_failure);
+    let pinned = pin_in(domain, buffer, (access, Purpose::Work)).inspect_err(tell_failure);
     let registration = pinned.map_err(|_| PostError::Memory)?;
     Ok(Arc::new(Registered { registration, buffer: buffer.clone() }))
 }
 
-fn pin_in(domain: &Domain, buffer: &Buffer, access: i32) -> Result<Pinned, RegisterError> {
+fn pin_in(
+    domain: &Domain,
+    buffer: &Buffer,
+    (access, purpose): (i32, Purpose),
+) -> Result<Pinned, RegisterError> {
     let bytes = buffer.len();
-    let share = locked::take(buffer.as_ptr() as u64, bytes).map_err(|exceeded| {
+    let share = locked::take(purpose, buffer.as_ptr() as u64, bytes).map_err(|exceeded| {
         let locked::Exceeded { registered, limit } = exceeded;
         RegisterError::LockedMemory { bytes, registered, limit }
     })?;
