@@ -6,7 +6,8 @@
 //! long before it changes anything. Then no read that begins after a change finds what was there before.
 //!
 //! Invariants
-//! * The mark is there before the first reactor starts, and until the last one has ended.
+//! * The mark is there before the first reactor starts, and until the last one has ended. A start that
+//!   fails leaves none.
 
 use super::StartError;
 use std::fs::{self, OpenOptions};
@@ -18,7 +19,7 @@ use std::time::Duration;
 /// The name of the mark, in the state directory.
 const MARK: &str = "shown-by-devices";
 
-/// The mark of this server.
+/// The mark of this server. Its drop removes it: no device answers for this server any more.
 pub(super) struct DeviceMark {
     path: PathBuf,
 }
@@ -34,7 +35,7 @@ impl DeviceMark {
             Err(error) => return Err(StartError::State { path, error }),
         }
         std::thread::sleep(time);
-        Self { path }.remove();
+        drop(Self { path });
         Ok(true)
     }
 
@@ -48,9 +49,10 @@ impl DeviceMark {
             Err(error) => Err(StartError::State { path, error }),
         }
     }
+}
 
-    /// Removes the mark: no device answers for this server any more.
-    pub(super) fn remove(self) {
+impl Drop for DeviceMark {
+    fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
             // The next server waits in vain.
             tracing::warn!(path = %self.path.display(), %error, "cannot remove a file");
@@ -67,10 +69,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let waits = || DeviceMark::wait_for_former(directory.path(), Duration::ZERO).unwrap();
         assert!(!waits());
-        DeviceMark::set(directory.path()).unwrap().remove();
+        drop(DeviceMark::set(directory.path()).unwrap());
         assert!(!waits(), "the last one ended well");
-        DeviceMark::set(directory.path()).unwrap();
-        DeviceMark::set(directory.path()).unwrap();
+        let killed = || std::mem::forget(DeviceMark::set(directory.path()).unwrap());
+        killed();
+        killed();
         assert!(waits());
         assert!(!waits());
     }

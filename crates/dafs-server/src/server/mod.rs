@@ -458,9 +458,7 @@ impl Server {
         self.data.clear();
         drop(self.tls.take());
         Reactor::stop(&mut self.reactors);
-        if let Some(mark) = self.device_mark.take() {
-            mark.remove();
-        }
+        drop(self.device_mark.take());
         self.clocks.clear();
         // Clients that have mapped memory find nothing there.
         self.service.stop_exposure();
