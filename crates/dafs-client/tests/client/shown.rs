@@ -2,8 +2,8 @@
 
 use crate::fake::{Answer, ROOT, World, pattern, requests::recovering};
 use dafs_client::core::{Done, Piece, ReadCall, RegisteredMemory, SessionConfig, Stage};
-use dafs_dat::MemoryRegion;
 use dafs_dat::shm::exposed_buffer;
+use dafs_dat::{Adapter, MemoryRegion};
 use dafs_mem::{Buffer, Site};
 use dafs_wire::dafs::{
     EntryBlock, EntryWord, ExposedKind, ExposedSegment, ExposedWindow, HintWord, Procedure, Reply,
@@ -346,6 +346,26 @@ fn a_server_with_a_device_is_asked_once_a_second() {
             assert_eq!(showing.requests() - requests, asked);
             assert_eq!(showing.hits() - hits, 10 - asked as u64);
         }
+    }
+}
+
+#[test]
+fn a_late_answer_of_a_device_is_no_hit() {
+    for device_answers_reads in [false, true] {
+        let config = SessionConfig { device_answers_reads, ..optimistic() };
+        let mut showing = Showing::all(config);
+        let (hits, requests) = (showing.hits(), showing.requests());
+        let tag = showing.submit(0, BLOCK);
+        // The client is held up while the answer arrives.
+        let World { network, adapter, now, .. } = &mut showing.world;
+        adapter.flush();
+        *now = *now + Duration::from_millis(1500);
+        network.advance_to(*now);
+        showing.world.run_all(&[tag]);
+        let late = usize::from(device_answers_reads);
+        assert_eq!(showing.hits() - hits, 1 - late as u64);
+        assert_eq!(showing.requests() - requests, late);
+        assert_eq!(showing.world.core.remote_read_stats().lost, 0);
     }
 }
 

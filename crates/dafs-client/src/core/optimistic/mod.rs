@@ -50,7 +50,8 @@ pub struct RemoteReadStats {
     pub bytes: u64,
     /// Reads of blocks that the server did not show.
     pub absent: u64,
-    /// Reads of blocks that changed meanwhile; each is tried once more.
+    /// Reads of blocks that changed meanwhile, each of which is tried once more. Reads that a device has
+    /// answered late.
     pub stale: u64,
     /// Reads of blocks whose place the client did not know, or which take too many reads by RDMA.
     pub unknown: u64,

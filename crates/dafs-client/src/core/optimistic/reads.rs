@@ -33,7 +33,7 @@ pub(super) struct Read {
     pub(super) slot: Option<u32>,
     /// RDMA reads that are not done.
     pub(super) left: usize,
-    /// The time when it was posted first.
+    /// The time when its first attempt was posted.
     posted_at: Instant,
     /// Its entries had changed once.
     is_second: bool,
@@ -151,6 +151,7 @@ impl SessionCore {
         }
         stats.stale += 1;
         if !read.is_second
+            && !is_late
             && let Some(plan) = self.optimistic.plan(&read.call, now)
         {
             (read.plan, read.is_second) = (plan, true);
