@@ -233,6 +233,14 @@ pub(crate) const PASSWORD_LINE_BYTES_MAX: usize = 1024;
 /// The most segments of exposed memory that one peer is shown.
 pub(crate) const SHOWN_SEGMENTS_MAX: usize = 4096;
 
+/// The most segments that are shown for one question where a device pins their pages: some 0.1 ms each
+/// that other clients wait. The client asks for the others.
+pub(crate) const PINNED_SEGMENTS_MAX: usize = 16;
+
+/// The most segments that a device pins for one peer between two ticks. A peer that opens and closes files
+/// without pause would have others wait all the time.
+pub(crate) const PINNED_SEGMENTS_PER_TICK_MAX: usize = 128;
+
 /// The age of the last look for local changes beyond which no exposed memory is read by RDMA: the
 /// server is held up, and a local program may have changed a file. Clients that map memory have the same limit.
 pub(crate) const EXPOSED_LOOK_AGE_MAX: Duration = Duration::from_secs(1);

@@ -22,7 +22,7 @@ use super::connection::{Channel, Phase};
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Report, Rest, Work};
 use crate::exposed::{ExposedMemory, Segment};
-use crate::limits::SHOWN_SEGMENTS_MAX;
+use crate::limits::{PINNED_SEGMENTS_MAX, PINNED_SEGMENTS_PER_TICK_MAX, SHOWN_SEGMENTS_MAX};
 use dafs_dat::{Adapter, EndpointId, Instant, MemoryRegion};
 use dafs_service::{ExposedFile, OpenState, StateId};
 use dafs_store::OpenFile;
@@ -33,10 +33,6 @@ use std::sync::{Arc, Weak};
 
 /// The longest read that is worth frames, in bytes. Longer ones gain little.
 const EXPOSED_READ_BYTES_MAX: usize = 64 << 10;
-
-/// The most segments that are shown for one question where a device pins their pages: some 0.1 ms each
-/// that other clients wait. The client asks for the others.
-const PINNED_SEGMENTS_MAX: usize = 16;
 
 /// The way in which a client reads exposed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +100,8 @@ pub(super) struct Shown {
     segments: FxHashMap<u16, ShownSegment>,
     /// The opens for which segments were shown, by exposure. A client may have thousands of one file.
     opens: FxHashMap<u64, FxHashMap<StateId, Weak<OpenState>>>,
+    /// The number of segments that a device has pinned since the last tick.
+    pinned: usize,
 }
 
 impl Shown {
@@ -126,6 +124,10 @@ impl Shown {
                 }
                 let has_device = adapter.keeps_granted_pages();
                 if has_device {
+                    if self.pinned >= PINNED_SEGMENTS_PER_TICK_MAX {
+                        return None;
+                    }
+                    self.pinned += 1;
                     segment.note_device();
                 }
                 let region = adapter.grant(endpoint, &segment.buffer)?;
@@ -161,7 +163,8 @@ impl Shown {
     /// Ends the regions of discarded segments, and those without an open. A peer that reads by RDMA
     /// may have a read of a discarded one under way.
     pub(super) fn trim(&mut self, endpoint: EndpointId, adapter: &mut dyn Adapter) {
-        let Self { segments, opens } = self;
+        let Self { segments, opens, pinned } = self;
+        *pinned = 0;
         opens.retain(|exposure, opens| {
             opens.retain(|_, open| open.upgrade().is_some_and(|open| open.is_shown(*exposure)));
             !opens.is_empty()
