@@ -111,11 +111,11 @@ fn few_questions_make_a_large_file_known() {
         for number in 0..WINDOWS {
             let window = number * 37 % WINDOWS;
             if !is_known(window) {
-                optimistic.asking.lock().pause = Duration::ZERO;
+                optimistic.asking.lock().unwrap().pause = Duration::ZERO;
                 let miss = (coarse_now(), BlockRead::Unknown);
                 opened.ask_where(window * WINDOW_BYTES, 1, miss);
                 questions += 1;
-                while optimistic.asking.lock().asked.is_some() {
+                while optimistic.asking.lock().unwrap().asked.is_some() {
                     let _ = opened.take_answer();
                     std::thread::yield_now();
                 }
