@@ -82,12 +82,17 @@ impl Showing {
     /// The same, where all blocks are shown: block N in frame N.
     fn all(config: SessionConfig) -> Self {
         let mut showing = Self::new(config);
-        let content = showing.world.server.file.clone();
-        showing.frames.slice(0, content.len()).unwrap().copy_from(&content, Site::Inspect);
-        (0..BLOCKS).for_each(|block| showing.enter(block, 1, Some(block as u8)));
+        showing.fill();
         showing.show(7);
         showing.warm();
         showing
+    }
+
+    /// Publishes all blocks.
+    fn fill(&mut self) {
+        let content = self.world.server.file.clone();
+        self.frames.slice(0, content.len()).unwrap().copy_from(&content, Site::Inspect);
+        (0..BLOCKS).for_each(|block| self.enter(block, 1, Some(block as u8)));
     }
 
     /// Grants the memory, and tells the client so when it asks.
@@ -223,6 +228,7 @@ fn a_refused_key_costs_the_channel_and_no_read() {
 #[test]
 fn an_answer_about_a_channel_that_is_gone_is_dropped() {
     let mut showing = Showing::new(optimistic());
+    showing.fill();
     showing.show(7);
     // The next question is due.
     showing.world.run_for(Duration::from_millis(100));
