@@ -1,11 +1,12 @@
 //! LAYOUTCOMMIT: a client's writes at the data servers become part of the file.
 
+use super::mtime::learn_of_writes;
 use super::{LayoutState, Layouts};
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::state::StateRef;
 use crate::{Caller, Result};
-use dafs_store::{Cred, SetAttr, SetTime, StoreError, Wait};
+use dafs_store::{StoreError, Wait};
 use std::sync::Arc;
 
 impl Layouts {
@@ -47,18 +48,9 @@ impl Layouts {
         if !layout.covers(true) {
             return Err(ServiceError::BadLayout);
         }
-        // Another client may have changed the file since its writer set the time.
-        let before = || export.store().getattr(&handle.file).map(|attr| attr.mtime);
-        let given = layout.written(true).mtime.filter(|time| before() == Ok(*time));
-        let size = layouts.commit(&handle.file, end)?;
-        let Some(time) = given else { return Ok(size) };
-        let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
-        let kept = export.store().setattr(&Cred::new(0, 0), &handle.file, &change, None);
-        // The reported writes are stable, even if the time cannot be set.
-        if let Err(error) = kept {
-            tracing::debug!(%error, "a file has another mtime than its writer set");
-        }
-        Ok(size)
+        let commit = || layouts.commit(&handle.file, end);
+        let given = layout.written(true).mtime;
+        Ok(learn_of_writes(&**export.store(), &handle.file, given, commit)?)
     }
 
     /// Extends a file to all that this client has written, before others may lock it. The next
@@ -84,7 +76,9 @@ impl Layouts {
             return Err(ServiceError::WouldWait);
         }
         let Some(layouts) = layout.store.layouts() else { return Ok(()) };
-        match layouts.refresh_size(&key.file) {
+        let refresh = || layouts.refresh_size(&key.file);
+        let given = layout.written(true).mtime;
+        match learn_of_writes(&*layout.store, &key.file, given, refresh) {
             Ok(()) | Err(StoreError::Stale) => {}
             // As far as this server knows, the client has not written.
             Err(_) if !layout.is_written() => {}

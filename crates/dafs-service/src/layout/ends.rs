@@ -8,6 +8,7 @@
 //!   of any reply before, if it has no data left to write. An append would then overwrite data.
 
 use super::asking::EndAsked;
+use super::mtime::{given_by, learn_of_writes};
 use super::{LayoutState, Layouts};
 use crate::client::Client;
 use crate::error::ServiceError;
@@ -89,12 +90,18 @@ impl Layouts {
         store: &Arc<dyn Store>,
         key: Handle,
     ) -> std::result::Result<(), Unknown> {
-        let (store, asking) = (store.clone(), self.state.lock().fencing.asking_of(store));
+        let mut table = self.state.lock();
+        let (store, asking) = (store.clone(), table.fencing.asking_of(store));
+        let writers = table.files.get(&key).map(|file| file.layouts.to_vec()).unwrap_or_default();
+        let returned = table.fencing.mtime_of(&key);
+        drop(table);
         let begin = move |asked: EndAsked| {
             let ask = move || {
+                let given = given_by(&writers).or(returned);
                 // It had layouts when the search was requested.
                 let layouts = store.layouts().ok_or(StoreError::Busy);
-                asked.end(layouts.and_then(|layouts| layouts.refresh_size(&key.file)));
+                let refresh = || layouts.and_then(|layouts| layouts.refresh_size(&key.file));
+                asked.end(learn_of_writes(&*store, &key.file, given, refresh));
             };
             std::thread::Builder::new().name("dafs-end".to_owned()).spawn(ask).map(drop)
         };

@@ -20,6 +20,7 @@
 //!   no new layouts.
 
 use super::asking::{Asking, EndAsked};
+use super::mtime::learn_of_writes;
 use super::{LayoutState, Layouts};
 use crate::client::{Client, ClientKey};
 use crate::handle::Handle;
@@ -27,7 +28,7 @@ use crate::limits::{FENCED_AT_ONCE, LAYOUT_PATIENCE_NS, RETURN_SETTLE_TIME};
 use crate::table::{Blocked, StateTable};
 use crate::{Result, ServiceError};
 use dafs_mem::Shrinking as _;
-use dafs_store::{Cred, SetAttr, SetTime, Store, StoreError, TimeSpec};
+use dafs_store::{Store, StoreError, TimeSpec};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
@@ -207,6 +208,11 @@ impl Fencing {
         let file = self.files.get(key)?;
         let writer = file.written?.client;
         writer.is_none_or(|writer| writer == client).then(|| file.store.clone())
+    }
+
+    /// Returns the modification time that the writer of a file has set since such writes.
+    pub(super) fn mtime_of(&self, key: &Handle) -> Option<TimeSpec> {
+        self.files.get(key)?.written?.mtime
     }
 
     /// True if there is any question about this file.
@@ -488,17 +494,12 @@ impl Due {
         layouts: &dyn dafs_store::Layouts,
         written: Written,
     ) -> std::result::Result<(), StoreError> {
-        let (store, file) = (&self.store, &self.key.file);
-        let keeps = |time: &TimeSpec| store.getattr(file).is_ok_and(|attr| attr.mtime == *time);
-        let given = written.mtime.filter(keeps);
-        if written.goes_on { layouts.refresh_size(file) } else { layouts.recover_size(file) }?;
-        if let Some(time) = given {
-            let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
-            if let Err(error) = store.setattr(&Cred::new(0, 0), file, &change, None) {
-                tracing::debug!(%error, "a file has another mtime than its writer set");
-            }
-        }
-        Ok(())
+        let file = &self.key.file;
+        let learn = || match written.goes_on {
+            true => layouts.refresh_size(file),
+            false => layouts.recover_size(file),
+        };
+        learn_of_writes(&*self.store, file, written.mtime, learn)
     }
 }
 

@@ -8,13 +8,44 @@
 //! * A time is kept only if the data servers ask about every later write first. So before the time
 //!   is set, they drop their cached authorisations for the file. A write that is asked about
 //!   meanwhile counts as later.
+//! * Whatever makes a store learn of writes goes through [`learn_of_writes`], so a time that was set
+//!   since the last of them stays.
 
 use super::{LayoutState, Layouts};
+use crate::Caller;
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::{Caller, Result};
-use dafs_store::{TimeSpec, Wait};
+use dafs_store::{Cred, FileId, SetAttr, SetTime, Store, StoreError, TimeSpec, Wait};
 use std::sync::Arc;
+
+/// Makes a store learn of writes to a file at data servers. The modification time stays if it is one
+/// that a writer has set since its last write.
+pub(super) fn learn_of_writes<T>(
+    store: &dyn Store,
+    file: &FileId,
+    given: Option<TimeSpec>,
+    learn: impl FnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    // Another client may have changed the file since its writer set the time.
+    let given = given.filter(|time| store.getattr(file).is_ok_and(|attr| attr.mtime == *time));
+    let learned = learn()?;
+    let Some(time) = given else { return Ok(learned) };
+    let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
+    // What was learned is right, even if the time cannot be set.
+    if let Err(error) = store.setattr(&Cred::new(0, 0), file, &change, None) {
+        tracing::debug!(%error, "a file has another mtime than its writer set");
+    }
+    Ok(learned)
+}
+
+/// Returns the modification time that the writers of a file have set since their last writes.
+/// `None` if one of them has set none, or they have set several.
+pub(super) fn given_by(writers: &[Arc<LayoutState>]) -> Option<TimeSpec> {
+    let mut times =
+        writers.iter().filter(|layout| layout.is_written()).map(|layout| layout.lock().own_mtime);
+    let first = times.next()??;
+    times.all(|time| time == Some(first)).then_some(first)
+}
 
 impl LayoutState {
     /// Notes that its holder writes.
@@ -42,7 +73,7 @@ impl Layouts {
     ///
     /// # Errors
     /// `WouldWait`.
-    pub(crate) fn begin_giving_mtime(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
+    pub(crate) fn begin_giving_mtime(&self, caller: Caller<'_>, key: &Handle) -> crate::Result<()> {
         let held = self.own(caller, key);
         let believed =
             |layout: &&Arc<LayoutState>| layout.is_written() && !layout.grant_ttl.is_zero();

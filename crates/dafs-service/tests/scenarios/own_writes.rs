@@ -5,7 +5,7 @@ use crate::common::*;
 use crate::layouts::Cluster;
 use crate::spread::Asked;
 use dafs_service::{Caller, Client, EntryObject, Opened, Result, ServiceError, StateRef};
-use dafs_store::DirEntry;
+use dafs_store::{DirEntry, SetAttr, SetTime, TimeSpec};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -76,6 +76,28 @@ fn a_writer_learns_how_far_it_has_written_before_it_commits() {
     assert_eq!(writing.look(cluster.caller(&two)), Ok(7));
     assert_eq!(list(cluster, cluster.caller(&two)), Ok(vec![Ok(7)]));
     assert!(cluster.store.take_asked().is_empty());
+}
+
+/// As tar does: it sets the time, and looks at the file before it is closed.
+#[test]
+fn a_time_that_a_writer_has_set_stays_when_it_asks_for_the_size() {
+    let writing = Writing::begin();
+    let Writing { cluster, one, own, .. } = &writing;
+    let (service, handle) = (&cluster.service, own.state.handle());
+    let old = TimeSpec { seconds: 1_000_000, nanoseconds: 5 };
+    let change = SetAttr { mtime: Some(SetTime::To(old)), ..SetAttr::default() };
+    let give_time = || service.setattr(cluster.patient(one), handle, StateRef::ANONYMOUS, &change);
+    let mtime = || service.delegations.attributes(cluster.patient(one), handle).unwrap().mtime;
+    cluster.store.touches.store(true, Ordering::SeqCst);
+    give_time().unwrap();
+    cluster.store.reach.store(5, Ordering::SeqCst);
+    assert_eq!([mtime(), mtime()], [old; 2]);
+    // Before it unlocks a file, and when others ask.
+    service.layouts.extend_to_own(cluster.patient(one), handle).unwrap();
+    assert_eq!(mtime(), old);
+    // A later write counts.
+    cluster.vouch("a", own, own.state.reference(), true).unwrap();
+    assert_ne!(mtime(), old);
 }
 
 /// SEEK and COPY use a file's own size.
