@@ -166,7 +166,7 @@ struct Asked {
     needed: RangeInclusive<u64>,
     /// True if the places of these windows were known.
     was_known: bool,
-    /// What became of that read.
+    /// The outcome of that read.
     outcome: BlockRead,
     answer: Mailbox,
 }

@@ -31,7 +31,7 @@ pub(super) fn learn_of_writes<T>(
     let learned = learn()?;
     let Some(time) = given else { return Ok(learned) };
     let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
-    // What was learned is right, even if the time cannot be set.
+    // The size that was learned is right, even if the time cannot be set.
     if let Err(error) = store.setattr(&Cred::new(0, 0), file, &change, None) {
         tracing::debug!(%error, "a file has another mtime than its writer set");
     }
