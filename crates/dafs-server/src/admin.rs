@@ -246,8 +246,10 @@ pub struct SessionReport {
 /// is not said to be now is counted since the server started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExposedReport {
-    /// Files in it now.
+    /// Files in it now. Small files that share segments are one.
     pub files: u64,
+    /// Small files that share segments now.
+    pub small_files: u64,
     /// Blocks in it now, of 4096 bytes.
     pub frames_published: u64,
     /// Frames that wait for reuse now.
@@ -274,6 +276,7 @@ impl From<ExposureCounts> for ExposedReport {
     fn from(counts: ExposureCounts) -> Self {
         Self {
             files: counts.files,
+            small_files: counts.small_files,
             frames_published: counts.frames_published,
             frames_waiting: counts.frames_waiting,
             frames_free: counts.frames_free,

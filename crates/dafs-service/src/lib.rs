@@ -76,7 +76,7 @@ pub use export::{
 };
 pub use exposure::{
     BLOCK_BYTES, BlockEntry, ExposedFile, ExposureCounts, Fill, FramePlace, Memory, PagePlace,
-    SegmentKind, WINDOW_BLOCKS,
+    SMALL_FILE_BYTES, SegmentKind, SmallFile, SmallPart, WINDOW_BLOCKS,
 };
 pub use fence::{
     Drain, Drained, Draining, FenceEntry, FenceObject, FenceRecord, FenceRecords, FenceRight,
@@ -501,7 +501,7 @@ impl Service {
             export.store().take_local_changes(&mut |file| {
                 let changed = Handle { fs, file };
                 self.delegations.recall_all(&changed, now_ns);
-                self.state.writers.exposure.withdraw(&changed);
+                self.state.writers.exposure.changed_locally(&changed);
             });
         }
         self.state.writers.exposure.looked(now_ns);

@@ -358,6 +358,13 @@ pub(crate) const EXPOSED_FILLS_MAX: usize = 64;
 /// Blocks of a file that are filled together, if they are in memory: 64 KiB, aligned.
 pub(crate) const EXPOSED_GROUP_BLOCKS: u64 = 16;
 
+/// Files of 64 KiB at most that share an exposure. Each is watched for local changes, which keeps a
+/// descriptor. When so many have a part, the exposure ends and another one begins, but not before this
+/// time is over.
+pub(crate) const EXPOSED_SMALL_FILES_MAX: usize = 4096;
+/// See [`EXPOSED_SMALL_FILES_MAX`].
+pub(crate) const EXPOSED_SMALL_FILES_TIME_NS: u64 = 60_000_000_000;
+
 /// Segments that an exposure may lose to other files. Then it ends, and another one begins: readers
 /// keep the mappings of all segments as long as it lasts.
 pub(crate) const EXPOSED_GONE_MAX: usize = 512;

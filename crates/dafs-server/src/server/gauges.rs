@@ -39,6 +39,7 @@ pub(super) fn of_exposed(counts: &ExposureCounts, memory: &ExposedMemory) -> Vec
         ("dafs_exposed_bytes", "Memory of optimistic reads", memory.used_bytes() as u64),
         ("dafs_exposed_locked_bytes", "Memory of them never swapped", memory.locked_bytes() as u64),
         ("dafs_exposed_files", "Files in it", counts.files),
+        ("dafs_exposed_small_files", "Small files that share segments", counts.small_files),
         ("dafs_exposed_frames_published", "Blocks in it", counts.frames_published),
         ("dafs_exposed_frames_waiting", "Frames that wait for reuse", counts.frames_waiting),
         ("dafs_exposed_frames_free", "Frames without a block", counts.frames_free),

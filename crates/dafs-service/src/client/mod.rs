@@ -30,6 +30,7 @@ use table::ClientTable;
 
 use crate::Service;
 use crate::enter::State;
+use crate::exposure::ClientGrants;
 use crate::front::Front;
 use crate::grace::Grace;
 use crate::hosts::{HostUse, Shared};
@@ -152,6 +153,8 @@ pub struct Client {
     pub(crate) devices: Watching,
     /// I/O that it may have under way at data servers.
     pub(crate) late: Late,
+    /// Its rights to read small files without requests.
+    pub(crate) shown: ClientGrants,
     back_channel: AtomicBool,
     /// Weak, because the front end holds the service.
     front: Mutex<Option<Weak<dyn Front>>>,
@@ -205,6 +208,7 @@ impl Client {
             wide_recalls: WideRecalls::default(),
             devices: Watching::default(),
             late: Late::default(),
+            shown: ClientGrants::default(),
             back_channel: AtomicBool::new(false),
             front: Mutex::new(None),
             peer: Mutex::new(String::new()),
@@ -268,10 +272,14 @@ impl Client {
         }
     }
 
-    /// A session is over.
+    /// A session is over. Not for a thread with the lock of the table: with the last one end the rights
+    /// to read small files without requests, which takes memory back.
     pub fn session_ended(&self) {
         let before = self.sessions.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "a session ended that had not begun");
+        if before == 1 {
+            drop(self.shown.take());
+        }
         if self.kind == ClientKind::Nfs {
             self.host.remove(Shared::Sessions, 1);
         }

@@ -1,12 +1,13 @@
 //! The exposed blocks of one file, without I/O: the time is handed in, and memory is behind
-//! [`Memory`].
+//! [`Memory`]. Small files that share an exposure are parts of it (`small.rs`).
 //!
 //! Invariants
 //! * No entry names a frame with other bytes than the file has for the block: a change takes the
 //!   entries of its blocks away before it begins, and none comes back before it has ended.
 //! * A frame is not written while an entry names it, nor for [`REUSE_DELAY_NS`] afterwards if a reader
 //!   of another host may know it.
-//! * A block with fewer than 4096 bytes is the last one. A change behind its start takes it away.
+//! * A block with fewer than 4096 bytes is the last one of its file. A change behind its start takes it
+//!   away. A change of a small file takes all of its blocks away.
 //! * After the end of a grant no frame that its reader may know is filled again.
 //! * A block that makes room keeps its frame until another one wins that, for [`REUSE_DELAY_NS`] at
 //!   most. Its entry comes back only if no change of it has begun since (`chance.rs`).
@@ -25,6 +26,7 @@ use crate::limits::{
     EXPOSED_REUSE_DELAY_NS as REUSE_DELAY_NS,
 };
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 /// A change of the file that is under way.
@@ -35,6 +37,8 @@ pub(super) struct ChangeId(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill {
     number: u64,
+    /// The block, counted from the start of the exposure.
+    pub(super) at: u64,
     /// The block, counted from the start of the file.
     pub block: u64,
     /// The frame.
@@ -65,9 +69,11 @@ pub(super) enum Valid {
     Any,
 }
 
-/// The exposed blocks of one file.
+/// The exposed blocks of one file, or of many small ones.
 #[derive(Debug, Default)]
 pub(super) struct File {
+    /// It has small files. Each has [`EXPOSED_GROUP_BLOCKS`] blocks.
+    is_shared: bool,
     windows: FxHashMap<u64, Window>,
     pub(super) frames: Frames,
     pub(super) chances: Chances,
@@ -96,8 +102,8 @@ pub(super) struct File {
     /// The fills under way.
     pub(super) fills: Vec<(Fill, Valid)>,
     next: u64,
-    /// The published block with fewer than 4096 bytes.
-    pub(super) short: Option<u64>,
+    /// The published blocks with fewer than 4096 bytes, at most one of each file.
+    shorts: BTreeSet<u64>,
     /// Grants that have not ended.
     grants: usize,
     /// A reader without a grant may know the segments.
@@ -119,18 +125,43 @@ fn place_of(block: u64) -> (u64, usize) {
     (block / WINDOW_BLOCKS as u64, (block % WINDOW_BLOCKS as u64) as usize)
 }
 
-/// Returns the results that a fill of a block may have while these blocks change.
-fn valid_beside(block: u64, changed: &RangeInclusive<u64>) -> Valid {
+/// Returns the results that a fill of a block may have while these blocks change. Where files share the
+/// exposure, blocks behind it are those of others.
+fn valid_beside(block: u64, changed: &RangeInclusive<u64>, is_shared: bool) -> Valid {
     match changed.contains(&block) {
         true => Valid::Nothing,
-        false if *changed.end() > block => Valid::Whole,
+        false if !is_shared && *changed.end() > block => Valid::Whole,
         false => Valid::Any,
     }
+}
+
+/// Returns the blocks of the small file that has this one.
+fn part_of(block: u64) -> RangeInclusive<u64> {
+    let first = block - block % EXPOSED_GROUP_BLOCKS;
+    first..=first + (EXPOSED_GROUP_BLOCKS - 1)
 }
 
 impl File {
     pub(super) fn new(limit: Option<Limit>) -> Self {
         Self { limit, ..Self::default() }
+    }
+
+    /// The blocks of small files.
+    pub(super) fn of_small_files(limit: Option<Limit>) -> Self {
+        Self { is_shared: true, ..Self::new(limit) }
+    }
+
+    /// True if a published block has fewer than 4096 bytes.
+    pub(super) fn is_short(&self, block: u64) -> bool {
+        self.shorts.contains(&block)
+    }
+
+    /// True if a published block is the last one of the file that has this block.
+    fn has_end(&self, block: u64) -> bool {
+        match self.is_shared {
+            true => self.shorts.range(part_of(block)).next().is_some(),
+            false => !self.shorts.is_empty(),
+        }
     }
 
     /// Notes that requests have read blocks. Returns those that are worth a frame.
@@ -273,17 +304,20 @@ impl File {
         let window = self.windows.get_mut(&number)?;
         let is_wanted = !window.has(at) && window.may_publish(now_ns);
         let is_free = self.fills.len() < EXPOSED_FILLS_MAX
-            && !self.fills.iter().any(|(fill, _)| fill.block == block)
+            && !self.fills.iter().any(|(fill, _)| fill.at == block)
             && !self.chances.has(block)
             && !is_in(&self.leaving, block);
-        let changes = self.changes.iter().map(|(_, changed)| valid_beside(block, changed));
+        let changes = self.changes.iter();
+        let changes = changes.map(|(_, changed)| valid_beside(block, changed, self.is_shared));
         let valid = changes.min().unwrap_or(Valid::Any);
         if !self.may_fill() || !is_wanted || !is_free || valid == Valid::Nothing {
             return None;
         }
         let place = self.take_frame((block, is_neighbour), now_ns, memory)?;
         self.next += 1;
-        let fill = Fill { number: self.next, block, place, is_neighbour };
+        // A small file begins at a multiple of its blocks.
+        let of_file = if self.is_shared { block % EXPOSED_GROUP_BLOCKS } else { block };
+        let fill = Fill { number: self.next, at: block, block: of_file, place, is_neighbour };
         self.fills.push((fill, valid));
         Some(fill)
     }
@@ -342,7 +376,7 @@ impl File {
         if !may_come_back {
             return;
         }
-        if self.short == Some(block) {
+        if self.is_short(block) {
             self.take_away(block..=block, Loss::Eviction, now_ns, memory);
         } else if let Some(place) = self.hide(block, now_ns, memory) {
             self.chances.add(block, place, Some(candidate), now_ns);
@@ -356,7 +390,7 @@ impl File {
         now_ns: u64,
         memory: &dyn Memory,
     ) -> Option<FramePlace> {
-        debug_assert_ne!(self.short, Some(block), "a change may make it longer");
+        debug_assert!(!self.is_short(block), "a change may make it longer");
         let (number, at) = place_of(block);
         let window = self.windows.get_mut(&number)?;
         let place = window.take(at, (Loss::Eviction, now_ns), memory)?;
@@ -375,23 +409,23 @@ impl File {
             Valid::Nothing => false,
             Valid::Whole => bytes == BLOCK_BYTES,
             // A second last block: a local program has changed the file, and is reported soon.
-            Valid::Any => bytes == BLOCK_BYTES || bytes > 0 && self.short.is_none(),
+            Valid::Any => bytes == BLOCK_BYTES || bytes > 0 && !self.has_end(fill.at),
         };
-        let (number, at) = place_of(fill.block);
+        let (number, at) = place_of(fill.at);
         let window = self.windows.get_mut(&number).filter(|_| is_valid);
         let Some(window) = window else {
             self.frames.give_back(fill.place);
             return false;
         };
         window.publish(at, (fill.place, bytes), memory);
-        self.frames.publish(fill.place, fill.block);
+        self.frames.publish(fill.place, fill.at);
         if bytes < BLOCK_BYTES {
-            self.short = Some(fill.block);
+            self.shorts.insert(fill.at);
         }
         true
     }
 
-    /// Takes the entries of blocks away, before the file changes there.
+    /// Takes the entries of blocks away, before the file changes there: all blocks of a small file.
     pub(super) fn begin_change(
         &mut self,
         changed: RangeInclusive<u64>,
@@ -400,13 +434,14 @@ impl File {
     ) -> ChangeId {
         let mut changed = changed;
         // The last block has more bytes when the file grows.
-        if let Some(short) = self.short.filter(|short| *short < *changed.end()) {
-            changed = short.min(*changed.start())..=*changed.end();
+        let last = self.shorts.first().filter(|_| !self.is_shared);
+        if let Some(short) = last.filter(|short| **short < *changed.end()) {
+            changed = (*short).min(*changed.start())..=*changed.end();
         }
         self.next += 1;
         let id = ChangeId(self.next);
         for (fill, valid) in &mut self.fills {
-            *valid = (*valid).min(valid_beside(fill.block, &changed));
+            *valid = (*valid).min(valid_beside(fill.at, &changed, self.is_shared));
         }
         self.take_away(changed.clone(), Loss::Change, now_ns, memory);
         self.changes.push((id, changed));
@@ -470,8 +505,9 @@ impl File {
         now_ns: u64,
         memory: &dyn Memory,
     ) {
-        if self.short.is_some_and(|short| range.contains(&short)) {
-            self.short = None;
+        let shorts: Vec<u64> = self.shorts.range(range.clone()).copied().collect();
+        for short in &shorts {
+            self.shorts.remove(short);
         }
         let (first, last) = (*range.start(), *range.end());
         let until_ns = self.reuse_ns(now_ns);
@@ -527,12 +563,12 @@ impl File {
     /// Forgets that blocks have changed since their fills began.
     pub(super) fn forget_changes(&mut self) {
         self.fills.iter_mut().for_each(|(_, valid)| *valid = Valid::Any);
-        self.short = None;
+        self.shorts.clear();
     }
 
     /// Forgets the last block.
     pub(super) fn forget_short(&mut self) {
-        self.short = None;
+        self.shorts.clear();
     }
 
     /// Forgets that grants have ended.

@@ -1,4 +1,5 @@
-//! The exposed files, and the grants of opens. `room.rs` moves memory between them.
+//! The exposed files, and the grants of opens. `room.rs` moves memory between them, and `small.rs` has
+//! the small ones that share an exposure.
 //!
 //! Invariants
 //! * Each exposure of a file has segments of its own. A call that holds an exposure which has ended
@@ -9,10 +10,11 @@
 //! * No exposure ends under the lock of the table: its memory and its store take time.
 
 use super::Memory;
-use super::file::{ChangeId, Events, File, Fill, blocks};
+use super::file::{Events, File, Fill, blocks};
 use super::frames::FrameCounts;
 use super::room::Room;
 use super::share::Payer;
+use super::small::{SmallFiles, SmallPart};
 use super::window::PagePlace;
 use crate::append::Writers;
 use crate::enter::State;
@@ -37,9 +39,11 @@ const SLOTS: usize = 4096;
 /// The numbers of exposed files, of grants, and of events since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExposureCounts {
-    /// Exposed files now.
+    /// Exposed files now. Small files that share an exposure are one.
     pub files: u64,
-    /// Grants that have begun.
+    /// Small files that share one.
+    pub small_files: u64,
+    /// Grants that have begun: of opens, and of clients for small files.
     pub grants: u64,
     /// Requests that have read exposed files, of clients with a grant.
     pub missed: u64,
@@ -80,10 +84,12 @@ pub(super) struct Counters {
 
 /// The exposed files.
 pub(crate) struct Exposure {
-    /// The number of exposed files in each slot.
+    /// The number of exposed files in each slot, with the small ones.
     slots: Box<[AtomicU32]>,
-    memory: OnceLock<Arc<dyn Memory>>,
+    pub(super) memory: OnceLock<Arc<dyn Memory>>,
     pub(super) files: RwLock<FxHashMap<Handle, Arc<ExposedFile>>>,
+    /// The small files that have a part of a shared exposure.
+    pub(super) small: RwLock<FxHashMap<Handle, (Arc<ExposedFile>, SmallPart)>>,
     /// Held during a look for local changes.
     looking: Mutex<()>,
     /// Held while memory moves between files.
@@ -104,9 +110,9 @@ pub(super) struct Shared {
 impl Default for Exposure {
     fn default() -> Self {
         let slots = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
-        let (memory, files) = (OnceLock::new(), RwLock::default());
+        let (memory, files, small) = (OnceLock::new(), RwLock::default(), RwLock::default());
         let (looking, room) = (Mutex::default(), Mutex::default());
-        Self { slots, memory, files, looking, room, shared: Arc::default() }
+        Self { slots, memory, files, small, looking, room, shared: Arc::default() }
     }
 }
 
@@ -117,7 +123,7 @@ impl fmt::Debug for Exposure {
 }
 
 impl Exposure {
-    fn slot(&self, key: &Handle) -> &AtomicU32 {
+    pub(super) fn slot(&self, key: &Handle) -> &AtomicU32 {
         let mut hasher = FxHasher::default();
         key.hash(&mut hasher);
         &self.slots[hasher.finish() as usize % SLOTS]
@@ -138,7 +144,7 @@ impl Exposure {
     }
 
     /// Exposes a file that no writer is changing, and that none begins to change during the call.
-    fn add(&self, new: &Arc<ExposedFile>) -> Arc<ExposedFile> {
+    pub(super) fn add(&self, new: &Arc<ExposedFile>) -> Arc<ExposedFile> {
         let mut files = self.files.write();
         let file = files.entry(new.key).or_insert_with(|| {
             // A later writer finds it: the lock that keeps writers out orders this before its load.
@@ -154,38 +160,6 @@ impl Exposure {
             return None;
         }
         self.files.read().get(key).cloned()
-    }
-
-    /// Takes the entries of bytes away until the end of a change of them: all behind `offset` for
-    /// `u64::MAX` bytes.
-    pub(crate) fn begin_change(&self, key: &Handle, offset: u64, bytes: u64) -> Option<Changing> {
-        self.begin_change_from(key, || offset, bytes)
-    }
-
-    /// The same, where the first byte costs a question.
-    pub(crate) fn begin_change_from(
-        &self,
-        key: &Handle,
-        offset: impl FnOnce() -> u64,
-        bytes: u64,
-    ) -> Option<Changing> {
-        let file = self.find(key)?;
-        let changed = blocks(offset(), bytes);
-        let mut inner = file.file.lock();
-        let id = inner.begin_change(changed, file.shared.now_ns(), &*file.memory);
-        drop(inner);
-        Some(Changing { file, id })
-    }
-
-    /// Ends the exposure of a file, if it is exposed. On return its memory is taken back, also if
-    /// another thread was doing that. Not for a thread with the lock of the table: it discards memory.
-    pub(crate) fn withdraw(&self, key: &Handle) {
-        // The caller has just forbidden new exposures of the file. Only the lock of the list orders
-        // that against one that was on its way; a load of the slot would not.
-        let known = self.files.read().get(key).cloned();
-        if let Some(file) = known {
-            self.end(&file);
-        }
     }
 
     /// Ends the exposure of all files of a store.
@@ -211,6 +185,7 @@ impl Exposure {
         segments.into_iter().for_each(|segment| file.memory.discard(segment));
         drop(alone);
         // Until here writers find the file. One that did not could write beside entries that stand.
+        self.forget_small(file);
         let mut files = self.files.write();
         if files.get(&file.key).is_some_and(|known| Arc::ptr_eq(known, file)) {
             files.remove(&file.key);
@@ -231,6 +206,7 @@ impl Exposure {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ExposureCounts {
             files: files.len() as u64,
+            small_files: self.small.read().len() as u64,
             grants: of(&counters.grants),
             missed: of(&counters.missed),
             given: of(&counters.given),
@@ -254,16 +230,19 @@ impl Shared {
     }
 }
 
-/// One exposure of a file. It ends once, and shows nothing afterwards.
+/// One exposure of a file, or of the small files of a store. It ends once, and shows nothing afterwards.
 pub struct ExposedFile {
     pub(super) id: u64,
-    key: Handle,
+    /// The key of the file, or of the root of the store of small files.
+    pub(super) key: Handle,
     /// The client that has exposed it first.
     pub(super) payer: Payer,
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     pub(super) memory: Arc<dyn Memory>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     pub(super) file: Mutex<File>,
+    /// Its small files, if it has such.
+    pub(super) small: Option<SmallFiles>,
     /// Held while a frame is filled, and exclusively where that must not be.
     pub(super) filling: RwLock<()>,
 }
@@ -335,19 +314,22 @@ impl ExposedFile {
 
 impl Drop for ExposedFile {
     fn drop(&mut self) {
-        self.store.unwatch(&self.key.file);
+        match &self.small {
+            Some(small) => small.unwatch(&*self.store),
+            None => self.store.unwatch(&self.key.file),
+        }
     }
 }
 
-/// The right of an open to read an exposed file without requests. Its end takes back what its reader
-/// may read.
+/// The right of an open to read an exposed file without requests, or of a client to read an exposure of
+/// small files. Its end takes back what its reader may read.
 pub(crate) struct Grant {
     file: Arc<ExposedFile>,
     writers: Arc<Writers>,
 }
 
 impl Grant {
-    fn new(file: Arc<ExposedFile>, writers: Arc<Writers>) -> Option<Self> {
+    pub(super) fn new(file: Arc<ExposedFile>, writers: Arc<Writers>) -> Option<Self> {
         let is_new = file.file.lock().begin_grant();
         if !is_new {
             return None;
@@ -389,7 +371,7 @@ pub(super) fn begin_fills(
     if memory.is_scarce() {
         return fills;
     }
-    let mut filled: Vec<u64> = fills.iter().map(|fill| fill.block).collect();
+    let mut filled: Vec<u64> = fills.iter().map(|fill| fill.at).collect();
     filled.dedup_by_key(|block| *block / EXPOSED_GROUP_BLOCKS);
     for block in filled {
         let neighbours = file.neighbours(block, now_ns);
@@ -401,27 +383,15 @@ pub(super) fn begin_fills(
 
 /// True if the export says that its files may be exposed to such clients, and its store reads them
 /// without other machines, and alone.
-fn is_exposable(export: &Export, is_remote: bool) -> bool {
+pub(super) fn is_exposable(export: &Export, is_remote: bool) -> bool {
     let capabilities = export.store().capabilities();
     let is_alone = capabilities.waits == Waits::Never && capabilities.layouts.is_none();
     export.options().optimistic.serves(is_remote) && is_alone
 }
 
-/// A change of an exposed file. It ends when this is dropped.
-pub(crate) struct Changing {
-    file: Arc<ExposedFile>,
-    id: ChangeId,
-}
-
-impl Drop for Changing {
-    fn drop(&mut self) {
-        self.file.file.lock().end_change(self.id);
-    }
-}
-
 impl State {
     /// Returns the number of the next exposure, which no run of the server uses again.
-    fn next_exposure(&self) -> u64 {
+    pub(super) fn next_exposure(&self) -> u64 {
         let number = self.writers.exposure.shared.ids.fetch_add(1, Ordering::Relaxed);
         u64::from(self.config.instance) << 32 | (number + 1) & u64::from(u32::MAX)
     }
@@ -435,7 +405,7 @@ impl State {
     ) -> Option<Arc<ExposedFile>> {
         let exposure = &self.writers.exposure;
         if let Some(known) = exposure.find(&key) {
-            return Some(known);
+            return known.small.is_none().then_some(known);
         }
         let memory = exposure.memory.get()?;
         // Changes that bypass the server end the exposure, as far as the store reports them.
@@ -449,13 +419,15 @@ impl State {
             memory: memory.clone(),
             shared: exposure.shared.clone(),
             file: Mutex::new(File::new(limit)),
+            small: None,
             filling: RwLock::default(),
         });
         let _alone = self.writers.try_alone(&key)?;
         // Under this lock, no change of the size begins. Later ones find the file exposed.
         let table = self.lock();
         let is_changing = table.files.get(&key).is_some_and(|file| file.changing > 0);
-        (!is_changing).then(|| exposure.add(&new))
+        let added = (!is_changing).then(|| exposure.add(&new));
+        added.filter(|added| added.small.is_none())
     }
 }
 
@@ -546,13 +518,16 @@ impl Service {
         (offset, bytes): (u64, u64),
         now_ns: u64,
     ) -> Option<(Arc<ExposedFile>, Vec<Fill>)> {
-        let exposed = open.exposed()?;
+        let (exposed, asked) = match open.exposed() {
+            Some(exposed) => (exposed, blocks(offset, bytes)),
+            None => self.state.writers.exposure.small_blocks(open, (offset, bytes))?,
+        };
         let (shared, memory) = (&exposed.shared, &*exposed.memory);
         shared.counters.missed.fetch_add(1, Ordering::Relaxed);
         shared.clock_ns.fetch_max(now_ns, Ordering::Relaxed);
         let mut file = exposed.file.lock();
         let now_ns = shared.now_ns();
-        let wanted = file.asked(blocks(offset, bytes), now_ns);
+        let wanted = file.asked(asked, now_ns);
         if wanted.is_empty() {
             return None;
         }

@@ -101,7 +101,7 @@ impl File {
         let Some(segment) = segment else { return };
         let mut blocks = self.chances.take_segment(segment);
         for block in self.frames.published_in(segment) {
-            if self.short == Some(block) {
+            if self.is_short(block) {
                 self.take_away(block..=block, Loss::Eviction, now_ns, memory);
             } else if let Some(place) = self.hide(block, now_ns, memory) {
                 blocks.insert(block, place);

@@ -6,12 +6,13 @@
 //!
 //! | part | file |
 //! |---|---|
-//! | the blocks of one file, their changes and their fills | `file.rs` |
+//! | the blocks of one file, their changes and their fills | `file.rs`, `changing.rs` |
 //! | one window: its entries, and the use of its blocks | `window.rs`, `policy.rs` |
 //! | frames: free, in use, waiting for reuse | `frames.rs` |
 //! | blocks that make room for others, and come back if requests ask for them | `chance.rs` |
 //! | segments that leave a file for another one, and the shares of files | `leave.rs`, `share.rs`, `room.rs` |
 //! | the exposed files, and the grants of opens | `files.rs` |
+//! | small files, which share an exposure, and the grants of clients | `small.rs` |
 //!
 //! Example. A client has block 7 in its directory. Another client writes to it: the entry becomes
 //! absent, then the data changes, then the reply leaves. A read that began before finds another entry
@@ -24,6 +25,7 @@
 //! * A file that is not exposed costs a writer one relaxed load.
 
 mod chance;
+mod changing;
 #[cfg(test)]
 mod choices;
 mod entry;
@@ -38,14 +40,20 @@ mod policy;
 mod ratios;
 mod room;
 mod share;
+mod small;
+#[cfg(test)]
+mod small_tests;
 #[cfg(test)]
 mod tests;
 mod window;
 
+pub(crate) use changing::Changing;
 pub use entry::{BLOCK_BYTES, BlockEntry, FramePlace, WINDOW_BLOCKS};
 pub use file::Fill;
-pub(crate) use files::{Changing, Exposure, Grant};
 pub use files::{ExposedFile, ExposureCounts};
+pub(crate) use files::{Exposure, Grant};
+pub(crate) use small::ClientGrants;
+pub use small::{SMALL_FILE_BYTES, SmallFile, SmallPart};
 pub use window::PagePlace;
 
 /// The content of a segment of memory, for its whole life.

@@ -210,9 +210,13 @@ impl World {
         self.service.replace_namespace(Namespace::new(exports).unwrap());
     }
 
-    /// Serves all files by these rules.
+    /// Serves all files by these rules, and squashes nobody.
     pub(crate) fn serve_by(&self, options: ExportOptions) {
-        let options = ExportOptions { squash: Squash::None, ..options };
+        self.serve_squashing(ExportOptions { squash: Squash::None, ..options });
+    }
+
+    /// Serves all files by these rules.
+    pub(crate) fn serve_squashing(&self, options: ExportOptions) {
         let export = Export::new("", self.store.clone(), options);
         self.service.replace_namespace(Namespace::new(vec![export]).unwrap());
     }

@@ -16,15 +16,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
-const FULL: Option<usize> = Some(BLOCK_BYTES);
+pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
+pub(crate) const FULL: Option<usize> = Some(BLOCK_BYTES);
 
 /// Memory without content: entries alone.
 #[derive(Default)]
-struct Shown {
-    entries: Mutex<HashMap<(PagePlace, usize), BlockEntry>>,
+pub(crate) struct Shown {
+    pub(crate) entries: Mutex<HashMap<(PagePlace, usize), BlockEntry>>,
     segments: AtomicU16,
-    discarded: Mutex<Vec<u16>>,
+    pub(crate) discarded: Mutex<Vec<u16>>,
     /// There is memory for as many segments of frames alone as were discarded.
     is_full: AtomicBool,
     /// The same for window pages.
@@ -87,7 +87,7 @@ struct Exposed {
     page: PagePlace,
 }
 
-fn optimistic() -> ExportOptions {
+pub(crate) fn optimistic() -> ExportOptions {
     let optimistic = OptimisticReads::Local;
     ExportOptions { squash: Squash::None, optimistic, ..ExportOptions::default() }
 }
@@ -157,7 +157,7 @@ fn expose(
     world.service.expose(world.patient(client), opened.state.handle(), state, false)
 }
 
-fn write(file: &dyn OpenFile, offset: u64, bytes: usize) {
+pub(crate) fn write(file: &dyn OpenFile, offset: u64, bytes: usize) {
     let buffer = Buffer::zeroed(bytes).unwrap();
     buffer.view().copy_from(&vec![7; bytes], Site::Inspect);
     let view = [buffer.view()];

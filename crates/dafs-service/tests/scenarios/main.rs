@@ -23,6 +23,7 @@ mod recovery;
 mod replies;
 mod share_keys;
 mod shares_prop;
+mod small_exposure;
 mod spread;
 mod stateless;
 mod threads;

@@ -64,6 +64,7 @@ struct ClientActivity {
 #[derive(Debug, PartialEq, Serialize)]
 struct OptimisticActivity {
     files: u64,
+    small_files: u64,
     frames_published: u64,
     frames_waiting: u64,
     frames_free: u64,
@@ -104,6 +105,7 @@ impl Activity {
         let (was, is) = (&before.exposed, &after.exposed);
         let optimistic = OptimisticActivity {
             files: is.files,
+            small_files: is.small_files,
             frames_published: is.frames_published,
             frames_waiting: is.frames_waiting,
             frames_free: is.frames_free,
@@ -153,9 +155,10 @@ impl Top {
         }
         let shown = &activity.optimistic;
         say!(
-            "optimistic reads: {} files, blocks of 4 KiB: {} shown, {} waiting, {} free; requests for \
-             these files {:.0}/s",
+            "optimistic reads: {} files and {} small ones, blocks of 4 KiB: {} shown, {} waiting, {} free; \
+             requests for these files {:.0}/s",
             shown.files,
+            shown.small_files,
             shown.frames_published,
             shown.frames_waiting,
             shown.frames_free,
