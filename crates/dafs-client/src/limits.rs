@@ -312,6 +312,17 @@ pub(crate) const OPTIMISTIC_MISSES_BEFORE: u32 = 1;
 pub(crate) const OPTIMISTIC_ASK_PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const OPTIMISTIC_ASK_PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// Small files whose places a client keeps for reads of mapped memory, files that reads have missed, and
+/// exposures that small files share, of which a server has one for each file system. Also questions of opens
+/// that have ended before their answer came: the oldest one is dropped.
+pub(crate) const OPTIMISTIC_SMALL_FILES_MAX: usize = 8192;
+/// See [`OPTIMISTIC_SMALL_FILES_MAX`].
+pub(crate) const OPTIMISTIC_MISSED_FILES_MAX: usize = 8192;
+/// See [`OPTIMISTIC_SMALL_FILES_MAX`].
+pub(crate) const OPTIMISTIC_SHARED_EXPOSURES_MAX: usize = 16;
+/// See [`OPTIMISTIC_SMALL_FILES_MAX`].
+pub(crate) const OPTIMISTIC_LEFT_QUESTIONS_MAX: usize = 64;
+
 /// Reads by RDMA of one optimistic read: of runs of frames, and of entries behind them. The blocks of the
 /// longest one lie in two windows at most.
 pub(crate) const OPTIMISTIC_RUNS_MAX: usize = 4;

@@ -65,7 +65,8 @@ impl World<'_> {
         let windows: Vec<_> = (0..windows).map(|_| self.window()).collect();
         let exposure = self.choose(3) as u64;
         let (windows, segments) = (Seq::new(&windows), Seq::new(&segments));
-        let answer = ExposeAnswer::of(&XExposeGetReply { exposure, windows, segments });
+        let reply = XExposeGetReply { exposure, windows, segments, base: 0 };
+        let answer = ExposeAnswer::of(&reply);
         let (exposure, connection) = (self.choose(3) as u64, 1 + self.choose(2) as u64);
         let question = ExposeQuestion { exposure, connection, windows: 0..=2 };
         let memory = &self.memory;

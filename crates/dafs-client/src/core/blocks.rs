@@ -7,6 +7,7 @@
 //! * A read is a hit only if no entry of its blocks has changed from before their bytes were copied
 //!   until after, and the server lived then. So the bytes are the content of the file at one moment.
 //! * Nothing that the server wrote is trusted: each place is checked against the length of its segment.
+//! * A read of a small file, whose blocks lie beside those of others, stays inside its part.
 
 mod width;
 
@@ -29,6 +30,9 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 
 /// Blocks of a window.
 pub(crate) const WINDOW_BLOCKS: u64 = 512;
+
+/// Blocks of a small file in an exposure of many files.
+const SMALL_FILE_BLOCKS: u64 = 16;
 
 /// Bytes of a window page.
 const PAGE_BYTES: usize = 4096;
@@ -84,13 +88,15 @@ pub struct ExposeAnswer {
     pub(crate) exposure: u64,
     pub(crate) windows: Vec<ExposedWindow>,
     pub(crate) segments: Vec<ExposedSegment>,
+    /// The first block of a small file in an exposure of many files, or 0.
+    pub(crate) base: u64,
 }
 
 impl ExposeAnswer {
     /// Takes the answer out of its message.
     pub fn of(reply: &XExposeGetReply<'_>) -> Self {
         let (windows, segments) = (reply.windows.iter().collect(), reply.segments.iter().collect());
-        Self { exposure: reply.exposure, windows, segments }
+        Self { exposure: reply.exposure, windows, segments, base: reply.base }
     }
 }
 
@@ -105,7 +111,7 @@ pub struct ExposeQuestion {
     pub windows: RangeInclusive<u64>,
 }
 
-/// The directory of blocks of one exposure of a file.
+/// The directory of blocks of one exposure, of a file or of many small ones.
 #[derive(Debug, Clone, Default)]
 pub struct BlockDirectory {
     exposure: u64,
@@ -232,19 +238,47 @@ impl BlockDirectory {
         self.read_in_steps(target, offset, now, || usize::MAX)
     }
 
-    /// The same read, in steps between which a simulation lets the server run. The read calls `step`
+    /// Reads from `offset` of a small file on, whose first block is the block `base` of the exposure. A
+    /// read that leads behind its part is no hit.
+    pub fn read_small(
+        &self,
+        target: CheckedSlice<'_>,
+        (base, offset): (u64, u64),
+        now: Instant,
+    ) -> BlockRead {
+        let end = base.checked_add(SMALL_FILE_BLOCKS).and_then(|end| end.checked_mul(BLOCK_BYTES));
+        let Some(end) = end else { return BlockRead::Unknown };
+        match (end - SMALL_FILE_BLOCKS * BLOCK_BYTES).checked_add(offset) {
+            Some(offset) => self.read_until(end, (target, offset), now, || usize::MAX),
+            None => BlockRead::Unknown,
+        }
+    }
+
+    /// The same read as [`read`](Self::read), in steps between which a simulation lets the server run. The read calls `step`
     /// before it loads an entry and before each copy, which has at most so many bytes, or one.
     pub fn read_in_steps(
         &self,
         target: CheckedSlice<'_>,
         offset: u64,
         now: Instant,
+        step: impl FnMut() -> usize,
+    ) -> BlockRead {
+        self.read_until(u64::MAX, (target, offset), now, step)
+    }
+
+    /// Reads no byte of the exposure from `end` on.
+    fn read_until(
+        &self,
+        end: u64,
+        (target, offset): (CheckedSlice<'_>, u64),
+        now: Instant,
         mut step: impl FnMut() -> usize,
     ) -> BlockRead {
         let mut entries = SmallVec::<[(&AtomicU64, u64); 17]>::new();
         let mut done = 0;
         while done < target.len() {
-            let Some(at) = offset.checked_add(done as u64) else { return BlockRead::Unknown };
+            let at = offset.checked_add(done as u64).filter(|at| *at < end);
+            let Some(at) = at else { return BlockRead::Unknown };
             let (block, inside) = (at / BLOCK_BYTES, (at % BLOCK_BYTES) as usize);
             let Some(word) = self.word(block) else { return BlockRead::Unknown };
             step();

@@ -5,7 +5,8 @@
 //!
 //! Every doubt ends in the ordinary read. After misses the client asks the server where blocks are,
 //! at growing intervals while that brings nothing new. The answer comes while the client goes on with
-//! ordinary reads, and the next miss takes it.
+//! ordinary reads, and the next miss takes it. It keeps the answers about small files when it closes them
+//! (`small.rs`).
 //!
 //! Every read of an open file tries [`Opened::read_optimistically`] before the request: into any memory,
 //! by [`Opened::read_shown`] into a buffer for a thread that waits, and by [`Opened::start_read`] for a
@@ -17,6 +18,9 @@
 //! * A fork never looks: its parent's session keeps what is shown right.
 //! * Memory that was shown on a connection is read only as long as that connection is the present one.
 
+mod small;
+
+use crate::attributes::FileHandle;
 use crate::core::{
     AskWidth, BLOCK_BYTES, BlockDirectory, BlockRead, Done, ExposeAnswer, ExposeQuestion, ReadCall,
     RemoteReadStats, WINDOW_BLOCKS,
@@ -36,6 +40,7 @@ use crate::span::Span;
 use dafs_dat::Instant;
 use dafs_mem::{CheckedSlice, RwLock};
 use dafs_wire::dafs::{Outcome, Reply, Request, ShareAccess, Status, XExposeGet};
+use small::{SmallFiles, Told, Turn};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -89,6 +94,7 @@ pub(crate) struct OptimisticUse {
     stale: AtomicU64,
     unknown: AtomicU64,
     dead: AtomicU64,
+    small: SmallFiles,
 }
 
 impl OptimisticUse {
@@ -126,6 +132,14 @@ impl OptimisticUse {
             dead: of(&self.dead),
             lost: 0,
         }
+    }
+
+    /// Returns an answer about places. A server without the extension is asked no more.
+    fn checked(&self, answer: Result<ExposeAnswer>) -> Option<ExposeAnswer> {
+        if let Err(Error::Status { status: Status::NotSupp, .. }) = &answer {
+            self.is_on.store(false, Ordering::Relaxed);
+        }
+        answer.ok()
     }
 }
 
@@ -168,7 +182,16 @@ struct Asked {
     was_known: bool,
     /// The outcome of that read.
     outcome: BlockRead,
+    /// It was the first such read of its open.
+    is_first: bool,
     answer: Mailbox,
+}
+
+impl Asked {
+    /// Takes the answer, if it has come.
+    fn take(&self) -> Option<Done> {
+        self.answer.lock_here().take()
+    }
 }
 
 impl Asking {
@@ -182,7 +205,7 @@ impl Asking {
 
     /// Takes the question under way, and its answer, if that has come.
     fn take_answered(&mut self) -> Option<(Asked, Done)> {
-        let done = self.asked.as_ref()?.answer.lock_here().take()?;
+        let done = self.asked.as_ref()?.take()?;
         Some((self.asked.take()?, done))
     }
 
@@ -242,7 +265,7 @@ impl Opened {
         }
         let now = coarse_now();
         let mut outcome = self.read_known(target, offset, now);
-        if outcome.asks() && self.take_answer() {
+        if outcome.asks() && self.take_answers(now) {
             outcome = self.read_known(target, offset, now);
         }
         usage.count(outcome);
@@ -257,33 +280,47 @@ impl Opened {
 
     /// Reads blocks at known places.
     fn read_known(&self, target: CheckedSlice<'_>, offset: u64, now: Instant) -> BlockRead {
-        let connection = self.client.shared().connection();
+        let shared = self.client.shared();
+        let connection = shared.connection();
         let present = |known: &&BlockDirectory| known.is_of(connection);
         // Another thread may be taking an answer of the server.
         let outcome = self.optimistic.known.try_read().and_then(|known| {
             let known = known.as_ref().filter(present)?;
             Some(known.read(target, offset, now))
         });
-        outcome.unwrap_or(BlockRead::Unknown)
+        let small = &shared.optimistic().small;
+        let small = || small.read(&self.handle, (target, offset), (now, connection));
+        outcome.or_else(small).unwrap_or(BlockRead::Unknown)
     }
 
     /// Asks the server where blocks are, if that is due, without waiting for the answer.
     fn ask_where(&self, offset: u64, len: u64, (now, outcome): (Instant, BlockRead)) {
         let optimistic = &self.optimistic;
-        if optimistic.misses.fetch_add(1, Ordering::Relaxed) < OPTIMISTIC_MISSES_BEFORE {
+        let misses = optimistic.misses.fetch_add(1, Ordering::Relaxed);
+        let is_first = misses < OPTIMISTIC_MISSES_BEFORE;
+        let shared = self.client.shared();
+        let small = &shared.optimistic().small;
+        let turn = small.missed(&self.handle, is_first, now);
+        if turn == Turn::Wait || turn == Turn::Alone && is_first {
             return;
         }
-        let shared = self.client.shared();
         let Some(mut asking) = optimistic.asking.try_lock() else { return };
         let window = offset / WINDOW_BYTES;
         let connection = shared.connection();
         let known = optimistic.known.read();
-        if connection == 0 || !asking.is_due(now, outcome, known.is_some(), window) {
+        let is_alone = turn == Turn::Alone || known.is_some();
+        if connection == 0
+            || asking.asked.is_some()
+            || is_alone && !asking.is_due(now, outcome, known.is_some(), window)
+        {
             return;
         }
         let present = known.as_ref().filter(|known| known.is_of(connection) && known.is_alive(now));
-        let (exposure, count) =
-            present.map_or((0, 0), |known| (known.exposure(), known.segment_count()));
+        let (exposure, count) = match (present, &*known) {
+            (Some(known), _) => (known.exposure(), known.segment_count()),
+            (None, Some(_)) => (0, 0),
+            (None, None) => small.question(&self.handle, (now, connection)),
+        };
         let has_page = |window| present.is_some_and(|known| known.has_page(window));
         let needed = window..=offset.saturating_add(len - 1) / WINDOW_BYTES;
         let windows = asking.width.windows(&needed, has_page);
@@ -297,18 +334,28 @@ impl Opened {
             // INVARIANT: a question names 64 windows at most.
             windows: (windows.end() - windows.start() + 1) as u32,
             known: count,
+            small: true,
         });
         asking.last = now;
+        small.asks(&self.handle, now);
         let answer = Mailbox::default();
         if shared.ask_later(&request, answer.clone()).is_ok() {
             let question = ExposeQuestion { exposure, connection, windows };
-            asking.asked = Some(Asked { question, needed, was_known, outcome, answer });
+            let asked = Asked { question, needed, was_known, outcome, is_first, answer };
+            asking.asked = Some(asked);
         }
+    }
+
+    /// Takes the answers that have come: to the question of this open, and to those of opens that have
+    /// ended. Returns true if one has something new.
+    fn take_answers(&self, now: Instant) -> bool {
+        let is_own_new = self.take_answer(now);
+        self.take_left(now) || is_own_new
     }
 
     /// Takes the answer to the question under way, if it has come. Returns true if it has something
     /// new.
-    fn take_answer(&self) -> bool {
+    fn take_answer(&self, now: Instant) -> bool {
         let Some(mut asking) = self.optimistic.asking.try_lock() else { return false };
         let Some((asked, done)) = asking.take_answered() else { return false };
         let shared = self.client.shared();
@@ -316,7 +363,10 @@ impl Opened {
         if asked.question.connection != shared.connection() {
             return false;
         }
-        let is_new = self.take_places(answer_of(done, shared.server_name()), &asked.question);
+        let usage = shared.optimistic();
+        let answer = usage.checked(answer_of(done, shared.server_name()));
+        let (told, is_new) = self.take_places(answer, &asked.question);
+        usage.small.answered(&self.handle, (told, is_new), asked.is_first, now);
         let known = self.optimistic.known.read();
         let has_page = |window| known.as_ref().is_some_and(|known| known.has_page(window));
         let is_known = asked.needed.clone().all(has_page);
@@ -325,22 +375,67 @@ impl Opened {
         is_new
     }
 
-    /// Takes the places of blocks out of an answer. Returns true if it has something new.
-    fn take_places(&self, answer: Result<ExposeAnswer>, question: &ExposeQuestion) -> bool {
+    /// Takes the answers to questions of opens that have ended, as far as they have come. Returns true if
+    /// one has the new place of a small file.
+    fn take_left(&self, now: Instant) -> bool {
         let shared = self.client.shared();
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(Error::Status { status: Status::NotSupp, .. }) => {
-                shared.optimistic().is_on.store(false, Ordering::Relaxed);
-                return false;
+        let usage = shared.optimistic();
+        let mut has_new = false;
+        while let Some((file, asked, done)) = usage.small.take_left() {
+            if asked.question.connection != shared.connection() {
+                continue;
             }
-            Err(_) => return false,
-        };
+            let (told, is_new) = match usage.checked(answer_of(done, shared.server_name())) {
+                Some(answer) if answer.base != 0 => {
+                    (Told::Small, self.take_place(&file, answer, &asked.question))
+                }
+                // The open that could read there has ended.
+                Some(answer) if answer.exposure != 0 => (Told::Alone, false),
+                _ => (Told::Nothing, false),
+            };
+            usage.small.answered(&file, (told, is_new), asked.is_first, now);
+            has_new |= is_new;
+        }
+        has_new
+    }
+
+    /// Takes the places of blocks out of an answer. Returns its content, and true if that is new.
+    fn take_places(&self, answer: Option<ExposeAnswer>, question: &ExposeQuestion) -> (Told, bool) {
+        let Some(answer) = answer else { return (Told::Nothing, false) };
+        if answer.base != 0 {
+            *self.optimistic.known.write() = None;
+            return (Told::Small, self.take_place(&self.handle, answer, question));
+        }
+        let told = if answer.exposure == 0 { Told::Nothing } else { Told::Alone };
+        let shared = self.client.shared();
         let former = self.optimistic.known.read().clone();
         let map = |remote| shared.map_exposed(remote);
         let (known, is_new) = BlockDirectory::after(former, answer, question, map);
         *self.optimistic.known.write() = known;
-        is_new
+        (told, is_new)
+    }
+
+    /// Takes the place of a small file. Returns true if it is new.
+    fn take_place(
+        &self,
+        file: &FileHandle,
+        answer: ExposeAnswer,
+        question: &ExposeQuestion,
+    ) -> bool {
+        let shared = self.client.shared();
+        let map = |remote| shared.map_exposed(remote);
+        shared.optimistic().small.take(file, answer, question, map)
+    }
+}
+
+impl Drop for Opened {
+    /// The answer to a question under way may have the place of a small file.
+    fn drop(&mut self) {
+        // A fork has none.
+        let Some(mut asking) = self.optimistic.asking.try_lock() else { return };
+        if let Some(asked) = asking.asked.take() {
+            self.client.shared().optimistic().small.leave(self.handle, asked);
+        }
     }
 }
 

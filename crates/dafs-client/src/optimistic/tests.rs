@@ -3,9 +3,11 @@
 use super::*;
 use crate::core::Failure;
 use crate::served::{Served, status};
-use crate::{Client, File, OpenOptions, TransportChoice};
+use crate::{Authentication, Client, Credential, File, OpenOptions, TransportChoice};
 use dafs_testkit::eventually;
-use dafs_wire::dafs::{EXPOSED_WINDOWS_MAX, ExposedKind, StateId};
+use dafs_wire::dafs::{EXPOSED_WINDOWS_MAX, ExposedKind, ExposedSegment, StateId};
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 fn client(served: &Served) -> Client {
     served.client_with(|options| {
@@ -23,10 +25,104 @@ fn ask(
     (exposure, known): (u64, u32),
 ) -> Result<ExposeAnswer> {
     let fh = *file.handle();
-    let get = XExposeGet { fh, state_id, window, exposure, windows, known };
+    let get = XExposeGet { fh, state_id, window, exposure, windows, known, small: false };
     let shared = file.client().shared();
     shared
         .ask_once(&Request::XExposeGet(get), |reply| Some(ExposeAnswer::of(reply.x_expose_get()?)))
+}
+
+/// Asks where a small file is. Names an exposure as known, with no segments of it.
+fn ask_small(file: &File, exposure: u64) -> Result<ExposeAnswer> {
+    let (fh, state_id) = (*file.handle(), file.state_id());
+    let (window, windows, known, small) = (0, 1, 0, true);
+    let get = XExposeGet { fh, state_id, window, exposure, windows, known, small };
+    let shared = file.client().shared();
+    shared
+        .ask_once(&Request::XExposeGet(get), |reply| Some(ExposeAnswer::of(reply.x_expose_get()?)))
+}
+
+/// A server with the user anna, who has the numbers of this process, and a client that proves to be her.
+/// Such a client speaks for nobody else.
+fn of_anna() -> (tempfile::TempDir, Served, Client) {
+    let passwords = tempfile::TempDir::new().unwrap();
+    let (path, me) = (passwords.path().join("users"), std::fs::metadata("/proc/self").unwrap());
+    let line = dafs_engine::password_line("anna", me.uid(), me.gid(), &[], b"secret");
+    std::fs::write(&path, line + "\n").unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    let served = Served::with(|setup| {
+        setup.optimistic = true;
+        setup.auth.password_file = Some(path);
+    });
+    let anna = served.client_with(|options| {
+        options.transport = TransportChoice::Shm;
+        options.optimistic = true;
+        options.credential = Credential::Session;
+        options.authentication =
+            Authentication::callback(|| Ok(("anna".to_owned(), "secret".to_owned())));
+    });
+    (passwords, served, anna)
+}
+
+#[test]
+fn only_a_client_that_may_speak_for_any_user_is_shown_small_files_together() {
+    let (_passwords, served, anna) = of_anna();
+    let names: [&[u8]; 2] = [b"one", b"two"];
+    for name in ["one", "two"] {
+        served.with_file(name, 100);
+    }
+    let told = |client: &Client, name: &[u8], known: u64| {
+        let file = client.open(name, &OpenOptions::read()).unwrap();
+        let mut answer = ExposeAnswer::default();
+        eventually("the file is shown", || {
+            answer = ask_small(&file, known).unwrap();
+            answer.exposure != 0
+        });
+        (file, answer)
+    };
+    let trusted = client(&served);
+    let [(_one, first), (_two, second)] = names.map(|name| told(&trusted, name, 0));
+    assert_eq!(first.exposure, second.exposure);
+    assert!(first.base != 0 && second.base != 0 && first.base != second.base);
+    let window = |answer: &ExposeAnswer| answer.windows[0].window;
+    assert_eq!([window(&first), window(&second)], [first.base / 512, second.base / 512]);
+    // The other one gets memory of the file alone, also if it names that of all.
+    for known in [0, first.exposure] {
+        for name in names {
+            let (_file, own) = told(&anna, name, known);
+            assert!(own.base == 0 && own.exposure != first.exposure);
+            let of_all = |number: u32| {
+                let is_it = |segment: &&ExposedSegment| segment.number == number;
+                first.segments.iter().find(is_it).is_some_and(|it| it.kind != ExposedKind::Life)
+            };
+            assert!(!own.segments.iter().any(|segment| of_all(segment.number)));
+        }
+    }
+}
+
+#[test]
+fn a_client_is_told_of_small_files_only_by_an_open_for_reading() {
+    let served = Served::with(|setup| setup.optimistic = true);
+    served.with_file("file", 100);
+    let own = client(&served);
+    let writer = own.open(b"file", &OpenOptions::write()).unwrap();
+    assert_eq!(status(ask_small(&writer, 0)), Status::Acces);
+    let reader = own.open(b"file", &OpenOptions::read()).unwrap();
+    let (handle, id) = (*reader.handle(), reader.state_id());
+    reader.close().unwrap();
+    let get = XExposeGet {
+        fh: handle,
+        state_id: id,
+        window: 0,
+        exposure: 0,
+        windows: 1,
+        known: 0,
+        small: true,
+    };
+    let closed = own
+        .shared()
+        .ask_once(&Request::XExposeGet(get), |reply| Some(ExposeAnswer::of(reply.x_expose_get()?)));
+    assert_ne!(status(closed), Status::Ok);
+    assert_eq!(served.exposure_counts().files, 0);
 }
 
 #[test]
@@ -153,6 +249,7 @@ fn one_question_at_a_time_is_asked_and_its_answer_is_taken_once() {
         needed: 7..=7,
         was_known: false,
         outcome: BlockRead::Unknown,
+        is_first: false,
         answer: answer.clone(),
     };
     asking.asked = Some(asked);

@@ -21,6 +21,7 @@ mod lent;
 mod lost;
 mod optimistic;
 mod optimistic_remotely;
+mod optimistic_small;
 mod optimistic_ways;
 mod overdue;
 mod padding;

@@ -248,7 +248,8 @@ fn nothing_is_read_after_the_end_of_the_session() {
 #[test]
 fn a_close_takes_the_memory_back() {
     let served = served();
-    served.with_file("file", 2 * BLOCK);
+    // A small file stays shown as long as its clients have their leases.
+    served.with_file("file", 20 * BLOCK);
     let client = optimistic(&served);
     let (first, second) = (open(&client), open(&client));
     warm(&client, &first, 0, BLOCK);

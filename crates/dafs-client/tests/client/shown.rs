@@ -31,6 +31,7 @@ impl Told {
             exposure: self.exposure,
             windows: Seq::new(&self.windows),
             segments: Seq::new(&self.segments),
+            base: 0,
         });
         let mut out = vec![0; 16 << 10];
         let len = encode_response(&mut out, order, &ResponseHeader::answering(header, 8), &reply);

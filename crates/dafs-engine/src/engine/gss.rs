@@ -174,6 +174,10 @@ pub(super) fn proven_again(cx: &mut Context<'_>, call: &Call, admission: Admissi
     }
     let trusted = admission.trusted;
     proven.admission = admission.without_token();
+    if !trusted {
+        // It may read no more than its user may.
+        cx.shared.service.end_small_grants(&proven.client);
+    }
     proven.client.renew(cx.now.0);
     cx.connection.proofs = 0;
     let auth = auth_result(&admission);

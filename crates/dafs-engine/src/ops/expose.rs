@@ -5,6 +5,8 @@
 //! * Only windows inside the file get a page, so a client without much to read takes little memory. If it asks
 //!   for more windows than one read needs, they get pages while memory is not scarce, or pages are a small part
 //!   of the file's memory.
+//! * Only a session that maps memory and may speak for any user is told of an exposure that small files
+//!   share.
 //! * The reply fits one message. A client asks again for the segments that did not fit. The count of
 //!   segments that it knows covers those that have left the file, too, so it may be told of a known one
 //!   once more.
@@ -12,16 +14,18 @@
 use crate::engine::convert;
 use crate::engine::request::{Call, Context, Done};
 use crate::engine::shown::ShownBy;
+use crate::exposed::{ExposedMemory, Segment};
 use crate::ops::read::READ;
 use crate::ops::security;
-use dafs_service::{BLOCK_BYTES, ExposedFile, WINDOW_BLOCKS};
+use dafs_service::{BLOCK_BYTES, ExposedFile, SmallFile, SmallPart, WINDOW_BLOCKS};
 use dafs_wire::dafs::{
     EXPOSED_WINDOWS_MAX, ExposedSegment, ExposedWindow, HEADER_BYTES, Reply, Request, Seq, Status,
     XExposeGet, XExposeGetReply,
 };
+use std::sync::Arc;
 
 /// Bytes of the reply without its lists, which have a count of 8 bytes each.
-const FIXED_BYTES: usize = HEADER_BYTES + 16 + 2 * 8;
+const FIXED_BYTES: usize = HEADER_BYTES + 24 + 2 * 8;
 
 /// Length of a window and of a segment in the reply, in bytes.
 const WINDOW_BYTES: usize = 16;
@@ -45,6 +49,19 @@ pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -
     if by == ShownBy::Reads && !cx.has_optimistic_channel() {
         return reply(cx, call, 0, &[], &[]);
     }
+    if args.small && by == ShownBy::Mapping && cx.is_trusted() {
+        let small =
+            cx.call_service(call, |service, caller| service.expose_small(caller, &handle, id))?;
+        match small {
+            SmallFile::Other => {}
+            SmallFile::Hidden => return reply(cx, call, 0, &[], &[]),
+            SmallFile::Shown { exposure, part, page } => {
+                let (segment, page) = (page.segment.into(), page.page.into());
+                let window = ExposedWindow { window: part.window(), segment, page };
+                return small_file(cx, call, (args, &*memory), &exposure, (part, window));
+            }
+        }
+    }
     let exposed = cx.call_service(call, |service, caller| {
         service.expose(caller, &handle, id, by.is_remote())
     })?;
@@ -58,24 +75,14 @@ pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -
     // Another exposure has none of the segments that the client knows.
     let known = if args.exposure == exposed.id() { args.known as usize } else { 0 };
     let most = room.saturating_sub(windows.len() * WINDOW_BYTES) / SEGMENT_BYTES;
-    // A file may have thousands, and is locked meanwhile.
-    let mut rest = most;
-    let find = |number| {
-        rest = rest.checked_sub(1)?;
-        memory.segment(number)
-    };
     let exposure = exposed.id();
     match (by, open) {
         (ShownBy::Mapping, _) => {
-            // The life page is the first.
-            let life = memory.segment(0).filter(|_| known == 0);
-            let own = exposed.segments(known.saturating_sub(1), find);
-            let segments: Vec<_> = life.into_iter().chain(own).take(most).collect();
-            let segments = cx.show(&segments);
+            let segments = mapped(cx, &memory, &exposed, (known, most));
             reply(cx, call, exposure, &windows, &segments)
         }
         (ShownBy::Reads, Some(open)) => {
-            let segments = exposed.segments(known, find);
+            let segments = exposed.segments(known, first_of(&memory, most));
             let then = move |cx: &mut Context<'_>, call: &Call, segments: &[ExposedSegment]| {
                 reply(cx, call, exposure, &windows, segments)
             };
@@ -83,6 +90,49 @@ pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -
         }
         (ShownBy::Reads, None) => reply(cx, call, 0, &[], &[]),
     }
+}
+
+/// Answers with the place of a small file.
+fn small_file(
+    cx: &mut Context<'_>,
+    call: &Call,
+    (args, memory): (&XExposeGet, &ExposedMemory),
+    exposed: &ExposedFile,
+    (part, window): (SmallPart, ExposedWindow),
+) -> Done {
+    // Later changes of the rules end the exposure.
+    security::check_exports(cx, &Request::XExposeGet(*args))?;
+    cx.io_file(call, &args.fh, args.state_id, READ, (0, 0))?;
+    let known = if args.exposure == exposed.id() { args.known as usize } else { 0 };
+    let room = cx.response_bytes_max().saturating_sub(FIXED_BYTES + WINDOW_BYTES);
+    let segments = mapped(cx, memory, exposed, (known, room / SEGMENT_BYTES));
+    let (windows, exposure, base) = ([window], exposed.id(), part.base());
+    let (windows, segments) = (Seq::new(&windows), Seq::new(&segments));
+    cx.reply(call, &Reply::XExposeGet(XExposeGetReply { exposure, windows, segments, base }))
+}
+
+/// Finds segments: at most so many, because an exposure may have thousands and is locked meanwhile.
+fn first_of(memory: &ExposedMemory, most: usize) -> impl FnMut(u16) -> Option<Arc<Segment>> {
+    let mut rest = most;
+    move |number| {
+        rest = rest.checked_sub(1)?;
+        memory.segment(number)
+    }
+}
+
+/// Shows segments of an exposure to a client that maps them, at most so many and without those that it
+/// knows.
+fn mapped(
+    cx: &mut Context<'_>,
+    memory: &ExposedMemory,
+    exposed: &ExposedFile,
+    (known, most): (usize, usize),
+) -> Vec<ExposedSegment> {
+    // The life page is the first.
+    let life = memory.segment(0).filter(|_| known == 0);
+    let own = exposed.segments(known.saturating_sub(1), first_of(memory, most));
+    let segments: Vec<_> = life.into_iter().chain(own).take(most).collect();
+    cx.show(&segments)
 }
 
 /// Returns the pages of the windows that the client asks for, as far as they are inside the file, fit
@@ -120,6 +170,6 @@ fn reply(
     windows: &[ExposedWindow],
     segments: &[ExposedSegment],
 ) -> Done {
-    let (windows, segments) = (Seq::new(windows), Seq::new(segments));
-    cx.reply(call, &Reply::XExposeGet(XExposeGetReply { exposure, windows, segments }))
+    let (windows, segments, base) = (Seq::new(windows), Seq::new(segments), 0);
+    cx.reply(call, &Reply::XExposeGet(XExposeGetReply { exposure, windows, segments, base }))
 }

@@ -18,7 +18,7 @@ const TICK: Duration = Duration::from_millis(500);
 
 fn get(file: File, windows: u32) -> dafs::XExposeGet {
     let (fh, state_id) = (file.fh, file.id);
-    dafs::XExposeGet { fh, state_id, window: 0, exposure: 0, windows, known: 0 }
+    dafs::XExposeGet { fh, state_id, window: 0, exposure: 0, windows, known: 0, small: false }
 }
 
 /// A server that shows files to clients of other hosts.
@@ -384,8 +384,8 @@ fn a_client_that_cannot_map_memory_is_shown_none() {
     let (mut world, client, file) = World::with_file(Setup::default());
     for windows in [1, EXPOSED_WINDOWS_MAX as u32] {
         let answer = world.call(client, &Request::XExposeGet(get(file, windows)));
-        let nothing =
-            XExposeGetReply { exposure: 0, windows: Seq::empty(), segments: Seq::empty() };
+        let (windows, segments) = (Seq::empty(), Seq::empty());
+        let nothing = XExposeGetReply { exposure: 0, windows, segments, base: 0 };
         assert_eq!(answer.reply(), Ok(Reply::XExposeGet(nothing)));
     }
     for windows in [0, EXPOSED_WINDOWS_MAX as u32 + 1, u32::MAX] {

@@ -171,6 +171,7 @@ fn requests<'a>(
             exposure: 0,
             windows: 1,
             known: 0,
+            small: true,
         }),
         Request::XSeek(dafs::XSeek { fh, state_id, offset: 1, what: dafs::SeekWhat::Data }),
         Request::XCancel(dafs::XCancel { items: Seq::new(CANCELS) }),

@@ -219,7 +219,8 @@ impl Actor {
         let known = self.blocks.known.get(&file).filter(present);
         let (exposure, known) =
             known.map_or((0, 0), |known| (known.exposure(), known.segment_count()));
-        let get = XExposeGet { fh, state_id: state, window: 0, exposure, windows: 1, known };
+        let (window, windows, small) = (0, 1, false);
+        let get = XExposeGet { fh, state_id: state, window, exposure, windows, known, small };
         let task = Task::Expose { file, state, exposure, connection };
         self.submit(common, task, &Request::XExposeGet(get)).map(|_| ())
     }

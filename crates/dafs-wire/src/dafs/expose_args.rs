@@ -4,7 +4,7 @@
 //! Invariants
 //! * A word of zeros names no block. So memory that the server has taken back names none.
 
-use super::codec::{layout, word_enum};
+use super::codec::{WordBool, layout, word_enum};
 use super::ids::{FileHandle, StateId};
 use super::limits::{EXPOSED_SEGMENTS_MAX, EXPOSED_WINDOWS_MAX};
 use super::seq::Seq;
@@ -24,7 +24,7 @@ word_enum! {
 
 layout! {
     /// Arguments of X_EXPOSE_GET.
-    pub struct XExposeGet [96] {
+    pub struct XExposeGet [104] {
         /// The file.
         fh: FileHandle = 0,
         /// An open that allows reading.
@@ -37,6 +37,8 @@ layout! {
         windows: u32 = 88,
         /// The number of segments of that exposure that the client knows.
         known: u32 = 92,
+        /// The client also takes the place of a small file in an exposure of many files.
+        small: bool as WordBool = 96,
     }
 
     /// The page of one window.
@@ -64,13 +66,16 @@ layout! {
     }
 
     /// Result of X_EXPOSE_GET. Empty lists: nothing is exposed now.
-    pub struct XExposeGetReply<'a> [16] {
+    pub struct XExposeGetReply<'a> [24] {
         /// The exposure. Another number than the client knows: all that it knows is void.
         exposure: u64 = 0,
         /// The pages of windows.
         windows: Seq<'a, ExposedWindow> = 8,
         /// Segments that the client does not know, in the order in which they are counted.
         segments: Seq<'a, ExposedSegment> = 12,
+        /// The block of the exposure that is the first one of the file. 0 in an exposure of this file
+        /// alone. In one of many files a file has 16 blocks, and windows are those of the exposure.
+        base: u64 = 16,
     }
 }
 

@@ -117,6 +117,38 @@ fn a_hostile_server_names_no_memory_outside_of_its_segments() {
     }
 }
 
+#[test]
+fn a_read_of_a_small_file_stays_inside_its_part() {
+    let server = Server::new();
+    let known = server.known();
+    // The second part of the window, and the first block of the next one.
+    let base = WINDOW_BLOCKS + 16;
+    server.publish(16, 1, 2, 4096, b'a');
+    server.publish(17, 1, 0, 100, b'b');
+    server.publish(31, 1, 1, 4096, b'c');
+    server.publish(32, 1, 3, 4096, b'x');
+    let read = |offset: u64, len: usize| {
+        let mut target = vec![0; len];
+        let view = CheckedSlice::from_mut(&mut target);
+        (known.read_small(view, (base, offset), NOW), target)
+    };
+    let (outcome, bytes) = read(4090, 200);
+    assert_eq!(outcome, BlockRead::Hit(106));
+    assert_eq!((&bytes[..6], &bytes[6..106]), (&[b'a'; 6][..], &[b'b'; 100][..]));
+    let last = 15 * BLOCK_BYTES;
+    assert_eq!(read(last, 4096), (BlockRead::Hit(4096), vec![b'c'; 4096]));
+    for (offset, len) in [(last, 4097), (last + 4095, 2), (last + 4096, 1), (u64::MAX, 1)] {
+        let (outcome, bytes) = read(offset, len);
+        assert_eq!(outcome, BlockRead::Unknown, "{offset}");
+        assert!(!bytes.contains(&b'x'), "a byte of the next file");
+    }
+    for base in [u64::MAX, u64::MAX / BLOCK_BYTES, u64::MAX / BLOCK_BYTES - 15] {
+        let mut target = [0];
+        let outcome = known.read_small(CheckedSlice::from_mut(&mut target), (base, 0), NOW);
+        assert_eq!(outcome, BlockRead::Unknown, "{base}");
+    }
+}
+
 /// Words of a page: most name a frame, which there may be or not.
 fn word() -> impl Strategy<Value = u64> {
     let bytes = prop_oneof![3 => Just(4096_usize), 1 => 1..=4096_usize];

@@ -104,19 +104,19 @@ fn devices_are_told_with_a_ticket() {
 #[test]
 fn the_place_of_exposed_blocks_has_its_golden_bytes() {
     for order in ORDERS {
-        let mut layout = Layout::request(order, 169, 40 + 96);
+        let mut layout = Layout::request(order, 169, 40 + 104);
         layout.handle(40, FILE).raw(104, b"state-id").u64(112, 1 << 33).u64(120, 9);
-        layout.u32(128, 64).u32(132, 3);
+        layout.u32(128, 64).u32(132, 3).u32(136, 1);
         let (fh, state_id) = (FILE, StateId(*b"state-id"));
-        let (window, windows, exposure, known) = (1 << 33, 64, 9, 3);
-        let get = XExposeGet { fh, state_id, window, windows, exposure, known };
+        let (window, windows, exposure, known, small) = (1 << 33, 64, 9, 3, true);
+        let get = XExposeGet { fh, state_id, window, windows, exposure, known, small };
         check_request(&layout, Request::XExposeGet(get));
 
-        let mut layout = Layout::reply(order, 0, 40 + 16 + 8 + 16 + 8 + 24);
-        layout.u64(40, 9).u32(48, 16).u32(52, 40);
-        layout.u32(56, 1).u64(64, 1 << 33).u32(72, 2).u32(76, 15);
-        layout.u32(80, 1).u64(88, 0x7fff_0000_1000).u32(96, 65535).u32(100, 0xdead_beef);
-        layout.u32(104, 1 << 20).u32(108, 2);
+        let mut layout = Layout::reply(order, 0, 40 + 24 + 8 + 16 + 8 + 24);
+        layout.u64(40, 9).u32(48, 24).u32(52, 48).u64(56, 16 * 77);
+        layout.u32(64, 1).u64(72, 1 << 33).u32(80, 2).u32(84, 15);
+        layout.u32(88, 1).u64(96, 0x7fff_0000_1000).u32(104, 65535).u32(108, 0xdead_beef);
+        layout.u32(112, 1 << 20).u32(116, 2);
         let windows = [ExposedWindow { window: 1 << 33, segment: 2, page: 15 }];
         let segments = [ExposedSegment {
             address: 0x7fff_0000_1000,
@@ -126,7 +126,7 @@ fn the_place_of_exposed_blocks_has_its_golden_bytes() {
             kind: ExposedKind::Index,
         }];
         let (windows, segments) = (Seq::new(&windows), Seq::new(&segments));
-        let reply = XExposeGetReply { exposure: 9, windows, segments };
+        let reply = XExposeGetReply { exposure: 9, windows, segments, base: 16 * 77 };
         check_reply(&layout, Reply::XExposeGet(reply));
     }
 }

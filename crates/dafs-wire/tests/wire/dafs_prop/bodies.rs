@@ -185,8 +185,8 @@ make_struct! {
     XCancelReply<'static> { outcomes }
     ExposedWindow { window, segment, page }
     ExposedSegment { address, number, key, bytes, kind }
-    XExposeGet { fh, state_id, window, exposure, windows, known }
-    XExposeGetReply<'static> { exposure, windows, segments }
+    XExposeGet { fh, state_id, window, exposure, windows, known, small }
+    XExposeGetReply<'static> { exposure, windows, segments, base }
     Link<'static> { source, target_dir, name }
     Lock { fh, lock_type, options, state_id, offset, length }
     LockHolder<'static> { client_id, owner, offset, length, lock_type }

@@ -20,7 +20,7 @@ fn answer() -> ExposeAnswer {
         segment(9, ExposedKind::Index, 2 * 4096),
     ];
     let page = |window: u64| ExposedWindow { window, segment: 9, page: window as u32 };
-    ExposeAnswer { exposure: 7, windows: vec![page(0), page(1)], segments }
+    ExposeAnswer { exposure: 7, windows: vec![page(0), page(1)], segments, base: 0 }
 }
 
 fn word(changes: u32, segment: u16, frame: u8, bytes: usize) -> u64 {
