@@ -14,6 +14,8 @@
 //!   with a block of another file. A client may know a part for as long as it likes.
 //! * The client has every right over the files of the export: it may speak for any user, and root is
 //!   not squashed. The caller shows the first, this module checks the second.
+//! * An exposure has files of one directory tree. Exports of others, also of a part of it, have another
+//!   one, because their clients may not see the whole tree.
 //! * A file gets its part while no change of it is under way, and writers find the part until no entry
 //!   stands.
 //! * A fence, a broken lock and new rules end the whole exposure, because its memory has no walls
@@ -211,8 +213,7 @@ impl State {
     /// Returns the exposure that the small files of a store share. There is one from now on.
     fn expose_together(&self, store: &Arc<dyn Store>, payer: Payer) -> Option<Arc<ExposedFile>> {
         let exposure = &self.writers.exposure;
-        // No client has a file of this key open.
-        let key = Handle { fs: store.fs_id(), file: store.root() };
+        let key = root_of(&**store);
         let known = exposure.files.read().get(&key).cloned();
         let exposed = match known {
             Some(known) => known,
@@ -257,11 +258,12 @@ impl State {
             }
             return None;
         }
-        // Changes that bypass the server take its blocks away, as far as the store reports them.
-        store.watch(&key.file, Watch::Changes).ok()?;
+        // Changes that bypass the server take its blocks away, as far as the store reports them. The
+        // watch ends with the exposure, whose store may be that of another export of the same tree.
+        exposed.store.watch(&key.file, Watch::Changes).ok()?;
         let added = self.add_small(key, &exposed);
         if !added.is_some_and(|(_, is_new)| is_new) {
-            store.unwatch(&key.file);
+            exposed.store.unwatch(&key.file);
         }
         let (part, _) = added?;
         Some((exposed, part))
@@ -291,6 +293,11 @@ impl State {
         drop(former);
         is_granted
     }
+}
+
+/// Returns the key of the root of a store. No client has a file of this key open.
+fn root_of(store: &dyn Store) -> Handle {
+    Handle { fs: store.fs_id(), file: store.root() }
 }
 
 /// True if the export lets small files share an exposure: it squashes no root.
@@ -324,6 +331,11 @@ impl Service {
             return Ok(SmallFile::Other);
         }
         let key = export.key(handle);
+        let all = &self.state.writers.exposure;
+        let root = root_of(&**export.store());
+        if all.small_file(&key).is_some_and(|(known, _)| known.key != root) {
+            return Ok(SmallFile::Other);
+        }
         let is_barred = || self.fences.is_fenced(&key) || self.state.guards.maybe_broken(&key);
         if is_barred() {
             return Ok(SmallFile::Hidden);
@@ -332,10 +344,10 @@ impl Service {
         let payer = Payer { host: client.host().host(), client: client.key() };
         let shown = self.state.expose_small(key, export.store(), payer);
         let Some((exposure, part)) = shown else { return Ok(SmallFile::Hidden) };
-        let all = &self.state.writers.exposure;
         // A fence, a broken lock and rules that come later end this exposure.
         let namespace = self.exports.namespace();
-        let is_allowed = namespace.export(handle).is_ok_and(|export| lets_share(export));
+        let is_allowed = exposure.key == root
+            && namespace.export(handle).is_ok_and(|export| lets_share(export));
         if is_barred() || !is_allowed {
             all.end(&exposure);
             return Ok(SmallFile::Hidden);
