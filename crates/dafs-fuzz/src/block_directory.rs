@@ -2,7 +2,7 @@
 //! windows and segments, memory of any content, and reads.
 //!
 //! Checked: a hit has only bytes that the server has mapped, and the bytes behind it stay as they were;
-//! a read in steps finds the same.
+//! a read in steps finds the same, and so does a read of a small file unless it leads behind its part.
 
 use crate::input::Input;
 use dafs_client::core::{BlockDirectory, BlockRead, ExposeAnswer, ExposeQuestion};
@@ -23,6 +23,10 @@ const UNREAD: u8 = 0xdd;
 
 const WINDOW_BYTES: u64 = 2 << 20;
 const READ_BYTES_MAX: usize = 9000;
+
+/// The blocks of a small file, and their bytes.
+const PART_BLOCKS: u64 = 16;
+const PART_BYTES: u64 = PART_BLOCKS * 4096;
 
 struct World<'a> {
     input: Input<'a>,
@@ -105,6 +109,14 @@ impl World<'_> {
         let view = CheckedSlice::from_mut(&mut again);
         assert_eq!(directory.read_in_steps(view, offset, NOW, || step), outcome);
         assert!(target == again);
+        let (part, inside) = (offset / PART_BYTES, offset % PART_BYTES);
+        let (mut small, place) = (vec![UNREAD; len], (part * PART_BLOCKS, inside));
+        let found = directory.read_small(CheckedSlice::from_mut(&mut small), place, NOW);
+        if inside + len as u64 <= PART_BYTES {
+            assert!(found == outcome && small == target);
+        } else if let BlockRead::Hit(bytes) = found {
+            assert!(found == outcome && inside + (bytes as u64) < PART_BYTES);
+        }
         let read = match outcome {
             BlockRead::Hit(bytes) => bytes,
             BlockRead::Stale => panic!("no entry has changed"),

@@ -65,6 +65,8 @@ pub struct WorkCounts {
     pub bytes_written: u64,
     /// Optimistic reads that were hits.
     pub hits: u64,
+    /// Those from memory that many small files share.
+    pub small_hits: u64,
     /// Optimistic reads of blocks that changed meanwhile.
     pub stale: u64,
 }

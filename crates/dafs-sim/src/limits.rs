@@ -32,6 +32,9 @@ pub(crate) const LARGE_SLOT_BYTES: usize = 300 << 10;
 /// Offsets of ordinary transfers stay below this.
 pub(crate) const OFFSET_MAX: u64 = 64 << 10;
 
+/// The same in worlds of small files, so that these are not longer most of the time.
+pub(crate) const SMALL_OFFSET_MAX: u64 = 32 << 10;
+
 /// Memory in which a server shows blocks of files: in most worlds, and in those where it is scarce.
 pub(crate) const EXPOSED_BYTES: usize = 4 << 20;
 pub(crate) const EXPOSED_BYTES_TIGHT: usize = 1 << 20;

@@ -75,6 +75,9 @@ struct Arguments {
     /// With --optimistic: the clients are on other hosts, and read by RDMA.
     #[arg(long, requires = "optimistic")]
     remote: bool,
+    /// With --optimistic: small files share memory of the server.
+    #[arg(long, requires = "optimistic", conflicts_with = "remote")]
+    small: bool,
     /// With --optimistic: a deliberate bug, to prove that the checks find it.
     #[arg(long, requires = "optimistic", default_value = "none")]
     danger_exposure: ExposureDanger,
@@ -121,6 +124,7 @@ fn main() -> ExitCode {
             operations: arguments.operations,
             optimistic: arguments.optimistic,
             remote: arguments.remote,
+            small: arguments.small,
             trace: arguments.trace,
             danger: Danger {
                 forget_write_every: arguments.danger_forget_write_every,

@@ -114,6 +114,9 @@ pub struct WorldOptions {
     pub optimistic: bool,
     /// With `optimistic`: the clients are on other hosts, and read by RDMA.
     pub remote: bool,
+    /// With `optimistic`, not with `remote`: small files share memory of the server. Clients keep their
+    /// places when they close them.
+    pub small: bool,
     /// Prints every event.
     pub trace: bool,
     /// Deliberate bugs.
@@ -140,6 +143,9 @@ impl WorldOptions {
         }
         if self.remote {
             command += " --remote";
+        }
+        if self.small {
+            command += " --small";
         }
         if self.danger.exposure != ExposureDanger::None {
             command += &format!(" --danger-exposure {}", self.danger.exposure);
@@ -169,6 +175,8 @@ pub(crate) struct ActorPlan {
     pub(crate) optimistic: bool,
     /// It does so by RDMA.
     pub(crate) remote: bool,
+    /// It takes places of small files.
+    pub(crate) small: bool,
     /// A bug of that.
     pub(crate) danger: ExposureDanger,
 }
@@ -278,6 +286,7 @@ fn actor(options: &WorldOptions, maps_memory: bool, rng: &mut SimRng) -> ActorPl
         think_steps_max: [1, 50, 2_000][rng.below(3) as usize],
         optimistic: options.optimistic,
         remote: options.remote,
+        small: options.small,
         danger: options.danger.exposure,
     }
 }

@@ -13,7 +13,9 @@ use crate::server::{Server, Setup};
 use crate::store::{StoreControl, Strained};
 use dafs_dat::Instant;
 use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
-use dafs_service::{BLOCK_BYTES, ExportOptions, NoFenceRecords, NoRecords, OptimisticReads};
+use dafs_service::{
+    BLOCK_BYTES, ExportOptions, NoFenceRecords, NoRecords, OptimisticReads, Squash,
+};
 use dafs_store::{
     CreateHow, Cred, ExportSecret, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr, Store,
     TimeSpec,
@@ -113,6 +115,8 @@ struct Start {
     store: Arc<dyn Store>,
     /// The clients are on other hosts.
     is_remote: bool,
+    /// Small files share memory.
+    is_small: bool,
     credits_total_max: usize,
     credits_initial: u16,
 }
@@ -127,6 +131,7 @@ impl Start {
                     (Some(_), false) => OptimisticReads::Local,
                     (Some(_), true) => OptimisticReads::Remote,
                 },
+                squash: if self.is_small { Squash::None } else { Squash::Root },
                 ..ExportOptions::default()
             },
             records: Box::new(NoRecords),
@@ -181,6 +186,7 @@ impl World {
         let start = Start {
             store: Arc::new(store),
             is_remote: options.remote,
+            is_small: options.small,
             credits_total_max: plan.credits_total_max,
             credits_initial: plan.credits_initial,
         };

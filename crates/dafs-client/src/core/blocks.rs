@@ -246,10 +246,21 @@ impl BlockDirectory {
         (base, offset): (u64, u64),
         now: Instant,
     ) -> BlockRead {
+        self.read_small_in_steps(target, (base, offset), now, || usize::MAX)
+    }
+
+    /// The same read, in steps as in [`read_in_steps`](Self::read_in_steps).
+    pub fn read_small_in_steps(
+        &self,
+        target: CheckedSlice<'_>,
+        (base, offset): (u64, u64),
+        now: Instant,
+        step: impl FnMut() -> usize,
+    ) -> BlockRead {
         let end = base.checked_add(SMALL_FILE_BLOCKS).and_then(|end| end.checked_mul(BLOCK_BYTES));
         let Some(end) = end else { return BlockRead::Unknown };
         match (end - SMALL_FILE_BLOCKS * BLOCK_BYTES).checked_add(offset) {
-            Some(offset) => self.read_until(end, (target, offset), now, || usize::MAX),
+            Some(offset) => self.read_until(end, (target, offset), now, step),
             None => BlockRead::Unknown,
         }
     }

@@ -6,7 +6,8 @@
 //! Invariants
 //! * The model judges a hit as it judges any read.
 //! * A client that has closed a file looks again into the memory that it has mapped. Nothing more than
-//!   at the close is there.
+//!   at the close is there, unless small files share it: then the client reads there when it opens the
+//!   file again.
 
 use super::Actor;
 use super::buffers::POISON;
@@ -21,8 +22,8 @@ use dafs_client::core::{
 };
 use dafs_dat::{Access, Adapter, EndpointId, Instant};
 use dafs_mem::CheckedSlice;
-use dafs_service::BLOCK_BYTES;
-use dafs_wire::dafs::{Reply, Request, StateId, Status, XExposeGet};
+use dafs_service::{BLOCK_BYTES, WINDOW_BLOCKS};
+use dafs_wire::dafs::{FileHandle, Reply, Request, StateId, Status, XExposeGet};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Closed files whose memory a client looks at.
@@ -39,6 +40,14 @@ struct Wanted {
     len: usize,
 }
 
+/// Where a client finds the blocks of a file.
+struct Place {
+    directory: BlockDirectory,
+    /// The first block of a small file in an exposure of many files, or 0.
+    base: u64,
+    handle: FileHandle,
+}
+
 /// Memory of a file that the client has closed.
 struct Former {
     file: FileNumber,
@@ -50,7 +59,7 @@ struct Former {
 /// The memory of the server that a client has mapped.
 #[derive(Default)]
 pub(super) struct Blocks {
-    known: BTreeMap<FileNumber, BlockDirectory>,
+    known: BTreeMap<FileNumber, Place>,
     former: VecDeque<Former>,
     wanted: Option<Wanted>,
 }
@@ -89,12 +98,15 @@ fn look(directory: &BlockDirectory, now: Instant) -> Vec<Option<Vec<u8>>> {
 
 /// Reads in steps.
 fn read(
-    directory: &BlockDirectory,
+    Place { directory, base, .. }: &Place,
     target: CheckedSlice<'_>,
     (offset, now): (u64, Instant),
     danger: ExposureDanger,
     step: &mut dyn FnMut() -> usize,
 ) -> BlockRead {
+    if *base != 0 {
+        return directory.read_small_in_steps(target, (*base, offset), now, step);
+    }
     if danger != ExposureDanger::EarlyCheck {
         return directory.read_in_steps(target, offset, now, step);
     }
@@ -177,9 +189,13 @@ impl Actor {
         step: &mut dyn FnMut() -> usize,
     ) -> Result<BlockRead, String> {
         let connection = self.connection();
-        let known = self.blocks.known.get(&file);
-        let known = known.filter(|known| connection.is_some_and(|own| known.is_of(own.0)));
+        let handle = common.files[file].handle;
+        let known = self.blocks.known.get(&file).filter(|known| {
+            let is_present = connection.is_some_and(|own| known.directory.is_of(own.0));
+            is_present && handle == Some(known.handle)
+        });
         let Some(known) = known else { return Ok(BlockRead::Unknown) };
+        let is_small = known.base != 0;
         let begin = common.begin_read();
         let mut target = vec![POISON; len];
         let view = CheckedSlice::from_mut(&mut target);
@@ -195,6 +211,7 @@ impl Actor {
             return Ok(outcome);
         };
         common.counts.hits += 1;
+        common.counts.small_hits += u64::from(is_small);
         common.counts.bytes_read += bytes as u64;
         let data = &target[..bytes];
         common.digest.bytes(data);
@@ -216,10 +233,10 @@ impl Actor {
         let Some(fh) = common.files[file].handle else { return Ok(()) };
         let present =
             |known: &&BlockDirectory| known.is_of(connection.0) && known.is_alive(common.now);
-        let known = self.blocks.known.get(&file).filter(present);
+        let known = self.blocks.known.get(&file).map(|known| &known.directory).filter(present);
         let (exposure, known) =
             known.map_or((0, 0), |known| (known.exposure(), known.segment_count()));
-        let (window, windows, small) = (0, 1, false);
+        let (window, windows, small) = (0, 1, self.plan.small);
         let get = XExposeGet { fh, state_id: state, window, exposure, windows, known, small };
         let task = Task::Expose { file, state, exposure, connection };
         self.submit(common, task, &Request::XExposeGet(get)).map(|_| ())
@@ -240,20 +257,28 @@ impl Actor {
             Ok(other) => return Err(format!("answered with {other:?}")),
             Err(status) => return self.tolerate(common, Some(file), state, status),
         };
-        let question = ExposeQuestion { exposure, connection: connection.0, windows: 0..=0 };
-        let former = self.blocks.known.remove(&file);
+        let Some(handle) = common.files[file].handle else { return Ok(()) };
+        let (base, window) = (reply.base, reply.base / WINDOW_BLOCKS as u64);
+        let windows = window..=window;
+        let question = ExposeQuestion { exposure, connection: connection.0, windows };
+        let former = self.blocks.known.remove(&file).map(|known| known.directory);
         let adapter = &mut self.adapter;
         let map = |remote| adapter.map_remote(connection, remote, Access::REMOTE_READ);
         let (known, _) = BlockDirectory::after(former, ExposeAnswer::of(&reply), &question, map);
-        if let Some(known) = known.filter(|_| self.opens.contains_key(&file)) {
-            self.blocks.known.insert(file, known);
+        let known = known.filter(|_| base != 0 || self.opens.contains_key(&file));
+        if let Some(directory) = known {
+            self.blocks.known.insert(file, Place { directory, base, handle });
         }
         Ok(())
     }
 
-    /// Notes that the server has closed a file. The client keeps what it has mapped.
+    /// Notes that the server has closed a file. The client keeps what it has mapped, and the place of a
+    /// small file.
     pub(super) fn closed(&mut self, common: &Common, file: FileNumber) {
-        let Some(directory) = self.blocks.known.remove(&file) else { return };
+        if self.blocks.known.get(&file).is_some_and(|known| known.base != 0) {
+            return;
+        }
+        let Some(Place { directory, .. }) = self.blocks.known.remove(&file) else { return };
         // A server that is held up shows nothing now, and may show blocks later that are old.
         let connection = self.connection();
         let is_present = connection.is_some_and(|connection| directory.is_of(connection.0));

@@ -3,7 +3,9 @@
 use super::task::{Listing, Slot, Task};
 use super::{Actor, names};
 use crate::common::Common;
-use crate::limits::{LARGE_SLOT_BYTES, OFFSET_MAX, OPTIMISTIC_PPM, SHARED_FILES, SLOT_BYTES};
+use crate::limits::{
+    LARGE_SLOT_BYTES, OFFSET_MAX, OPTIMISTIC_PPM, SHARED_FILES, SLOT_BYTES, SMALL_OFFSET_MAX,
+};
 use crate::model::names::{FileNumber, Place};
 use crate::plan::ExposureDanger;
 use dafs_client::core::{ReadCall, Refused, WriteCall};
@@ -164,11 +166,16 @@ impl Actor {
         changing || self.home.candidates().any(|tree| tree.links(file) == 0)
     }
 
+    /// The bound of offsets and sizes.
+    fn offset_max(&self) -> u64 {
+        if self.plan.small { SMALL_OFFSET_MAX } else { OFFSET_MAX }
+    }
+
     fn extent(&mut self) -> (u64, usize) {
         let large = self.rng.chance(30_000);
         let aligned = self.rng.chance(400_000);
         let most = if large { LARGE_SLOT_BYTES } else { SLOT_BYTES };
-        let mut offset = self.rng.below(OFFSET_MAX);
+        let mut offset = self.rng.below(self.offset_max());
         let mut len = if large {
             self.rng.between(SLOT_BYTES as u64, most as u64)
         } else {
@@ -263,7 +270,7 @@ impl Actor {
 
     fn truncate(&mut self, common: &mut Common) -> Result<bool, String> {
         let Some((file, fh)) = self.pick_file(common) else { return Ok(false) };
-        let size = self.rng.below(OFFSET_MAX);
+        let size = self.rng.below(self.offset_max());
         let state_id = self.state_for(file, false);
         let tick = common.tick();
         let change = common.files[file].model.begin_truncate(tick, size);

@@ -48,6 +48,20 @@ fn hits_can_be_explained() {
     assert_eq!(sum(|report| report.network.violations), 0, "a rule of the transport was broken");
 }
 
+/// Clients keep the places of small files when they close them, whose blocks lie in the same memory.
+#[test]
+fn hits_of_small_files_can_be_explained() {
+    let small = |seed, profile| WorldOptions { small: true, ..options(seed, profile) };
+    let seeds = seeds_of_the_day(WORLDS, WORLDS_LONG);
+    let middle = seeds.start.midpoint(seeds.end);
+    let mut reports = explained((seeds.start..middle).map(|seed| small(seed, Profile::Calm)));
+    reports.extend(explained((middle..seeds.end).map(|seed| small(seed, Profile::Mixed))));
+    let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
+    assert!(sum(|report| report.work.small_hits) > 0);
+    let replayed = |seed| explained(std::iter::once(small(seed, Profile::Mixed)));
+    assert_eq!(replayed(0), replayed(0));
+}
+
 /// Clients of other hosts read by RDMA, also while the network tears and loses.
 #[test]
 fn hits_by_rdma_can_be_explained() {
