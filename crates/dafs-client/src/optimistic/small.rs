@@ -90,7 +90,7 @@ pub(super) enum Told {
     Nothing,
 }
 
-/// What a client knows of small files.
+/// The places of small files that a client knows.
 #[derive(Debug, Default)]
 pub(crate) struct SmallFiles {
     known: RwLock<Known>,
