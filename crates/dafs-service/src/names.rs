@@ -203,7 +203,9 @@ impl Service {
                 Ok(_removal) => {
                     let removed = export.store().remove_known(&cred, &dir.file, name, &file);
                     self.opens.stateless.forget(&handle);
-                    return Ok(removed?);
+                    let change = removed?;
+                    self.state.writers.exposure.removed(&export.key(&handle));
+                    return Ok(change);
                 }
                 Err(blocked) => {
                     // No thread waits with the names locked.
@@ -263,6 +265,9 @@ impl Service {
                         self.opens.stateless.forget(&handle);
                     }
                     let (mut from, mut to) = renamed?;
+                    if let Some(handle) = target {
+                        self.state.writers.exposure.removed(&export.key(&handle));
+                    }
                     if source.is_some() && source == target {
                         (from.after, to.after) = (from.before, to.before);
                     }

@@ -25,7 +25,7 @@ use crate::limits::{
     EXPOSED_FILLS_MAX, EXPOSED_GONE_MAX, EXPOSED_GROUP_BLOCKS, EXPOSED_PERIOD_NS,
     EXPOSED_REUSE_DELAY_NS as REUSE_DELAY_NS,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
@@ -74,6 +74,8 @@ pub(super) enum Valid {
 pub(super) struct File {
     /// It has small files. Each has [`EXPOSED_GROUP_BLOCKS`] blocks.
     is_shared: bool,
+    /// The first blocks of small files that have left it for good.
+    retired: FxHashSet<u64>,
     windows: FxHashMap<u64, Window>,
     pub(super) frames: Frames,
     pub(super) chances: Chances,
@@ -310,7 +312,8 @@ impl File {
         let changes = self.changes.iter();
         let changes = changes.map(|(_, changed)| valid_beside(block, changed, self.is_shared));
         let valid = changes.min().unwrap_or(Valid::Any);
-        if !self.may_fill() || !is_wanted || !is_free || valid == Valid::Nothing {
+        let is_retired = self.is_shared && self.retired.contains(part_of(block).start());
+        if !self.may_fill() || !is_wanted || !is_free || is_retired || valid == Valid::Nothing {
             return None;
         }
         let place = self.take_frame((block, is_neighbour), now_ns, memory)?;
@@ -450,6 +453,13 @@ impl File {
 
     pub(super) fn end_change(&mut self, id: ChangeId) {
         self.changes.retain(|(own, _)| *own != id);
+    }
+
+    /// Takes the blocks of a small file away for good: none of them is published any more.
+    pub(super) fn retire(&mut self, part: RangeInclusive<u64>, now_ns: u64, memory: &dyn Memory) {
+        let change = self.begin_change(part.clone(), now_ns, memory);
+        self.end_change(change);
+        self.retired.insert(*part.start());
     }
 
     /// Adds a reader. Returns false if the file is no longer exposed.

@@ -92,8 +92,9 @@ pub enum SmallFile {
 /// The files of an exposure that is shared.
 pub(super) struct SmallFiles {
     begun_ns: u64,
-    /// The files in the order of their parts. Each is watched for local changes.
-    watched: Mutex<Vec<FileId>>,
+    /// The files in the order of their parts. Each is watched for local changes. `None` for one that has
+    /// left.
+    watched: Mutex<Vec<Option<FileId>>>,
 }
 
 impl SmallFiles {
@@ -103,7 +104,14 @@ impl SmallFiles {
 
     /// Ends the watches.
     pub(super) fn unwatch(&self, store: &dyn Store) {
-        self.watched.lock().iter().for_each(|file| store.unwatch(file));
+        self.watched.lock().iter().flatten().for_each(|file| store.unwatch(file));
+    }
+
+    /// Ends the watch of a file that has left.
+    fn unwatch_one(&self, part: SmallPart, store: &dyn Store) {
+        // INVARIANT: so many files have had parts before it.
+        let file = self.watched.lock().get_mut(part.0 as usize - 1).and_then(Option::take);
+        file.iter().for_each(|file| store.unwatch(file));
     }
 }
 
@@ -186,12 +194,31 @@ impl Exposure {
             return Arc::ptr_eq(known, exposed).then_some((*part, false));
         }
         let mut watched = exposed.small.as_ref()?.watched.lock();
-        watched.push(key.file);
+        watched.push(Some(key.file));
         let part = SmallPart(watched.len() as u64);
         // A later writer finds it: the lock that keeps writers out orders this before its load.
         self.slot(&key).fetch_add(1, Ordering::Relaxed);
         files.insert(key, (exposed.clone(), part));
         Some((part, true))
+    }
+
+    /// Ends the part of a small file that has lost a name. A watch would keep the space of a file without
+    /// names. A file that has others gets another part when a client asks.
+    pub(crate) fn removed(&self, key: &Handle) {
+        let Some((exposed, part)) = self.small_file(key) else { return };
+        exposed.file.lock().retire(part.blocks(), exposed.shared.now_ns(), &*exposed.memory);
+        // Writers find the part until no entry stands, and none can come.
+        let mut files = self.small.write();
+        let is_it = |(known, own): &(Arc<ExposedFile>, SmallPart)| {
+            Arc::ptr_eq(known, &exposed) && *own == part
+        };
+        if !files.get(key).is_some_and(is_it) {
+            return;
+        }
+        files.remove(key);
+        drop(files);
+        self.slot(key).fetch_sub(1, Ordering::Relaxed);
+        exposed.small.iter().for_each(|small| small.unwatch_one(part, &*exposed.store));
     }
 
     /// Forgets the small files of an exposure whose entries are all absent.
@@ -346,8 +373,8 @@ impl Service {
         let Some((exposure, part)) = shown else { return Ok(SmallFile::Hidden) };
         // A fence, a broken lock and rules that come later end this exposure.
         let namespace = self.exports.namespace();
-        let is_allowed = exposure.key == root
-            && namespace.export(handle).is_ok_and(|export| lets_share(export));
+        let is_allowed =
+            exposure.key == root && namespace.export(handle).is_ok_and(|export| lets_share(export));
         if is_barred() || !is_allowed {
             all.end(&exposure);
             return Ok(SmallFile::Hidden);

@@ -136,6 +136,8 @@ struct Run {
     /// The parts of the files, as the server has them and as readers know them.
     parts: [SmallPart; FILES],
     known: [SmallPart; FILES],
+    /// The last part that a file has had.
+    last_part: u64,
     page: PagePlace,
     now_ns: u64,
     number: u32,
@@ -171,6 +173,7 @@ impl Run {
             mistake,
             parts,
             known: parts,
+            last_part: FILES as u64,
             page,
             now_ns: 0,
             number: 0,
@@ -220,7 +223,10 @@ impl Run {
             }
             93..=94 => self.now_ns += self.rng.random_range(0..2_000_000_000),
             95 => self.leave(),
-            96..=98 => {
+            96 => self.retire(file),
+            // A reader asks.
+            97 => self.known[file] = self.parts[file],
+            98 => {
                 let place = self.place(file, block);
                 self.exposed.restore(place, self.now_ns, &self.memory);
             }
@@ -239,8 +245,20 @@ impl Run {
             self.memory.discard(segment);
         }
         (self.exposed, self.page) = exposure(&self.memory, self.now_ns);
+        self.parts = [1, 2, 3].map(SmallPart);
         self.parts.shuffle(&mut self.rng);
-        self.known = self.parts;
+        (self.known, self.last_part) = (self.parts, FILES as u64);
+    }
+
+    /// A file loses a name, and gets another part because it has others.
+    fn retire(&mut self, file: usize) {
+        // All parts have the same page.
+        if self.is_changing(file) || SmallPart(self.last_part + 1).window() > 0 {
+            return;
+        }
+        self.exposed.retire(self.parts[file].blocks(), self.now_ns, &self.memory);
+        self.last_part += 1;
+        self.parts[file] = SmallPart(self.last_part);
     }
 
     /// Mistake: two files change parts. No entry of these stands then.

@@ -4,7 +4,8 @@ use crate::common::*;
 use crate::exposure::{BLOCK, FULL, Shown, optimistic, write};
 use dafs_service::{
     Client, ExportOptions, ExposedFile, FenceObject, FenceRight, FenceUpdate, Opened,
-    OptimisticReads, PagePlace, SMALL_FILE_BYTES, ServiceError, SmallFile, SmallPart, Squash,
+    OptimisticReads, PagePlace, RemoveMode, SMALL_FILE_BYTES, ServiceError, SmallFile, SmallPart,
+    Squash,
 };
 use dafs_store::{OpenFile, OpenMode};
 use std::sync::Arc;
@@ -171,6 +172,30 @@ fn a_file_that_has_grown_is_shown_no_further() {
     let note = |offset| small.world.service.note_read(state, (offset, 10), now_ns);
     assert!([0; 3].iter().all(|_| note(SMALL_FILE_BYTES).is_none()));
     assert!(matches!(small.ask(&small.client, &opening.opened), Ok(SmallFile::Other)));
+}
+
+#[test]
+fn a_file_that_loses_a_name_leaves_its_part_for_good() {
+    let small = Small::new();
+    let (one, two) = (small.make("one", SHORT), small.make("two", SHORT));
+    let [first, second] = [&one, &two].map(|opening| small.place(&small.client, &opening.opened));
+    assert_eq!((small.read(&one), small.read(&two)), (3, 3));
+    let (service, root) = (&small.world.service, &small.world.root);
+    let caller = small.world.patient(&small.client);
+    service.remove(caller, root, b"one", RemoveMode::Unchecked).unwrap();
+    assert_eq!((small.entries(&first), small.counts()), ([None; 3], (1, 1, 0)));
+    assert_eq!([0; 3], [(); 3].map(|()| small.read(&one)));
+    // It is open still.
+    let again = small.place(&small.client, &one.opened);
+    assert!(Arc::ptr_eq(&again.exposure, &first.exposure));
+    assert!(again.part != first.part && again.part != second.part);
+    assert_eq!((small.read(&one), small.entries(&first)), (3, [None; 3]));
+    assert!(service.rename(caller, root, b"third", root, b"two").is_err());
+    assert_eq!(small.entries(&second), [FULL, FULL, Some(100)]);
+    let third = small.make("third", 10);
+    service.rename(caller, root, b"third", root, b"two").unwrap();
+    assert_eq!(small.entries(&second), [None; 3]);
+    assert_ne!(small.place(&small.client, &third.opened).part, second.part);
 }
 
 #[test]
