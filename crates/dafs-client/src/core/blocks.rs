@@ -34,6 +34,9 @@ pub(crate) const WINDOW_BLOCKS: u64 = 512;
 /// Blocks of a small file in an exposure of many files.
 const SMALL_FILE_BLOCKS: u64 = 16;
 
+/// The most bytes of a small file.
+pub(crate) const SMALL_FILE_BYTES: u64 = SMALL_FILE_BLOCKS * BLOCK_BYTES;
+
 /// Bytes of a window page.
 const PAGE_BYTES: usize = 4096;
 
@@ -259,7 +262,7 @@ impl BlockDirectory {
     ) -> BlockRead {
         let end = base.checked_add(SMALL_FILE_BLOCKS).and_then(|end| end.checked_mul(BLOCK_BYTES));
         let Some(end) = end else { return BlockRead::Unknown };
-        match (end - SMALL_FILE_BLOCKS * BLOCK_BYTES).checked_add(offset) {
+        match (end - SMALL_FILE_BYTES).checked_add(offset) {
             Some(offset) => self.read_until(end, (target, offset), now, step),
             None => BlockRead::Unknown,
         }

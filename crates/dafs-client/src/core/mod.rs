@@ -85,7 +85,7 @@ mod users;
 
 pub use auth::{Authenticator, Challenge, Exchange, Fixed, Proof, ProofMethod, Proven};
 pub use back::{BackEvent, BackStage, BatchCall, BatchHints};
-pub(crate) use blocks::{AskWidth, BLOCK_BYTES, WINDOW_BLOCKS};
+pub(crate) use blocks::{AskWidth, BLOCK_BYTES, SMALL_FILE_BYTES, WINDOW_BLOCKS};
 pub use blocks::{BlockDirectory, BlockRead, ExposeAnswer, ExposeQuestion};
 pub use call::{Completed, Done, ReadCall, Refused, ReplyMessage, WriteCall};
 pub use chain::ChainMember;

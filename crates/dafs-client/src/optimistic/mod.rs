@@ -23,7 +23,7 @@ mod small;
 use crate::attributes::FileHandle;
 use crate::core::{
     AskWidth, BLOCK_BYTES, BlockDirectory, BlockRead, Done, ExposeAnswer, ExposeQuestion, ReadCall,
-    RemoteReadStats, WINDOW_BLOCKS,
+    RemoteReadStats, SMALL_FILE_BYTES, WINDOW_BLOCKS,
 };
 use crate::driver::coarse_now;
 use crate::error::{Error, Result};
@@ -184,6 +184,8 @@ struct Asked {
     outcome: BlockRead,
     /// It was the first such read of its open.
     is_first: bool,
+    /// It was a long read, so the question is about the place of a small file alone.
+    is_long: bool,
     answer: Mailbox,
 }
 
@@ -257,7 +259,8 @@ impl Opened {
         let shared = self.client.shared();
         let usage = shared.optimistic();
         if !usage.is_on()
-            || !(1..=OPTIMISTIC_BYTES_MAX).contains(&target.len())
+            || target.is_empty()
+            || target.len() > OPTIMISTIC_BYTES_MAX && offset >= SMALL_FILE_BYTES
             || self.access == ShareAccess::Write
             || shared.check_process().is_err()
         {
@@ -265,50 +268,63 @@ impl Opened {
         }
         let now = coarse_now();
         let mut outcome = self.read_known(target, offset, now);
-        if outcome.asks() && self.take_answers(now) {
+        if outcome.is_none_or(BlockRead::asks) && self.take_answers(now) {
             outcome = self.read_known(target, offset, now);
         }
-        usage.count(outcome);
+        // A long read of an unknown place is none that could have been a hit.
+        if outcome.is_some() || target.len() <= OPTIMISTIC_BYTES_MAX {
+            usage.count(outcome.unwrap_or(BlockRead::Unknown));
+        }
+        let outcome = outcome.unwrap_or(BlockRead::Unknown);
         if let BlockRead::Hit(bytes) = outcome {
             return Some(bytes);
         }
         if outcome.asks() {
-            self.ask_where(offset, target.len() as u64, (now, outcome));
+            self.ask_where(offset, target.len(), (now, outcome));
         }
         None
     }
 
-    /// Reads blocks at known places.
-    fn read_known(&self, target: CheckedSlice<'_>, offset: u64, now: Instant) -> BlockRead {
+    /// Reads blocks at known places. `None` if there are none. A read that is longer than others is a hit
+    /// if a small file ends in it: programs read with long buffers.
+    fn read_known(&self, target: CheckedSlice<'_>, offset: u64, now: Instant) -> Option<BlockRead> {
         let shared = self.client.shared();
         let connection = shared.connection();
+        let small = &shared.optimistic().small;
+        let small = |target| small.read(&self.handle, (target, offset), (now, connection));
+        if target.len() > OPTIMISTIC_BYTES_MAX {
+            let outcome = small(target.slice(0, OPTIMISTIC_BYTES_MAX)?)?;
+            // The file may go on behind a part that it fills.
+            let is_full = outcome == BlockRead::Hit(OPTIMISTIC_BYTES_MAX);
+            return Some(if is_full { BlockRead::Unknown } else { outcome });
+        }
         let present = |known: &&BlockDirectory| known.is_of(connection);
         // Another thread may be taking an answer of the server.
         let outcome = self.optimistic.known.try_read().and_then(|known| {
             let known = known.as_ref().filter(present)?;
             Some(known.read(target, offset, now))
         });
-        let small = &shared.optimistic().small;
-        let small = || small.read(&self.handle, (target, offset), (now, connection));
-        outcome.or_else(small).unwrap_or(BlockRead::Unknown)
+        outcome.or_else(|| small(target))
     }
 
-    /// Asks the server where blocks are, if that is due, without waiting for the answer.
-    fn ask_where(&self, offset: u64, len: u64, (now, outcome): (Instant, BlockRead)) {
+    /// Asks the server where blocks are, if that is due, without waiting for the answer. After a long read
+    /// it asks for the place of a small file alone.
+    fn ask_where(&self, offset: u64, len: usize, (now, outcome): (Instant, BlockRead)) {
         let optimistic = &self.optimistic;
         let misses = optimistic.misses.fetch_add(1, Ordering::Relaxed);
         let is_first = misses < OPTIMISTIC_MISSES_BEFORE;
         let shared = self.client.shared();
         let small = &shared.optimistic().small;
+        let is_long = len > OPTIMISTIC_BYTES_MAX;
         let turn = small.missed(&self.handle, is_first, now);
-        if turn == Turn::Wait || turn == Turn::Alone && is_first {
+        if turn == Turn::Wait || turn == Turn::Alone && (is_first || is_long) {
             return;
         }
         let Some(mut asking) = optimistic.asking.try_lock() else { return };
         let window = offset / WINDOW_BYTES;
         let connection = shared.connection();
         let known = optimistic.known.read();
-        let is_alone = turn == Turn::Alone || known.is_some();
+        let is_alone = !is_long && (turn == Turn::Alone || known.is_some());
         if connection == 0
             || asking.asked.is_some()
             || is_alone && !asking.is_due(now, outcome, known.is_some(), window)
@@ -317,13 +333,14 @@ impl Opened {
         }
         let present = known.as_ref().filter(|known| known.is_of(connection) && known.is_alive(now));
         let (exposure, count) = match (present, &*known) {
-            (Some(known), _) => (known.exposure(), known.segment_count()),
-            (None, Some(_)) => (0, 0),
-            (None, None) => small.question(&self.handle, (now, connection)),
+            (Some(known), _) if !is_long => (known.exposure(), known.segment_count()),
+            (None, Some(_)) if !is_long => (0, 0),
+            _ => small.question(&self.handle, (now, connection)),
         };
         let has_page = |window| present.is_some_and(|known| known.has_page(window));
-        let needed = window..=offset.saturating_add(len - 1) / WINDOW_BYTES;
-        let windows = asking.width.windows(&needed, has_page);
+        let needed = window..=offset.saturating_add(len as u64 - 1) / WINDOW_BYTES;
+        let windows =
+            if is_long { needed.clone() } else { asking.width.windows(&needed, has_page) };
         let was_known = needed.clone().all(has_page);
         drop(known);
         let request = Request::XExposeGet(XExposeGet {
@@ -332,16 +349,18 @@ impl Opened {
             window: *windows.start(),
             exposure,
             // INVARIANT: a question names 64 windows at most.
-            windows: (windows.end() - windows.start() + 1) as u32,
+            windows: if is_long { 0 } else { (windows.end() - windows.start() + 1) as u32 },
             known: count,
             small: true,
         });
-        asking.last = now;
+        if !is_long {
+            asking.last = now;
+        }
         small.asks(&self.handle, now);
         let answer = Mailbox::default();
         if shared.ask_later(&request, answer.clone()).is_ok() {
             let question = ExposeQuestion { exposure, connection, windows };
-            let asked = Asked { question, needed, was_known, outcome, is_first, answer };
+            let asked = Asked { question, needed, was_known, outcome, is_first, is_long, answer };
             asking.asked = Some(asked);
         }
     }
@@ -365,13 +384,15 @@ impl Opened {
         }
         let usage = shared.optimistic();
         let answer = usage.checked(answer_of(done, shared.server_name()));
-        let (told, is_new) = self.take_places(answer, &asked.question);
+        let (told, is_new) = self.take_places(answer, &asked);
         usage.small.answered(&self.handle, (told, is_new), asked.is_first, now);
-        let known = self.optimistic.known.read();
-        let has_page = |window| known.as_ref().is_some_and(|known| known.has_page(window));
-        let is_known = asked.needed.clone().all(has_page);
-        drop(known);
-        asking.answered(&asked, is_new, is_known);
+        if !asked.is_long {
+            let known = self.optimistic.known.read();
+            let has_page = |window| known.as_ref().is_some_and(|known| known.has_page(window));
+            let is_known = asked.needed.clone().all(has_page);
+            drop(known);
+            asking.answered(&asked, is_new, is_known);
+        }
         is_new
     }
 
@@ -400,17 +421,20 @@ impl Opened {
     }
 
     /// Takes the places of blocks out of an answer. Returns its content, and true if that is new.
-    fn take_places(&self, answer: Option<ExposeAnswer>, question: &ExposeQuestion) -> (Told, bool) {
+    fn take_places(&self, answer: Option<ExposeAnswer>, asked: &Asked) -> (Told, bool) {
         let Some(answer) = answer else { return (Told::Nothing, false) };
         if answer.base != 0 {
             *self.optimistic.known.write() = None;
-            return (Told::Small, self.take_place(&self.handle, answer, question));
+            return (Told::Small, self.take_place(&self.handle, answer, &asked.question));
+        }
+        if asked.is_long {
+            return (Told::Nothing, false);
         }
         let told = if answer.exposure == 0 { Told::Nothing } else { Told::Alone };
         let shared = self.client.shared();
         let former = self.optimistic.known.read().clone();
         let map = |remote| shared.map_exposed(remote);
-        let (known, is_new) = BlockDirectory::after(former, answer, question, map);
+        let (known, is_new) = BlockDirectory::after(former, answer, &asked.question, map);
         *self.optimistic.known.write() = known;
         (told, is_new)
     }

@@ -292,7 +292,8 @@ mod tests {
         let leave = |number: usize| {
             let question = ExposeQuestion { exposure: 0, connection: 1, windows: 0..=0 };
             let (outcome, answer) = (BlockRead::Unknown, Mailbox::default());
-            let asked = Asked { question, outcome, is_first: true, answer: answer.clone() };
+            let (is_first, is_long) = (true, false);
+            let asked = Asked { question, outcome, is_first, is_long, answer: answer.clone() };
             small.leave(file(number as u64), asked);
             answer
         };

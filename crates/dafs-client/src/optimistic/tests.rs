@@ -33,8 +33,13 @@ fn ask(
 
 /// Asks where a small file is. Names an exposure as known, with no segments of it.
 fn ask_small(file: &File, exposure: u64) -> Result<ExposeAnswer> {
+    ask_small_or(file, exposure, 1)
+}
+
+/// Asks where a small file is, or these windows.
+fn ask_small_or(file: &File, exposure: u64, windows: u32) -> Result<ExposeAnswer> {
     let (fh, state_id) = (*file.handle(), file.state_id());
-    let (window, windows, known, small) = (0, 1, 0, true);
+    let (window, known, small) = (0, 0, true);
     let get = XExposeGet { fh, state_id, window, exposure, windows, known, small };
     let shared = file.client().shared();
     shared
@@ -97,6 +102,22 @@ fn only_a_client_that_may_speak_for_any_user_is_shown_small_files_together() {
             assert!(!own.segments.iter().any(|segment| of_all(segment.number)));
         }
     }
+}
+
+#[test]
+fn a_question_without_windows_is_about_small_files_alone() {
+    let served = Served::with(|setup| setup.optimistic = true);
+    served.with_file("small", 100);
+    served.with_file("large", (64 << 10) + 1);
+    let own = client(&served);
+    let file = own.open(b"small", &OpenOptions::read()).unwrap();
+    eventually("the file is shown", || ask_small_or(&file, 0, 0).unwrap().base != 0);
+    let large = own.open(b"large", &OpenOptions::read()).unwrap();
+    let answer = ask_small_or(&large, 0, 0).unwrap();
+    assert_eq!((answer.exposure, answer.base, answer.segments.len()), (0, 0, 0));
+    assert_eq!(served.exposure_counts().grants, 1);
+    assert_eq!(status(ask_small_or(&file, 0, EXPOSED_WINDOWS_MAX as u32 + 1)), Status::Inval);
+    assert_eq!(status(ask(&file, file.state_id(), (0, 0), (0, 0))), Status::Inval);
 }
 
 #[test]
@@ -250,6 +271,7 @@ fn one_question_at_a_time_is_asked_and_its_answer_is_taken_once() {
         was_known: false,
         outcome: BlockRead::Unknown,
         is_first: false,
+        is_long: false,
         answer: answer.clone(),
     };
     asking.asked = Some(asked);

@@ -54,6 +54,33 @@ fn a_file_that_is_opened_read_and_closed_again_costs_no_read_request() {
     assert_eq!((counts.files, counts.small_files, counts.grants), (1, 1, 1));
 }
 
+/// Programs read files into buffers that are longer.
+#[test]
+fn a_long_buffer_gets_a_small_file_without_a_read_request() {
+    const BUFFER: usize = 1 << 20;
+    let served = served();
+    let client = optimistic(&served);
+    let whole = |name: &str| {
+        let file = client.open(name.as_bytes(), &OpenOptions::read()).unwrap();
+        let bytes = read(&file, 0, BUFFER);
+        file.close().unwrap();
+        bytes
+    };
+    let content = served.with_file("file", 5 * BLOCK + 77);
+    let bare = bare(&client, "file");
+    eventually("the server is asked to open and to close alone", || {
+        requests(&client, || assert!(whole("file") == content)) == bare
+    });
+    // These fill their part, and may go on behind it.
+    for bytes in [ALL, ALL + 1, 3 * ALL] {
+        let content = served.with_file("larger", bytes);
+        for _ in 0..10 {
+            assert!(whole("larger") == content, "{bytes}");
+        }
+        std::fs::remove_file(served.path().join("larger")).unwrap();
+    }
+}
+
 #[test]
 fn small_files_lie_in_the_same_memory_and_none_is_taken_for_another() {
     const FILES: usize = 100;

@@ -33,7 +33,7 @@ layout! {
         window: u64 = 72,
         /// The exposure that the client knows, or 0.
         exposure: u64 = 80,
-        /// The number of windows, 1 to 64.
+        /// The number of windows, 1 to 64. 0 with `small` asks for the place of a small file alone.
         windows: u32 = 88,
         /// The number of segments of that exposure that the client knows.
         known: u32 = 92,
