@@ -8,6 +8,8 @@ Run as: optimistic.py make FILE STATE
         optimistic.py cut FILE STATE CHANGES         (of all: the file is emptied and written again)
         optimistic.py read FILE STATE READS          (0: until optimistic.py stop STATE)
         optimistic.py direct FILE STATE READS        (the same, past the cache of the kernel)
+        optimistic.py fill DIRECTORY FILES           (with small files)
+        optimistic.py look DIRECTORY ROUNDS          (opens, reads and closes each file in each round)
         optimistic.py reads STATE                    (prints how many there were)
         optimistic.py stop STATE"""
 
@@ -94,9 +96,30 @@ def check(state, reads, read_block):
         state[READS] += 1
 
 
+def small_file(number):
+    return f"file {number} ".encode() * (number % 3000 + 7)
+
+
+def fill(directory, files):
+    for number in range(files):
+        with open(f"{directory}/{number}", "wb") as new:
+            new.write(small_file(number))
+
+
+def look(directory, rounds):
+    for _ in range(rounds):
+        for name in os.listdir(directory):
+            descriptor = os.open(f"{directory}/{name}", os.O_RDONLY)
+            if os.read(descriptor, 1 << 20) != small_file(int(name)):
+                sys.exit(f"file {name} has other bytes")
+            os.close(descriptor)
+
+
 def main():
     command, *arguments = sys.argv[1:]
-    if command == "stop":
+    if command in ("fill", "look"):
+        {"fill": fill, "look": look}[command](arguments[0], int(arguments[1]))
+    elif command == "stop":
         words_of(arguments[0])[STOP] = 1
     elif command == "reads":
         print(words_of(arguments[0])[READS])

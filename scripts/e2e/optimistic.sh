@@ -75,6 +75,16 @@ read_without_requests() {
         [[ $try -lt 10 ]] || fail "the server was asked $asked times for $reads reads"
     done
 }
+# Opens, reads and closes small files, which the client reads without a request from the third or fourth time on.
+read_small_files() {
+    local files=50 rounds=40 before asked
+    mkdir "$work/export/small"
+    python3 "$program" fill "$work/export/small" $files
+    before=$(requests)
+    optimistically python3 "$program" look /data/small $rounds || fail "a reader found something else"
+    asked=$(($(requests) - before))
+    [[ $asked -lt $((files * rounds / 2)) ]] || fail "the server was asked $asked times"
+}
 # change_under_a_reader CHANGE... -- another client writes or cuts the file under a reader.
 change_under_a_reader() {
     local change
@@ -104,6 +114,12 @@ read_without_requests
 [[ $(counted "$log" dafs_exposed_published) -ge 256 ]] || fail "not all blocks were shown"
 is_taken_back() { [[ $(counted "$log" dafs_exposed_files) == 0 ]]; }
 eventually is_taken_back
+
+if [[ ${#squash[@]} -gt 0 ]]; then
+    step "small files that are opened, read and closed again cost few"
+    read_small_files
+    eventually is_taken_back
+fi
 
 step "without the option all are requests"
 before=$(requests)
