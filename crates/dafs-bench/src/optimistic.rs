@@ -8,7 +8,7 @@
 //! |---|---|
 //! | files that do not fit the memory, and a client that writes beside the reader | `sets.rs` |
 //! | several clients of a server on one CPU | `clients.rs` |
-//! | small files, with and without the client's cache | `small.rs` |
+//! | small files, that stay open or are opened again, with and without the client's cache | `small.rs` |
 //! | the price of exposure for writes | `writes.rs` |
 //! | unmodified programs | `fronts`, `database.rs` |
 

@@ -491,7 +491,7 @@ impl Service {
     }
 
     /// Recalls delegations on files that a local process has changed, bypassing the server, and ends
-    /// the exposure of these files.
+    /// the exposure of these files, or takes the blocks of small ones away.
     /// [`tick`](Self::tick) calls it. The owner of a store's descriptor calls it at once when the
     /// descriptor signals a change. While another thread does so, it does nothing.
     pub fn take_local_changes(&self, now_ns: u64) {

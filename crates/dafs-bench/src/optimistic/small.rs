@@ -2,8 +2,12 @@
 //! cache of the client that holds a part of the files.
 //!
 //! The clients choose files of 4 to 16 KiB at random and read them whole. They open and close a file around each
-//! read ("opened"), or use an open that stays ("kept open"). A client knows the places of blocks by open, and asks
-//! for them after the second read that was no hit. So the first way measures what is left of the gain.
+//! read ("opened"), or use an open that stays ("kept open"). OPEN and CLOSE are requests. Over shared memory a
+//! client keeps the places of small files when it closes them. Over iWARP it knows them by open, and asks for them
+//! after the second read that was no hit, so "opened" measures what is left of the gain there.
+//!
+//! Over shared memory they also read into a buffer that is longer than any of the files, as programs do, beside
+//! one who reads the local files.
 //!
 //! The hit ratio below the table is that of all reads. The part of the reads that the client's cache has served
 //! stands beside it, for opens that stay: their other reads are hits or requests.
@@ -15,7 +19,7 @@
 
 use super::{MEMORY_BYTES, PASS_PAUSE, connect_options};
 use crate::child::Process;
-use crate::report::{Case, Report, Sample};
+use crate::report::{Case, Measure, Report, Sample};
 use crate::{Plan, cpu};
 use anyhow::{Context, Result, ensure};
 use dafs_client::limits::CACHE_BYTES_MIN;
@@ -23,13 +27,17 @@ use dafs_client::{CacheOptions, Client, ConnectOptions, File, OpenOptions, Trans
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::borrow::Cow;
-use std::path::Path;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const FILES: usize = 256;
 const FILE_BYTES_MIN: usize = 4 << 10;
 const FILE_BYTES_MAX: usize = 16 << 10;
+
+/// The length of a buffer of programs.
+const BUFFER_BYTES: usize = 128 << 10;
 
 /// Percent of the files that the client's cache holds. Each takes a block of the cache.
 const PARTS: [usize; 4] = [0, 25, 50, 75];
@@ -50,9 +58,23 @@ enum Opens {
     Kept,
     /// Each read has an open of its own.
     Fresh,
+    /// The same, into a buffer that is longer than the files.
+    FreshLong,
 }
 
-const OPENS: [(Opens, &str); 2] = [(Opens::Kept, "kept open"), (Opens::Fresh, "opened")];
+const OPENS: [(Opens, &str); 3] = [
+    (Opens::Kept, "kept open"),
+    (Opens::Fresh, "opened"),
+    (Opens::FreshLong, "opened, long buffer"),
+];
+
+/// The reader of a case.
+#[derive(Clone, Copy, PartialEq)]
+enum Reader {
+    Local,
+    Plain,
+    Optimistic,
+}
 
 #[derive(Clone, Copy)]
 struct Load {
@@ -69,6 +91,28 @@ impl Load {
             part => format!("small files, {opens}, cache {part} %"),
         }
     }
+
+    /// Hits against READ, and READ against a local read where there is one.
+    fn cases(self) -> Vec<(Reader, Case)> {
+        let name = self.name();
+        let [local, read] = ["local", "read"].map(|way| format!("{way} {name}"));
+        let case = |name: String, floor: Option<&String>| {
+            let floor = floor.cloned().map(Cow::Owned);
+            Case { floor, ..Case::new(name, None, None) }
+        };
+        let is_long = self.opens == Opens::FreshLong;
+        let mut cases = Vec::new();
+        if is_long {
+            cases.push((Reader::Local, case(local.clone(), None)));
+        }
+        cases.push((Reader::Plain, case(read.clone(), is_long.then_some(&local))));
+        cases.push((Reader::Optimistic, case(format!("hit {name}"), Some(&read))));
+        if self.part == 0 {
+            let case = case(format!("hit {name}, server CPU against read"), Some(&read));
+            cases.push((Reader::Optimistic, Case { measure: Measure::ServerCpu, ..case }));
+        }
+        cases
+    }
 }
 
 pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
@@ -79,7 +123,10 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         return Ok(());
     };
     let server_cpu = if together || cpu::cpu_count() < 2 { 0 } else { 1 };
-    let is_wanted = |load: &Load| load.name().contains(&plan.only);
+    let is_wanted = |load: &Load| {
+        let is_meant = load.opens != Opens::FreshLong || load.part == 0;
+        is_meant && load.name().contains(&plan.only)
+    };
     let loads = PARTS.map(|part| -> Vec<Load> {
         OPENS.into_iter().map(|(opens, _)| Load { opens, part }).filter(is_wanted).collect()
     });
@@ -91,7 +138,9 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         let (mut cases, mut figures) = (Vec::new(), Vec::new());
         for loads in loads.iter().filter(|loads| !loads.is_empty()) {
             let world = World::start((transport, wake), server_cpu, loads[0].part)?;
-            for load in loads {
+            // Over iWARP a read into a long buffer is no optimistic one.
+            let is_meant = |load: &&Load| medium == "shm" || load.opens != Opens::FreshLong;
+            for load in loads.iter().filter(is_meant) {
                 let done = world.measure(plan, *load).with_context(|| load.name())?;
                 figures.push((load.name(), done.hit_ratio, done.cached));
                 cases.extend(done.cases);
@@ -145,7 +194,7 @@ struct Counts {
 
 /// The result of a load.
 struct Done {
-    cases: [Case; 2],
+    cases: Vec<Case>,
     hit_ratio: f64,
     /// The part of the optimistic client's reads that its cache has served.
     cached: Option<f64>,
@@ -155,6 +204,7 @@ struct Done {
 struct World {
     /// The sizes of the files in bytes.
     sizes: Vec<usize>,
+    export: PathBuf,
     plain: End,
     optimistic: End,
     /// The last to be dropped, but for the folder of its files.
@@ -183,13 +233,13 @@ impl World {
             Ok(End { client, files })
         };
         let (plain, optimistic) = (end(false)?, end(true)?);
-        let world = Self { sizes, plain, optimistic, process, _folder: folder };
+        let world = Self { sizes, export, plain, optimistic, process, _folder: folder };
         world.warm()?;
         Ok(world)
     }
 
-    /// Reads all files until the server shows them. Reads that the client's cache makes over shared memory are
-    /// requests, so with a cache there may never be hits.
+    /// Reads all files until the server shows them. A client's cache may serve some reads, and then not all
+    /// are hits.
     fn warm(&self) -> Result<()> {
         self.read_all(&self.plain)?;
         let End { client, .. } = &self.optimistic;
@@ -207,70 +257,85 @@ impl World {
     fn read_all(&self, end: &End) -> Result<()> {
         let mut memory = vec![0; FILE_BYTES_MAX];
         for (number, file) in end.files.iter().enumerate() {
-            self.read(file, number, &mut memory)?;
+            self.check(number, &mut memory[..self.sizes[number]], |into| {
+                Ok(file.read_at(into, 0)?)
+            })?;
         }
         Ok(())
     }
 
     /// Reads a file whole, and checks it. Returns its size in bytes.
-    fn read(&self, file: &File, number: usize, memory: &mut [u8]) -> Result<u64> {
+    fn check(
+        &self,
+        number: usize,
+        into: &mut [u8],
+        read: impl FnOnce(&mut [u8]) -> Result<usize>,
+    ) -> Result<u64> {
         let size = self.sizes[number];
-        ensure!(file.read_at(&mut memory[..size], 0)? == size, "a short read");
-        ensure!(memory[..8] == number.to_le_bytes(), "another file was read");
+        ensure!(read(into)? == size, "a short read");
+        ensure!(into[..8] == number.to_le_bytes(), "another file was read");
         Ok(size as u64)
     }
 
+    /// Reads a file, with an open of its own unless it stays open.
+    fn read(&self, reader: Reader, opens: Opens, number: usize, into: &mut [u8]) -> Result<usize> {
+        let end = match reader {
+            Reader::Local => {
+                let mut file = std::fs::File::open(self.export.join(name_of(number)))?;
+                return Ok(file.read(into)?);
+            }
+            Reader::Plain => &self.plain,
+            Reader::Optimistic => &self.optimistic,
+        };
+        if opens == Opens::Kept {
+            return Ok(end.files[number].read_at(into, 0)?);
+        }
+        let file = end.client.open(name_of(number).as_bytes(), &OpenOptions::read())?;
+        let bytes = file.read_at(into, 0)?;
+        file.close()?;
+        Ok(bytes)
+    }
+
     /// Reads files at random for some time. Returns the number of reads, and their bytes.
-    fn work(&self, end: &End, opens: Opens, seed: u64, time: Duration) -> Result<(u64, u64)> {
+    fn work(&self, reader: Reader, opens: Opens, seed: u64, time: Duration) -> Result<(u64, u64)> {
         let mut rng = SmallRng::seed_from_u64(seed);
         let start = Instant::now();
-        let mut memory = vec![0; FILE_BYTES_MAX];
+        let mut memory = vec![0; BUFFER_BYTES];
         let (mut reads, mut bytes) = (0, 0);
         while reads & 15 != 0 || start.elapsed() < time {
             let number = rng.random_range(0..FILES);
-            match opens {
-                Opens::Kept => bytes += self.read(&end.files[number], number, &mut memory)?,
-                Opens::Fresh => {
-                    let name = name_of(number);
-                    let file = end.client.open(name.as_bytes(), &OpenOptions::read())?;
-                    bytes += self.read(&file, number, &mut memory)?;
-                    file.close()?;
-                }
-            }
+            let len = if opens == Opens::FreshLong { BUFFER_BYTES } else { self.sizes[number] };
+            let read = |into: &mut [u8]| self.read(reader, opens, number, into);
+            bytes += self.check(number, &mut memory[..len], read)?;
             reads += 1;
         }
         Ok((reads, bytes))
     }
 
     fn measure(&self, plan: &Plan, load: Load) -> Result<Done> {
-        let name = load.name();
-        let read = format!("read {name}");
-        let floor = Some(Cow::Owned(read.clone()));
-        let mut cases = [
-            Case::new(read, None, None),
-            Case { floor, ..Case::new(format!("hit {name}"), None, None) },
-        ];
+        let mut cases = load.cases();
         let time = Duration::from_millis(plan.milliseconds);
-        let mut sum = Counts { hits: 0, requests: 0 };
+        let (mut sum, mut reads) = (Counts { hits: 0, requests: 0 }, 0_u64);
         for round in 0..plan.rounds.min(ROUNDS_MAX) {
-            for (case, end) in cases.iter_mut().zip([&self.plain, &self.optimistic]) {
-                let before = end.counts();
-                case.samples.push(Sample::of(
+            for (reader, case) in &mut cases {
+                let before = self.optimistic.counts();
+                let sample = Sample::of(
                     || cpu::times(Some(self.process.id())),
-                    || self.work(end, load.opens, round as u64, time),
-                )?);
-                let after = end.counts();
-                if case.floor.is_some() {
+                    || self.work(*reader, load.opens, round as u64, time),
+                )?;
+                let after = self.optimistic.counts();
+                if *reader == Reader::Optimistic {
                     sum.hits += after.hits - before.hits;
                     sum.requests += after.requests - before.requests;
+                    reads += sample.operations;
                 }
+                case.samples.push(sample);
             }
         }
-        let samples = &cases[1].samples;
-        let reads = samples.iter().map(|sample| sample.operations).sum::<u64>().max(1);
-        let part = |count: u64| count as f64 / reads as f64;
+        let part = |count: u64| count as f64 / reads.max(1) as f64;
         let cached = (load.opens == Opens::Kept && load.part > 0)
             .then(|| part(reads.saturating_sub(sum.hits + sum.requests)));
+        let cases = cases.into_iter().map(|(_, case)| case).collect();
         Ok(Done { hit_ratio: part(sum.hits), cached, cases })
     }
 }
