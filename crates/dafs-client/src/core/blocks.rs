@@ -224,6 +224,12 @@ impl BlockDirectory {
         is_alive(word.load(Ordering::Relaxed)) && now.since(looked) <= LOOK_AGE_MAX
     }
 
+    /// True if a frame has had this block since the exposure began. The exposure lasts then: the pages of
+    /// one that has ended are zeros.
+    pub fn was_shown(&self, block: u64) -> bool {
+        self.word(block).is_some_and(|word| load(word) != 0)
+    }
+
     fn word(&self, block: u64) -> Option<&AtomicU64> {
         let page = self.pages.get(&(block / WINDOW_BLOCKS))?;
         let at = (block % WINDOW_BLOCKS) as usize * size_of::<u64>();

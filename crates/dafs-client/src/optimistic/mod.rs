@@ -279,7 +279,7 @@ impl Opened {
         if let BlockRead::Hit(bytes) = outcome {
             return Some(bytes);
         }
-        if outcome.asks() {
+        if outcome.asks() && !self.has_changed(outcome) {
             self.ask_where(offset, target.len(), (now, outcome));
         }
         None
@@ -305,6 +305,16 @@ impl Opened {
             Some(known.read(target, offset, now))
         });
         outcome.or_else(|| small(target))
+    }
+
+    /// True if a block of a small file is absent because the file has changed: the server has nothing new
+    /// to tell. An exposure of the file alone, which the open may know, may have ended.
+    fn has_changed(&self, outcome: BlockRead) -> bool {
+        let shared = self.client.shared();
+        let is_alone = || self.optimistic.known.try_read().is_none_or(|known| known.is_some());
+        outcome == BlockRead::Absent
+            && !is_alone()
+            && shared.optimistic().small.is_absent(&self.handle, shared.connection())
     }
 
     /// Asks the server where blocks are, if that is due, without waiting for the answer. After a long read

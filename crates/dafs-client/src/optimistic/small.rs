@@ -114,6 +114,15 @@ impl SmallFiles {
         is_present.then(|| directory.read_small(target, (*base, offset), now))
     }
 
+    /// True if the first block of a file is absent because the file has changed, or for another block. Then
+    /// the server has nothing new to tell.
+    pub(super) fn is_absent(&self, file: &FileHandle, connection: u64) -> bool {
+        let Some(known) = self.known.try_read() else { return false };
+        let Some((exposure, base)) = known.files.get(file) else { return false };
+        let directory = known.exposures.get(exposure);
+        directory.is_some_and(|known| known.is_of(connection) && known.was_shown(*base))
+    }
+
     /// Notes that a read was no hit: the first one of its open, or a later one.
     pub(super) fn missed(&self, file: &FileHandle, is_first: bool, now: Instant) -> Turn {
         let mut missed = self.missed.lock_here();

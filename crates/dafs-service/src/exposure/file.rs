@@ -455,11 +455,16 @@ impl File {
         self.changes.retain(|(own, _)| *own != id);
     }
 
-    /// Takes the blocks of a small file away for good: none of them is published any more.
+    /// Takes the blocks of a small file away for good: none of them is published any more. Their entries
+    /// are as at the beginning, so clients ask where the file is now.
     pub(super) fn retire(&mut self, part: RangeInclusive<u64>, now_ns: u64, memory: &dyn Memory) {
         let change = self.begin_change(part.clone(), now_ns, memory);
         self.end_change(change);
         self.retired.insert(*part.start());
+        let (number, first) = place_of(*part.start());
+        if let Some(window) = self.windows.get_mut(&number) {
+            (first..).zip(part).for_each(|(at, _)| window.forget(at, memory));
+        }
     }
 
     /// Adds a reader. Returns false if the file is no longer exposed.

@@ -73,6 +73,15 @@ impl Window {
         Some(place)
     }
 
+    /// Forgets an absent block that is never published again.
+    pub(super) fn forget(&mut self, at: usize, memory: &dyn Memory) {
+        debug_assert!(!self.has(at), "readers may know its frame");
+        if self.entries[at] != BlockEntry::default() {
+            self.entries[at] = BlockEntry::default();
+            memory.store(self.page, at, self.entries[at]);
+        }
+    }
+
     fn set(&mut self, at: usize, block: Option<(FramePlace, usize)>, memory: &dyn Memory) {
         self.entries[at] = self.entries[at].next(block);
         memory.store(self.page, at, self.entries[at]);

@@ -142,6 +142,10 @@ fn a_read_of_a_small_file_stays_inside_its_part() {
         assert_eq!(outcome, BlockRead::Unknown, "{offset}");
         assert!(!bytes.contains(&b'x'), "a byte of the next file");
     }
+    assert!(known.was_shown(base) && !known.was_shown(base + 5) && !known.was_shown(0));
+    server.word(16).store(EntryWord::new(2, None).0.to_le(), Ordering::Release);
+    assert_eq!(read(0, 1).0, BlockRead::Absent);
+    assert!(known.was_shown(base), "the page has it not, but has had it");
     for base in [u64::MAX, u64::MAX / BLOCK_BYTES, u64::MAX / BLOCK_BYTES - 15] {
         let mut target = [0];
         let outcome = known.read_small(CheckedSlice::from_mut(&mut target), (base, 0), NOW);
