@@ -108,8 +108,8 @@ pub(super) struct File {
     shorts: BTreeSet<u64>,
     /// Grants that have not ended.
     grants: usize,
-    /// A reader without a grant may know the segments.
-    has_former_readers: bool,
+    /// A reader without a grant may know frames that could be filled.
+    pub(super) has_former_readers: bool,
     /// A reader of another host may know frames.
     pub(super) has_remote_readers: bool,
     /// It is no longer exposed.
@@ -484,9 +484,10 @@ impl File {
         self.grants > 0
     }
 
-    /// True if its segments are to be replaced before anything more is filled.
+    /// True if its segments are to be replaced before anything more is filled. Where files share it, the
+    /// end of a grant bars their frames instead.
     pub(super) fn is_used_up(&self) -> bool {
-        self.has_former_readers || self.gone.len() > EXPOSED_GONE_MAX
+        self.has_former_readers && !self.is_shared || self.gone.len() > EXPOSED_GONE_MAX
     }
 
     /// Ends the exposure: takes all entries away. Returns the segments, to be discarded when no fill

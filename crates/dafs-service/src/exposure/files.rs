@@ -345,13 +345,19 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        let is_last = self.file.file.lock().end_grant();
+        let file = &self.file;
+        let is_last = file.file.lock().end_grant();
         if is_last {
-            self.writers.exposure.end(&self.file);
-        } else {
-            // Fills that are under way end before the reader has none of its rights any more.
-            drop(self.file.filling.write());
+            self.writers.exposure.end(file);
+            return;
         }
+        // Fills that are under way end before the reader has none of its rights any more.
+        let alone = file.filling.write();
+        if file.small.is_some() {
+            let removed = file.file.lock().bar_frames(file.shared.now_ns(), &*file.memory);
+            removed.into_iter().for_each(|segment| file.memory.discard(segment));
+        }
+        drop(alone);
     }
 }
 

@@ -3,10 +3,10 @@
 //! Invariants
 //! * A frame is in use by at most one block.
 //! * A frame that readers may still read is not taken again before its time.
-//! * No frame of a segment that leaves the file is taken.
+//! * No frame of a segment that leaves the file is taken, nor one that was barred.
 
 use super::entry::FramePlace;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
@@ -26,6 +26,8 @@ pub(super) struct Frames {
     /// The segments that leave, and their free frames.
     leaving: Vec<u16>,
     left: Vec<FramePlace>,
+    /// Segments of which no frame is taken again. Blocks that have one keep it.
+    barred: FxHashSet<u16>,
 }
 
 /// The numbers of a file's frames.
@@ -94,6 +96,9 @@ impl Frames {
 
     /// Returns a frame that no reader knows.
     pub(super) fn give_back(&mut self, place: FramePlace) {
+        if self.barred.contains(&place.segment) {
+            return;
+        }
         let is_leaving = self.leaving.contains(&place.segment);
         let free = if is_leaving { &mut self.left } else { &mut self.free };
         free.push(place);
@@ -121,7 +126,10 @@ impl Frames {
         for _ in 0..self.all.len() {
             let place = self.all.get(self.hand).copied();
             self.hand = (self.hand + 1) % self.all.len();
-            let place = place.filter(|place| !self.leaving.contains(&place.segment));
+            // A barred frame would be of no use to another block.
+            let is_kept =
+                |segment: &u16| !self.leaving.contains(segment) && !self.barred.contains(segment);
+            let place = place.filter(|place| is_kept(&place.segment));
             let block = place.and_then(|place| self.published.get(&place).copied());
             if block.is_some() {
                 return block;
@@ -172,6 +180,7 @@ impl Frames {
         self.waiting.retain(|(_, place)| place.segment != segment);
         self.segments.retain(|known| *known != segment);
         self.leaving.retain(|leaving| *leaving != segment);
+        self.barred.remove(&segment);
         self.hand = self.hand.checked_rem(self.all.len()).unwrap_or(0);
         before - self.all.len()
     }
@@ -180,6 +189,25 @@ impl Frames {
     pub(super) fn published_in(&self, segment: u16) -> Vec<u64> {
         let places = (0..=u8::MAX).map(|frame| FramePlace { segment, frame });
         places.filter_map(|place| self.published.get(&place).copied()).collect()
+    }
+
+    /// Lets no frame be taken again that is there now. Returns the segments of which that was so already,
+    /// and less than half of the frames have blocks.
+    pub(super) fn bar(&mut self) -> Vec<u16> {
+        let mut counts = FxHashMap::<u16, (usize, usize)>::default();
+        for place in self.all.iter().filter(|place| self.barred.contains(&place.segment)) {
+            let (all, published) = counts.entry(place.segment).or_default();
+            *all += 1;
+            *published += usize::from(self.published.contains_key(place));
+        }
+        let sparse = counts.into_iter().filter(|(_, (all, published))| published * 2 < *all);
+        let mut sparse: Vec<u16> = sparse.map(|(segment, _)| segment).collect();
+        sparse.sort_unstable();
+        self.barred.extend(&self.segments);
+        self.free.clear();
+        self.left.clear();
+        self.waiting.clear();
+        sparse
     }
 
     /// Forgets all frames.
@@ -228,6 +256,31 @@ mod tests {
             frames.retire(place, 10);
         }
         assert!(frames.many_wait(9) && !frames.many_wait(10));
+    }
+
+    #[test]
+    fn a_barred_frame_stays_with_its_block_and_is_not_taken_again() {
+        let mut frames = Frames::default();
+        frames.add(1, 4);
+        let places: Vec<_> = (0..3).filter_map(|_| frames.take(0)).collect();
+        frames.publish(places[0], 10);
+        frames.publish(places[1], 11);
+        assert!(frames.bar().is_empty() && frames.take(0).is_none());
+        frames.give_back(places[2]);
+        assert_eq!((frames.take(0), frames.victim()), (None, None));
+        assert_eq!(frames.published_in(1), [10, 11]);
+        frames.add(2, 1);
+        let place = frames.take(0).unwrap();
+        assert_eq!(place.segment, 2);
+        frames.publish(place, 12);
+        assert_eq!((frames.victim(), frames.victim()), (Some(12), Some(12)));
+        assert!(frames.bar().is_empty(), "half of its frames have blocks");
+        frames.retire(places[0], 5);
+        assert_eq!((frames.take(5), frames.bar()), (None, vec![1]));
+        assert_eq!((frames.remove(1), frames.published_in(2)), (4, vec![12]));
+        // The memory may come again with the same number.
+        frames.add(1, 1);
+        assert!(frames.take(5).is_some());
     }
 
     #[test]

@@ -7,11 +7,15 @@
 //! A file that lacks window pages, and has no less than its share, gives a segment for them in the same
 //! way, and in any case. Else the frames of the windows that were read first would take all memory.
 //!
+//! Where small files share an exposure, a segment also leaves after a reader has lost its right: its frames
+//! are filled no more, and it stays as long as half of them have blocks.
+//!
 //! Invariants
 //! * No entry names a frame of a segment that is discarded, and no fill writes there.
 //! * A number of a segment is used once in an exposure, so an entry names the segment that a reader
 //!   knows by it.
 
+use super::chance::Chances;
 use super::entry::{BLOCK_BYTES, FramePlace};
 use super::file::File;
 use super::window::Loss;
@@ -157,18 +161,43 @@ impl File {
                 continue;
             }
             self.spared = 0;
-            for block in published {
-                self.take_away(block..=block, Loss::Eviction, now_ns, memory);
-            }
-            self.fills.retain(|(fill, _)| fill.place.segment != segment);
-            self.bytes -= SegmentKind::Frames.cost(self.frames.remove(segment));
-            let place = self.segments.iter_mut().find(|known| **known == Some(segment));
-            if let Some(place) = place {
-                *place = None;
-            }
-            self.gone.push(segment);
+            self.remove_segment(segment, now_ns, memory);
             removed.push(segment);
         }
+        removed
+    }
+
+    fn remove_segment(&mut self, segment: u16, now_ns: u64, memory: &dyn Memory) {
+        for block in self.frames.published_in(segment) {
+            self.take_away(block..=block, Loss::Eviction, now_ns, memory);
+        }
+        self.fills.retain(|(fill, _)| fill.place.segment != segment);
+        self.bytes -= SegmentKind::Frames.cost(self.frames.remove(segment));
+        let place = self.segments.iter_mut().find(|known| **known == Some(segment));
+        if let Some(place) = place {
+            *place = None;
+        }
+        self.gone.push(segment);
+    }
+
+    /// Lets no frame be filled that a reader without a grant may know. Blocks keep theirs, so other readers
+    /// go on. Returns segments of which little is in use, to be discarded before any fill begins.
+    ///
+    /// A segment keeps its blocks at the first call after it came, and while half of its frames have some.
+    /// So readers that come and go cost others little, and little memory.
+    pub(super) fn bar_frames(&mut self, now_ns: u64, memory: &dyn Memory) -> Vec<u16> {
+        self.fills.clear();
+        self.chances = Chances::default();
+        let mut removed = self.frames.bar();
+        for Leaving { segment, .. } in std::mem::take(&mut self.leaving) {
+            if !removed.contains(&segment) {
+                removed.push(segment);
+            }
+        }
+        for segment in &removed {
+            self.remove_segment(*segment, now_ns, memory);
+        }
+        self.has_former_readers = false;
         removed
     }
 }
@@ -332,6 +361,38 @@ mod tests {
         assert!(file.may_write(&fill));
         assert_eq!(file.end_leaving(REUSE_DELAY_NS, false, &memory), [1]);
         assert!(!file.may_write(&fill) && !file.end_fill(fill, BLOCK_BYTES, &memory));
+    }
+
+    #[test]
+    fn frames_that_a_former_reader_knows_are_filled_no_more() {
+        let memory = Numbers::default();
+        memory.next.lock().extend([4, 3, 2]);
+        let mut file = file(&memory);
+        let fill = file.begin_fill(4, 0, &memory).unwrap();
+        assert_eq!(fill.place.segment, 2);
+        file.has_former_readers = true;
+        assert!(file.begin_fill(5, 0, &memory).is_none());
+        assert!(file.bar_frames(0, &memory).is_empty());
+        assert!(!file.may_write(&fill) && !file.end_fill(fill, BLOCK_BYTES, &memory));
+        assert_eq!(file.frames.published_in(1), [0, 1, 2, 3]);
+        // A change takes a block away. It comes back in another frame.
+        let change = file.begin_change(1..=1, 0, &memory);
+        file.end_change(change);
+        let fill = file.begin_fill(1, 0, &memory).unwrap();
+        assert_eq!(fill.place.segment, 3);
+        assert!(file.end_fill(fill, BLOCK_BYTES, &memory));
+        let bytes = file.bytes;
+        assert_eq!(file.bar_frames(0, &memory), [2], "it has no block");
+        assert_eq!((bytes - file.bytes, file.gone.as_slice()), (4 * BLOCK_BYTES, &[2][..]));
+        assert_eq!(file.segments(0).collect::<Vec<_>>(), [100, 1, 3]);
+        // One that leaves at the time does so at once, also with a block that requests have asked for.
+        file.begin_leaving(0, &memory);
+        assert!(file.restore(0, 0, &memory));
+        let left = file.bar_frames(0, &memory);
+        assert_eq!(left.len(), 2, "{left:?}");
+        assert!(file.frames.is_empty() && file.leaving.is_empty());
+        let fill = file.begin_fill(0, 0, &memory);
+        assert_eq!(fill.map(|fill| fill.place.segment), Some(4));
     }
 
     #[test]

@@ -14,6 +14,8 @@
 //!   with a block of another file. A client may know a part for as long as it likes.
 //! * The client has every right over the files of the export: it may speak for any user, and root is
 //!   not squashed. The caller shows the first, this module checks the second.
+//! * After the end of a client's right no content comes into memory that it may know. Other clients keep
+//!   what is there. A client that is no longer one of these loses all at once.
 //! * An exposure has files of one directory tree. Exports of others, also of a part of it, have another
 //!   one, because their clients may not see the whole tree.
 //! * A file gets its part while no change of it is under way, and writers find the part until no entry
@@ -396,8 +398,10 @@ impl Service {
     }
 
     /// Ends the right of a client to read exposures that small files share, because it may no longer
-    /// speak for any user. It may ask again.
+    /// speak for any user. On return their memory is taken back. It may ask again.
     pub fn end_small_grants(&self, client: &Client) {
-        drop(client.shown.take());
+        for grant in client.shown.take() {
+            self.state.writers.exposure.end(grant.file());
+        }
     }
 }

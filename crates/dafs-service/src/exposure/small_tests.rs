@@ -1,5 +1,6 @@
 //! Small files that share an exposure, against a model of each: writers, fills, readers that keep what
-//! they know, segments that leave, exposures that end, and the clock, in every order that a seed makes.
+//! they know, readers that go, segments that leave, exposures that end, and the clock, in every order that
+//! a seed makes.
 //! Deliberate mistakes must be found.
 
 use super::entry::{BLOCK_BYTES, BlockEntry, FramePlace};
@@ -34,6 +35,8 @@ struct World {
     live: FxHashSet<u16>,
     last: u16,
     frame_segments: FxHashSet<u16>,
+    /// Segments that a reader knows whose right has ended.
+    former: FxHashSet<u16>,
 }
 
 #[derive(Default)]
@@ -42,7 +45,8 @@ struct Shown(Mutex<World>);
 impl Memory for Shown {
     fn add(&self, kind: SegmentKind, _is_first: bool) -> Option<(u16, usize)> {
         let mut world = self.0.lock();
-        if kind == SegmentKind::Frames && !world.frame_segments.is_empty() {
+        let has_frames = world.frame_segments.difference(&world.former).next().is_some();
+        if kind == SegmentKind::Frames && has_frames {
             return None;
         }
         world.last += 1;
@@ -86,6 +90,8 @@ enum Mistake {
     PartReused,
     /// A change takes only the block away that it writes to.
     OneBlock,
+    /// The end of a right is forgotten.
+    GrantStays,
 }
 
 /// A file, and the last complete write of each block.
@@ -203,7 +209,8 @@ impl Run {
         let block = self.rng.random_range(0..BLOCKS);
         match self.rng.random_range(0..100) {
             0 => self.expose_again(),
-            1..=8 => self.begin_write(file, block),
+            1 => self.lose_reader(),
+            2..=8 => self.begin_write(file, block),
             9..=30 => {
                 if let Some(at) = self.one_of(self.writes.len()) {
                     self.write_on(at);
@@ -212,7 +219,7 @@ impl Run {
             31..=42 => self.begin_fill(file, block),
             43..=64 => {
                 if let Some(at) = self.one_of(self.fills.len()) {
-                    self.fill_on(at);
+                    return self.fill_on(at);
                 }
             }
             65..=74 => return self.begin_read(file, block),
@@ -259,6 +266,20 @@ impl Run {
         self.exposed.retire(self.parts[file].blocks(), self.now_ns, &self.memory);
         self.last_part += 1;
         self.parts[file] = SmallPart(self.last_part);
+    }
+
+    /// A reader comes and goes. It keeps what it knows.
+    fn lose_reader(&mut self) {
+        assert!(self.exposed.begin_grant() && !self.exposed.end_grant());
+        let known = self.memory.0.lock().frame_segments.clone();
+        self.memory.0.lock().former.extend(known);
+        if self.mistake == Mistake::GrantStays {
+            self.exposed.forget_former_readers();
+            return;
+        }
+        for segment in self.exposed.bar_frames(self.now_ns, &self.memory) {
+            self.memory.discard(segment);
+        }
     }
 
     /// Mistake: two files change parts. No entry of these stands then.
@@ -338,7 +359,7 @@ impl Run {
         }
     }
 
-    fn fill_on(&mut self, at: usize) {
+    fn fill_on(&mut self, at: usize) -> Result<(), String> {
         let Filling { file, fill, step, .. } = self.fills[at];
         let (model, block) = (&self.files[file], fill.block as usize);
         self.fills[at].step += 1;
@@ -352,11 +373,16 @@ impl Run {
                 false => 0,
             };
             let half = model.content.get(block).map(|halves| halves[step]).unwrap_or_default();
-            self.memory.0.lock().frames.entry(fill.place).or_default()[step] = half;
+            let mut world = self.memory.0.lock();
+            if world.former.contains(&fill.place.segment) {
+                return Err("a reader without the right is shown more".to_owned());
+            }
+            world.frames.entry(fill.place).or_default()[step] = half;
         } else {
             let Filling { fill, bytes, .. } = self.fills.swap_remove(at);
             self.exposed.end_fill(fill, bytes, &self.memory);
         }
+        Ok(())
     }
 
     fn begin_read(&mut self, file: usize, block: usize) -> Result<(), String> {
@@ -450,7 +476,7 @@ fn every_hit_is_the_block_of_its_file_as_it_was_at_one_moment() {
 
 #[test]
 fn deliberate_mistakes_with_small_files_are_found() {
-    for mistake in [Mistake::PartReused, Mistake::OneBlock] {
+    for mistake in [Mistake::PartReused, Mistake::OneBlock, Mistake::GrantStays] {
         let (error, _) = run(mistake, 10 * SEEDS);
         assert!(error.is_some(), "{mistake:?}");
     }

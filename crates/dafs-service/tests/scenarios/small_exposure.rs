@@ -230,13 +230,17 @@ fn the_end_of_a_lease_ends_the_right_to_read_small_files() {
     let known = small.place(&other, &theirs.opened);
     assert!(Arc::ptr_eq(&known.exposure, &first.exposure) && known.part == first.part);
     small.world.close(&other, &theirs.opened);
+    let known = first.exposure.segments(0, Some);
     small.outlive_leases(&[&small.client]);
-    // The other client could have kept what was there, and is shown nothing more.
-    assert_eq!(small.entries(&first), [FULL, FULL, Some(100)]);
+    // The other client could have kept what was there, and is shown nothing more. The first one goes on.
+    let all = [FULL, FULL, Some(100)];
+    assert_eq!(small.entries(&first), all);
     write(&*one.file, 0, 1);
-    assert_eq!((small.read(&one), small.read(&one), small.counts()), (0, 0, (0, 0, 2)));
-    small.place(&small.client, &one.opened);
-    assert_eq!((small.read(&one), small.counts().0), (3, 1));
+    assert_eq!((small.read(&one), small.read(&one), small.counts()), (0, 3, (1, 1, 0)));
+    assert_eq!((small.entries(&first), first.exposure.segments(0, Some).len()), (all, 3));
+    let entries: Vec<_> = small.shown.entries.lock().unwrap().values().copied().collect();
+    let mut frames = entries.iter().filter_map(|entry| entry.block);
+    assert!(frames.all(|(place, _)| !known.contains(&place.segment)));
     small.outlive_leases(&[]);
     assert_eq!((small.counts().0, small.counts().1), (0, 0));
 }
@@ -261,6 +265,9 @@ fn a_client_that_may_no_longer_speak_for_any_user_loses_small_files() {
     let one = small.make("one", SHORT);
     let first = small.place(&small.client, &one.opened);
     assert_eq!(small.read(&one), 3);
+    // At once, also if another client has the right.
+    let other = small.world.dafs("b");
+    small.place(&other, &small.open(&other, "one").opened);
     small.world.service.end_small_grants(&small.client);
     assert_eq!((small.entries(&first), small.counts()), ([None; 3], (0, 0, 2)));
     assert_eq!([0; 3], [(); 3].map(|()| small.read(&one)));
