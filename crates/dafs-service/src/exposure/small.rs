@@ -16,6 +16,7 @@
 //!   not squashed. The caller shows the first, this module checks the second.
 //! * After the end of a client's right no content comes into memory that it may know. Other clients keep
 //!   what is there. A client that is no longer one of these loses all at once.
+//! * A file without names has no part: its watch would keep its space.
 //! * An exposure has files of one directory tree. Exports of others, also of a part of it, have another
 //!   one, because their clients may not see the whole tree.
 //! * A file gets its part while no change of it is under way, and writers find the part until no entry
@@ -204,8 +205,8 @@ impl Exposure {
         Some((part, true))
     }
 
-    /// Ends the part of a small file that has lost a name. A watch would keep the space of a file without
-    /// names. A file that has others gets another part when a client asks.
+    /// Ends the part of a small file that has lost a name. A file that has others gets another part when a
+    /// client asks.
     pub(crate) fn removed(&self, key: &Handle) {
         let Some((exposed, part)) = self.small_file(key) else { return };
         exposed.file.lock().retire(part.blocks(), exposed.shared.now_ns(), &*exposed.memory);
@@ -355,8 +356,9 @@ impl Service {
         if !lets_share(export) {
             return Ok(SmallFile::Other);
         }
-        let size = file.attr()?.size;
-        if size > SMALL_FILE_BYTES {
+        let attr = file.attr()?;
+        let size = attr.size;
+        if size > SMALL_FILE_BYTES || attr.links == 0 {
             return Ok(SmallFile::Other);
         }
         let key = export.key(handle);

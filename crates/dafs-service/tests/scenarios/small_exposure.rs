@@ -182,14 +182,20 @@ fn a_file_that_loses_a_name_leaves_its_part_for_good() {
     assert_eq!((small.read(&one), small.read(&two)), (3, 3));
     let (service, root) = (&small.world.service, &small.world.root);
     let caller = small.world.patient(&small.client);
+    service.link(caller, one.opened.state.handle(), root, b"other").unwrap();
     service.remove(caller, root, b"one", RemoveMode::Unchecked).unwrap();
     assert_eq!((small.entries(&first), small.counts()), ([None; 3], (1, 1, 0)));
     assert_eq!([0; 3], [(); 3].map(|()| small.read(&one)));
-    // It is open still.
+    // It has another name.
     let again = small.place(&small.client, &one.opened);
     assert!(Arc::ptr_eq(&again.exposure, &first.exposure));
     assert!(again.part != first.part && again.part != second.part);
     assert_eq!((small.read(&one), small.entries(&first)), (3, [None; 3]));
+    // Without a name it is open still.
+    service.remove(caller, root, b"other", RemoveMode::Unchecked).unwrap();
+    assert_eq!((small.entries(&again), small.counts()), ([None; 3], (1, 1, 0)));
+    assert!(matches!(small.ask(&small.client, &one.opened), Ok(SmallFile::Other)));
+    assert_eq!([0; 3], [(); 3].map(|()| small.read(&one)));
     assert!(service.rename(caller, root, b"third", root, b"two").is_err());
     assert_eq!(small.entries(&second), [FULL, FULL, Some(100)]);
     let third = small.make("third", 10);
