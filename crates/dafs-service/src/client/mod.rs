@@ -275,7 +275,8 @@ impl Client {
     /// A session is over. Not for a thread with the lock of the table: with the last one end the rights
     /// to read small files without requests, which takes memory back.
     pub fn session_ended(&self) {
-        let before = self.sessions.fetch_sub(1, Ordering::Relaxed);
+        // The last one to end sees what the others were granted.
+        let before = self.sessions.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before > 0, "a session ended that had not begun");
         if before == 1 {
             drop(self.shown.take());
