@@ -487,7 +487,7 @@ impl StateTable {
     /// Ends all state of a client. Returns the number of its opens too.
     pub(crate) fn release_client(&mut self, client: &Arc<Client>) -> (Ended, usize) {
         let mut ended = Ended::default();
-        ended.grants.extend(client.shown.take());
+        ended.grants.extend(client.shown.revoke());
         let Some(holdings) = self.by_client.get(&client.key()) else { return (ended, 0) };
         let opens = holdings.opens.len();
         // Layouts first: after the end of the last open they would count as returned.

@@ -326,6 +326,8 @@ impl Drop for ExposedFile {
 pub(crate) struct Grant {
     file: Arc<ExposedFile>,
     writers: Arc<Writers>,
+    /// Its end ends the exposure, also for other readers.
+    pub(super) ends_exposure: bool,
 }
 
 impl Grant {
@@ -335,7 +337,7 @@ impl Grant {
             return None;
         }
         file.shared.counters.grants.fetch_add(1, Ordering::Relaxed);
-        Some(Self { file, writers })
+        Some(Self { file, writers, ends_exposure: false })
     }
 
     pub(crate) fn file(&self) -> &Arc<ExposedFile> {
@@ -347,7 +349,7 @@ impl Drop for Grant {
     fn drop(&mut self) {
         let file = &self.file;
         let is_last = file.file.lock().end_grant();
-        if is_last {
+        if is_last || self.ends_exposure {
             self.writers.exposure.end(file);
             return;
         }

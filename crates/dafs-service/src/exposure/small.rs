@@ -14,8 +14,9 @@
 //!   with a block of another file. A client may know a part for as long as it likes.
 //! * The client has every right over the files of the export: it may speak for any user, and root is
 //!   not squashed. The caller shows the first, this module checks the second.
-//! * After the end of a client's right no content comes into memory that it may know. Other clients keep
-//!   what is there. A client that is no longer one of these loses all at once.
+//! * After the end of a client's right no content comes into memory that it may know. After that of its
+//!   last session others keep what is there. A client that may go on to read, because its lease has ended
+//!   or it is no longer one of these, loses all at once.
 //! * A file without names has no part: its watch would keep its space.
 //! * An exposure has files of one directory tree. Exports of others, also of a part of it, have another
 //!   one, because their clients may not see the whole tree.
@@ -157,6 +158,13 @@ impl ClientGrants {
             true => std::mem::take(&mut *self.grants.lock()),
             false => Vec::new(),
         }
+    }
+
+    /// The same of a client that may go on to read: the ends of these rights end the exposures.
+    pub(crate) fn revoke(&self) -> Vec<Grant> {
+        let mut grants = self.take();
+        grants.iter_mut().for_each(|grant| grant.ends_exposure = true);
+        grants
     }
 }
 
@@ -402,8 +410,6 @@ impl Service {
     /// Ends the right of a client to read exposures that small files share, because it may no longer
     /// speak for any user. On return their memory is taken back. It may ask again.
     pub fn end_small_grants(&self, client: &Client) {
-        for grant in client.shown.take() {
-            self.state.writers.exposure.end(grant.file());
-        }
+        drop(client.shown.revoke());
     }
 }
