@@ -72,7 +72,8 @@ impl World<'_> {
         let reply = XExposeGetReply { exposure, windows, segments, base: 0 };
         let answer = ExposeAnswer::of(&reply);
         let (exposure, connection) = (self.choose(3) as u64, 1 + self.choose(2) as u64);
-        let question = ExposeQuestion { exposure, connection, windows: 0..=2 };
+        let (known, windows) = (self.number(), 0..=2);
+        let question = ExposeQuestion { exposure, known, connection, windows };
         let memory = &self.memory;
         let map = |RemoteBuffer { key, address, len }: RemoteBuffer| {
             let (buffer, mapped) = (memory.get(key as usize)?, MAPPED.get(key as usize)?);

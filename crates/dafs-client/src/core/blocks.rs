@@ -108,6 +108,8 @@ impl ExposeAnswer {
 pub struct ExposeQuestion {
     /// The exposure that the client knew, or 0.
     pub exposure: u64,
+    /// The number of segments of it that the client had taken.
+    pub known: u32,
     /// The number of the connection on which the answer came, not 0.
     pub connection: u64,
     /// The windows that the client asked for.
@@ -119,7 +121,7 @@ pub struct ExposeQuestion {
 pub struct BlockDirectory {
     exposure: u64,
     connection: u64,
-    /// The number of segments that the client has taken.
+    /// The number of segments that the client has taken. One that two answers name counts once.
     count: u32,
     life: Option<RemoteWindow>,
     frames: FxHashMap<u16, RemoteWindow>,
@@ -153,14 +155,22 @@ impl BlockDirectory {
             (None, true) => return (None, false),
             (_, false) => Self::new(exposure, asked.connection),
         };
-        let mut is_new = false;
+        // The first segment of an answer follows those that the client knew. Answers to questions that were
+        // under way together name the same ones.
+        let before = if asked.exposure == exposure { asked.known } else { 0 };
+        let mut count = before;
         for ExposedSegment { address, number, key, bytes, kind } in answer.segments {
             // The rest follows when the client asks again.
             let Some(segment) = map(RemoteBuffer { key, address, len: bytes }) else { break };
             if !known.add(number, kind, segment) {
                 break;
             }
-            is_new = true;
+            count = count.saturating_add(1);
+        }
+        let mut is_new = count > before;
+        // Another answer may have begun the directory anew meanwhile, without those before.
+        if known.count >= before {
+            known.count = known.count.max(count);
         }
         for ExposedWindow { window, segment, page } in answer.windows {
             is_new |= asked.windows.contains(&window) && known.add_page(window, segment, page);
@@ -197,7 +207,6 @@ impl BlockDirectory {
             ExposedKind::Frames => drop(self.frames.insert(number, segment)),
             ExposedKind::Index => drop(self.indexes.insert(number, segment)),
         }
-        self.count += 1;
         true
     }
 
@@ -274,8 +283,9 @@ impl BlockDirectory {
         }
     }
 
-    /// The same read as [`read`](Self::read), in steps between which a simulation lets the server run. The read calls `step`
-    /// before it loads an entry and before each copy, which has at most so many bytes, or one.
+    /// The same read as [`read`](Self::read), in steps between which a simulation lets the server run. The
+    /// read calls `step` before it loads an entry and before each copy, which has at most so many bytes, or
+    /// one.
     pub fn read_in_steps(
         &self,
         target: CheckedSlice<'_>,

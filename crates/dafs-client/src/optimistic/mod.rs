@@ -369,7 +369,7 @@ impl Opened {
         small.asks(&self.handle, now);
         let answer = Mailbox::default();
         if shared.ask_later(&request, answer.clone()).is_ok() {
-            let question = ExposeQuestion { exposure, connection, windows };
+            let question = ExposeQuestion { exposure, known: count, connection, windows };
             let asked = Asked { question, needed, was_known, outcome, is_first, is_long, answer };
             asking.asked = Some(asked);
         }

@@ -212,7 +212,7 @@ impl SmallFiles {
         let former = known.exposures.remove(&exposure);
         let window = base / WINDOW_BLOCKS;
         let windows = window..=window;
-        let question = ExposeQuestion { exposure: question.exposure, connection, windows };
+        let question = ExposeQuestion { windows, ..question.clone() };
         let (directory, is_new) = BlockDirectory::after(former, answer, &question, map);
         let Some(directory) = directory else { return false };
         known.forget(file, exposure, connection);
@@ -299,7 +299,7 @@ mod tests {
     fn answers_come_to_a_client_whose_opens_have_ended() {
         let small = SmallFiles::default();
         let leave = |number: usize| {
-            let question = ExposeQuestion { exposure: 0, connection: 1, windows: 0..=0 };
+            let question = ExposeQuestion { exposure: 0, known: 0, connection: 1, windows: 0..=0 };
             let (outcome, answer) = (BlockRead::Unknown, Mailbox::default());
             let (is_first, is_long) = (true, false);
             let asked = Asked { question, outcome, is_first, is_long, answer: answer.clone() };

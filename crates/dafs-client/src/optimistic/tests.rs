@@ -263,7 +263,7 @@ fn one_question_at_a_time_is_asked_and_its_answer_is_taken_once() {
     let mut asking = Asking::default();
     let late = Instant(0) + 2 * OPTIMISTIC_ASK_PAUSE_MAX;
     assert!(asking.is_due(late, BlockRead::Absent, true, 7));
-    let question = ExposeQuestion { exposure: 0, connection: 1, windows: 7..=8 };
+    let question = ExposeQuestion { exposure: 0, known: 0, connection: 1, windows: 7..=8 };
     let answer = Mailbox::default();
     let asked = Asked {
         question,

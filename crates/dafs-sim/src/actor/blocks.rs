@@ -238,7 +238,7 @@ impl Actor {
             known.map_or((0, 0), |known| (known.exposure(), known.segment_count()));
         let (window, windows, small) = (0, 1, self.plan.small);
         let get = XExposeGet { fh, state_id: state, window, exposure, windows, known, small };
-        let task = Task::Expose { file, state, exposure, connection };
+        let task = Task::Expose { file, state, exposure, known, connection };
         self.submit(common, task, &Request::XExposeGet(get)).map(|_| ())
     }
 
@@ -249,7 +249,7 @@ impl Actor {
         task: &Task,
         answer: Result<Reply<'_>, Status>,
     ) -> Result<(), String> {
-        let &Task::Expose { file, state, exposure, connection } = task else {
+        let &Task::Expose { file, state, exposure, known, connection } = task else {
             return Err("answered as a question about blocks".to_owned());
         };
         let reply = match answer {
@@ -260,7 +260,7 @@ impl Actor {
         let Some(handle) = common.files[file].handle else { return Ok(()) };
         let (base, window) = (reply.base, reply.base / WINDOW_BLOCKS as u64);
         let windows = window..=window;
-        let question = ExposeQuestion { exposure, connection: connection.0, windows };
+        let question = ExposeQuestion { exposure, known, connection: connection.0, windows };
         let former = self.blocks.known.remove(&file).map(|known| known.directory);
         let adapter = &mut self.adapter;
         let map = |remote| adapter.map_remote(connection, remote, Access::REMOTE_READ);

@@ -110,8 +110,9 @@ pub(crate) enum Task {
     Expose {
         file: FileNumber,
         state: StateId,
-        /// The exposure that the client knows, or 0.
+        /// The exposure that the client knows, or 0, and the number of its segments.
         exposure: u64,
+        known: u32,
         connection: EndpointId,
     },
     Null,

@@ -117,6 +117,43 @@ fn a_hostile_server_names_no_memory_outside_of_its_segments() {
     }
 }
 
+/// An answer with these segments of exposure 9, to a client that knew so many of them, or another exposure.
+fn answered(
+    former: Option<BlockDirectory>,
+    (exposure, known): (u64, u32),
+    numbers: &[u32],
+) -> (BlockDirectory, bool) {
+    let buffer = Arc::new(Buffer::zeroed(4096).unwrap());
+    let segment = |number: &u32| {
+        let (address, key, bytes, kind) = (0, 0, 4096, ExposedKind::Frames);
+        ExposedSegment { address, number: *number, key, bytes, kind }
+    };
+    let segments = numbers.iter().map(segment).collect();
+    let answer = ExposeAnswer { exposure: 9, windows: Vec::new(), segments, base: 0 };
+    let question = ExposeQuestion { exposure, known, connection: 1, windows: 0..=0 };
+    let (directory, is_new) =
+        BlockDirectory::after(former, answer, &question, |_| Some(window(&buffer)));
+    (directory.unwrap(), is_new)
+}
+
+#[test]
+fn a_segment_in_the_answers_to_two_questions_counts_once() {
+    let (first, is_new) = answered(None, (0, 0), &[1, 2, 3]);
+    assert_eq!((first.segment_count(), is_new), (3, true));
+    // Two questions know three.
+    let (second, _) = answered(Some(first.clone()), (9, 3), &[4]);
+    let (third, _) = answered(Some(second), (9, 3), &[4, 5]);
+    assert_eq!(third.segment_count(), 5);
+    let (same, is_new) = answered(Some(third.clone()), (9, 5), &[]);
+    assert_eq!((same.segment_count(), is_new), (5, false));
+    // One that the server names again, because an earlier one has left, counts again.
+    assert_eq!(answered(Some(third), (9, 5), &[5]).0.segment_count(), 6);
+    // An answer with all of them comes late, and is followed by one for a client that knew more.
+    let (anew, _) = answered(Some(first), (8, 7), &[1, 2]);
+    assert_eq!(anew.segment_count(), 2);
+    assert_eq!(answered(Some(anew), (9, 3), &[4]).0.segment_count(), 2, "3 is missing");
+}
+
 #[test]
 fn a_read_of_a_small_file_stays_inside_its_part() {
     let server = Server::new();
