@@ -326,8 +326,12 @@ impl Opened {
         let shared = self.client.shared();
         let small = &shared.optimistic().small;
         let is_long = len > OPTIMISTIC_BYTES_MAX;
+        // A program with a long buffer reads a file once, and then at its end.
+        if is_long && !is_first {
+            return;
+        }
         let turn = small.missed(&self.handle, is_first, now);
-        if turn == Turn::Wait || turn == Turn::Alone && (is_first || is_long) {
+        if turn == Turn::Wait || turn == Turn::Alone && is_first {
             return;
         }
         let Some(mut asking) = optimistic.asking.try_lock() else { return };

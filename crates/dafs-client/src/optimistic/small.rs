@@ -5,6 +5,9 @@
 //! and the second one that misses asks where it is. When its open ends before the answer comes, a later
 //! miss of any file takes that.
 //!
+//! Of the reads into long buffers one counts in each open. So a program that reads each of many files once,
+//! up to its end, has none of them shown.
+//!
 //! Invariants
 //! * A place is of a file as long as its exposure lasts, and is used only under an open of the file.
 //! * Memory that was shown on another connection than the present one is not read.

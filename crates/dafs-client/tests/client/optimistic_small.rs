@@ -81,6 +81,23 @@ fn a_long_buffer_gets_a_small_file_without_a_read_request() {
     }
 }
 
+/// A program that reads a file once reads at its end as well.
+#[test]
+fn a_file_that_is_read_once_into_a_long_buffer_gets_no_place() {
+    let served = served();
+    let content = served.with_file("file", 5 * BLOCK + 77);
+    let client = optimistic(&served);
+    let file = client.open(b"file", &OpenOptions::read()).unwrap();
+    for bytes in [ALL + 1, 1 << 20] {
+        assert!(read(&file, 0, bytes) == content);
+        assert!(read(&file, content.len(), bytes).is_empty());
+    }
+    file.close().unwrap();
+    // A question would have been answered before.
+    client.ping().unwrap();
+    assert_eq!(served.exposure_counts().small_files, 0);
+}
+
 #[test]
 fn small_files_lie_in_the_same_memory_and_none_is_taken_for_another() {
     const FILES: usize = 100;
