@@ -9,10 +9,10 @@
 //! * A fork drops nothing that such a lock protects: it may be half changed.
 
 use crate::error::{Error, Result};
-use dafs_mem::Mutex;
+use dafs_mem::{Mutex, RwLock};
 use std::mem::ManuallyDrop;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 /// The number of this process; zero in one that has just been forked.
 static CURRENT: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
@@ -84,31 +84,52 @@ fn emptied_page() -> Option<*mut AtomicU32> {
     }
 }
 
+/// A value that no fork of the process that made it uses or drops.
+#[derive(Debug)]
+struct Own<T> {
+    forks: u32,
+    value: ManuallyDrop<T>,
+}
+
+impl<T> Own<T> {
+    fn new(value: T) -> Self {
+        Self { forks: count(), value: ManuallyDrop::new(value) }
+    }
+
+    /// Returns the value, `None` in a fork.
+    fn get(&self) -> Option<&T> {
+        if self.forks == count() { Some(&self.value) } else { None }
+    }
+}
+
+impl<T> Drop for Own<T> {
+    fn drop(&mut self) {
+        if self.forks == count() {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
+    }
+}
+
 /// A mutex that only the process that made it can lock.
 #[derive(Debug)]
-pub(crate) struct ForkMutex<T> {
-    forks: u32,
-    mutex: ManuallyDrop<Mutex<T>>,
-}
+pub(crate) struct ForkMutex<T>(Own<Mutex<T>>);
 
 impl<T> ForkMutex<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { forks: count(), mutex: ManuallyDrop::new(Mutex::new(value)) }
+        Self(Own::new(Mutex::new(value)))
     }
 
     /// # Errors
     /// [`Error::Forked`], without waiting.
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, T>> {
-        if self.forks != count() {
-            return Err(Error::Forked);
-        }
         // The protected data is consistent between any two steps, so poison is ignored.
-        Ok(self.mutex.lock())
+        Ok(self.0.get().ok_or(Error::Forked)?.lock())
     }
 
     /// Without waiting: `None` while another thread has it, and in a fork.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        if self.forks == count() { self.mutex.try_lock() } else { None }
+        self.0.get()?.try_lock()
     }
 
     /// For callers who have made sure that this is no fork.
@@ -127,12 +148,45 @@ impl<T: Default> Default for ForkMutex<T> {
     }
 }
 
-impl<T> Drop for ForkMutex<T> {
-    fn drop(&mut self) {
-        if self.forks == count() {
-            // SAFETY: dropped once, here, and not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.mutex) };
-        }
+/// A lock for readers and writers that only the process that made it can take.
+#[derive(Debug)]
+pub(crate) struct ForkRwLock<T>(Own<RwLock<T>>);
+
+impl<T> ForkRwLock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Own::new(RwLock::new(value)))
+    }
+
+    /// Without waiting: `None` while another thread writes, and in a fork.
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        self.0.get()?.try_read()
+    }
+
+    /// For callers who have made sure that this is no fork.
+    ///
+    /// # Panics
+    /// In a fork, where waiting would be a deadlock.
+    pub(crate) fn read_here(&self) -> RwLockReadGuard<'_, T> {
+        self.here().read()
+    }
+
+    /// As [`read_here`](Self::read_here), to change the value.
+    ///
+    /// # Panics
+    /// In a fork.
+    pub(crate) fn write_here(&self) -> RwLockWriteGuard<'_, T> {
+        self.here().write()
+    }
+
+    fn here(&self) -> &RwLock<T> {
+        // INVARIANT: every entry point of the application has checked before.
+        self.0.get().expect("the caller has made sure that this is no fork")
+    }
+}
+
+impl<T: Default> Default for ForkRwLock<T> {
+    fn default() -> Self {
+        Self::new(T::default())
     }
 }
 

@@ -148,13 +148,17 @@ fn a_fork_drops_nothing_that_a_lock_protects() {
     }
     let drops = std::sync::Arc::new(AtomicU32::new(0));
     let mutex = ForkMutex::new(Loud(drops.clone()));
+    let lock = ForkRwLock::new(Loud(drops.clone()));
+    assert!(lock.try_read().is_some());
     in_fork(|| {
-        // SAFETY: the child's copy, which it uses once; the parent has its own.
-        drop(unsafe { std::ptr::read(&mutex) });
-        (drops.load(Ordering::Relaxed) != 0).then_some("the end of a mutex")
+        let is_read = lock.try_read().is_some();
+        // SAFETY: the child's copies, which it uses once; the parent has its own.
+        drop(unsafe { (std::ptr::read(&mutex), std::ptr::read(&lock)) });
+        let is_wrong = is_read || drops.load(Ordering::Relaxed) != 0;
+        is_wrong.then_some("a lock of its parent")
     });
-    drop(mutex);
-    assert_eq!(drops.load(Ordering::Relaxed), 1);
+    drop((mutex, lock));
+    assert_eq!(drops.load(Ordering::Relaxed), 2);
 }
 
 #[test]

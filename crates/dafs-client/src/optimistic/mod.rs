@@ -27,7 +27,7 @@ use crate::core::{
 };
 use crate::driver::coarse_now;
 use crate::error::{Error, Result};
-use crate::fork::ForkMutex;
+use crate::fork::{ForkMutex, ForkRwLock};
 use crate::limits::{
     OPTIMISTIC_ASK_PAUSE_MAX, OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_BYTES_MAX,
     OPTIMISTIC_MISSES_BEFORE,
@@ -38,7 +38,7 @@ use crate::outcome::failure_of;
 use crate::pending::Moved;
 use crate::span::Span;
 use dafs_dat::Instant;
-use dafs_mem::{CheckedSlice, RwLock};
+use dafs_mem::CheckedSlice;
 use dafs_wire::dafs::{Outcome, Reply, Request, ShareAccess, Status, XExposeGet};
 use small::{SmallFiles, Told, Turn};
 use std::ops::RangeInclusive;
@@ -155,7 +155,7 @@ pub(crate) enum ReadStart {
 /// The places of an open file's blocks in the server's memory.
 #[derive(Debug, Default)]
 pub(crate) struct Optimistic {
-    known: RwLock<Option<BlockDirectory>>,
+    known: ForkRwLock<Option<BlockDirectory>>,
     misses: AtomicU32,
     asking: ForkMutex<Asking>,
 }
@@ -337,7 +337,7 @@ impl Opened {
         let Some(mut asking) = optimistic.asking.try_lock() else { return };
         let window = offset / WINDOW_BYTES;
         let connection = shared.connection();
-        let known = optimistic.known.read();
+        let known = optimistic.known.read_here();
         let is_alone = !is_long && (turn == Turn::Alone || known.is_some());
         if connection == 0
             || asking.asked.is_some()
@@ -438,7 +438,7 @@ impl Opened {
     fn take_places(&self, answer: Option<ExposeAnswer>, asked: &Asked) -> (Told, bool) {
         let Some(answer) = answer else { return (Told::Nothing, false) };
         if answer.base != 0 {
-            *self.optimistic.known.write() = None;
+            *self.optimistic.known.write_here() = None;
             return (Told::Small, self.take_place(&self.handle, answer, &asked.question));
         }
         if asked.is_long {
@@ -446,10 +446,10 @@ impl Opened {
         }
         let told = if answer.exposure == 0 { Told::Nothing } else { Told::Alone };
         let shared = self.client.shared();
-        let former = self.optimistic.known.read().clone();
+        let former = self.optimistic.known.read_here().clone();
         let map = |remote| shared.map_exposed(remote);
         let (known, is_new) = BlockDirectory::after(former, answer, &asked.question, map);
-        *self.optimistic.known.write() = known;
+        *self.optimistic.known.write_here() = known;
         (told, is_new)
     }
 

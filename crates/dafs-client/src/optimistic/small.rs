@@ -16,13 +16,13 @@
 use super::Asked;
 use crate::attributes::FileHandle;
 use crate::core::{BlockDirectory, BlockRead, Done, ExposeAnswer, ExposeQuestion, WINDOW_BLOCKS};
-use crate::fork::ForkMutex;
+use crate::fork::{ForkMutex, ForkRwLock};
 use crate::limits::{
     OPTIMISTIC_ASK_PAUSE_MAX, OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_LEFT_QUESTIONS_MAX,
     OPTIMISTIC_MISSED_FILES_MAX, OPTIMISTIC_SHARED_EXPOSURES_MAX, OPTIMISTIC_SMALL_FILES_MAX,
 };
 use dafs_dat::{Instant, RemoteBuffer, RemoteWindow};
-use dafs_mem::{CheckedSlice, RwLock};
+use dafs_mem::CheckedSlice;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -96,7 +96,7 @@ pub(super) enum Told {
 /// The places of small files that a client knows.
 #[derive(Debug, Default)]
 pub(crate) struct SmallFiles {
-    known: RwLock<Known>,
+    known: ForkRwLock<Known>,
     /// Its lock is held for moments alone.
     missed: ForkMutex<Missed>,
 }
@@ -153,7 +153,7 @@ impl SmallFiles {
 
     /// Keeps a question whose open ends before its answer is taken. Not in a fork.
     pub(super) fn leave(&self, file: FileHandle, asked: Asked) {
-        let Some(mut missed) = self.missed.try_lock() else { return };
+        let Ok(mut missed) = self.missed.lock() else { return };
         if missed.left.len() >= OPTIMISTIC_LEFT_QUESTIONS_MAX {
             missed.left.pop_front();
         }
@@ -195,7 +195,7 @@ impl SmallFiles {
         file: &FileHandle,
         (now, connection): (Instant, u64),
     ) -> (u64, u32) {
-        let known = self.known.read();
+        let known = self.known.read_here();
         let directory = known.last.get(&file.fs).and_then(|last| known.exposures.get(last));
         let usable = directory.filter(|known| known.is_of(connection) && known.is_alive(now));
         usable.map_or((0, 0), |directory| (directory.exposure(), directory.segment_count()))
@@ -210,7 +210,7 @@ impl SmallFiles {
         map: impl FnMut(RemoteBuffer) -> Option<RemoteWindow>,
     ) -> bool {
         let (exposure, base, connection) = (answer.exposure, answer.base, question.connection);
-        let mut known = self.known.write();
+        let mut known = self.known.write_here();
         let known = &mut *known;
         let former = known.exposures.remove(&exposure);
         let window = base / WINDOW_BLOCKS;
