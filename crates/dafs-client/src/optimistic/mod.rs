@@ -330,7 +330,11 @@ impl Opened {
         if is_long && !is_first {
             return;
         }
-        let turn = small.missed(&self.handle, is_first, now);
+        // No small file has a block behind that.
+        let turn = match offset < SMALL_FILE_BYTES {
+            true => small.missed(&self.handle, is_first, now),
+            false => Turn::Alone,
+        };
         if turn == Turn::Wait || turn == Turn::Alone && is_first {
             return;
         }
