@@ -1,7 +1,7 @@
 //! Optimistic reads of small files, whose blocks lie together in the server's memory: a client keeps their
 //! places when it closes them.
 
-use crate::optimistic::{BLOCK, hits, optimistic, read, served};
+use crate::optimistic::{self, BLOCK, hits, open, optimistic, read, served};
 use crate::served::{pattern, requests};
 use dafs_client::{Client, Create, OpenOptions, Stability, TransportChoice};
 use dafs_testkit::eventually;
@@ -154,6 +154,23 @@ fn the_end_of_a_small_file_moves_with_it() {
         hits(&client) > before
     });
     assert!(read(&file, 0, ALL) == content[..ALL]);
+}
+
+/// The part that the file has left says nothing of the memory that it has alone.
+#[test]
+fn a_file_that_was_small_is_shown_again_when_its_own_memory_was_taken_back() {
+    let served = served();
+    let content = served.with_file("file", 100);
+    let client = optimistic(&served);
+    warm(&client, "file", &content);
+    write(&served.client(TransportChoice::Shm), "file", 0, &pattern(20 * BLOCK));
+    let (first, second) = (open(&client), open(&client));
+    optimistic::warm(&client, &first, 0, BLOCK);
+    optimistic::warm(&client, &second, 17 * BLOCK, BLOCK);
+    // The memory is known to an open that has ended, so it is replaced.
+    first.close().unwrap();
+    optimistic::warm(&client, &second, 18 * BLOCK, BLOCK);
+    optimistic::warm(&client, &second, 17 * BLOCK, BLOCK);
 }
 
 #[test]
