@@ -274,7 +274,7 @@ fn small_files_stay_shown_to_others_when_the_sessions_of_a_client_end() {
     other.session_ended();
     let all = [FULL, FULL, Some(100)];
     assert_eq!(small.entries(&first), all);
-    // What the other client may know is filled no more.
+    // Frames that the other client may know are filled no more.
     write(&*one.file, 0, 1);
     assert_eq!((small.read(&one), small.read(&one), small.counts()), (0, 3, (1, 1, 0)));
     assert_eq!((small.entries(&first), first.exposure.segments(0, Some).len()), (all, 3));
