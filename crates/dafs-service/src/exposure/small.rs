@@ -106,14 +106,15 @@ impl SmallFiles {
         self.watched.lock().len() >= EXPOSED_SMALL_FILES_MAX
     }
 
-    /// Ends the watches.
+    /// Ends the watches. No file gets a part afterwards.
     pub(super) fn unwatch(&self, store: &dyn Store) {
-        self.watched.lock().iter().flatten().for_each(|file| store.unwatch(file));
+        let watched = std::mem::take(&mut *self.watched.lock());
+        watched.iter().flatten().for_each(|file| store.unwatch(file));
     }
 
     /// Ends the watch of a file that has left.
     fn unwatch_one(&self, part: SmallPart, store: &dyn Store) {
-        // INVARIANT: so many files have had parts before it.
+        // The list is empty when the exposure is over.
         let file = self.watched.lock().get_mut(part.0 as usize - 1).and_then(Option::take);
         file.iter().for_each(|file| store.unwatch(file));
     }
@@ -232,11 +233,10 @@ impl Exposure {
         exposed.small.iter().for_each(|small| small.unwatch_one(part, &*exposed.store));
     }
 
-    /// Forgets the small files of an exposure whose entries are all absent.
+    /// Forgets the small files of an exposure that is over. Their watches end here, because clients keep
+    /// their grants of it until they ask again.
     pub(super) fn forget_small(&self, exposed: &Arc<ExposedFile>) {
-        if exposed.small.is_none() {
-            return;
-        }
+        let Some(small) = &exposed.small else { return };
         self.small.write().retain(|key, (known, _)| {
             let stays = !Arc::ptr_eq(known, exposed);
             if !stays {
@@ -244,6 +244,7 @@ impl Exposure {
             }
             stays
         });
+        small.unwatch(&*exposed.store);
     }
 }
 
