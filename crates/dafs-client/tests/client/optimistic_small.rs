@@ -5,6 +5,7 @@ use crate::optimistic::{self, BLOCK, hits, open, optimistic, read, served};
 use crate::served::{pattern, requests};
 use dafs_client::{Client, Create, OpenOptions, Stability, TransportChoice};
 use dafs_testkit::eventually;
+use std::process::Command;
 
 /// The longest read that may be optimistic.
 const ALL: usize = 16 * BLOCK;
@@ -183,6 +184,19 @@ fn another_file_of_the_same_name_is_another_file() {
     other.rename(&other.root(), b"next", &other.root(), b"file").unwrap();
     assert!(look(&client, "file") == [9; 300]);
     warm(&client, "file", &[9; 300]);
+}
+
+/// The server would keep the space of the file otherwise.
+#[test]
+fn a_small_file_that_a_local_program_removes_leaves_its_part() {
+    let served = served();
+    let content = served.with_file("file", 300);
+    let client = optimistic(&served);
+    warm(&client, "file", &content);
+    assert_eq!(served.exposure_counts().small_files, 1);
+    let path = served.path().join("file");
+    assert!(Command::new("rm").arg(&path).status().unwrap().success());
+    eventually("the file has no part", || served.exposure_counts().small_files == 0);
 }
 
 #[test]

@@ -82,7 +82,13 @@ impl Exposure {
         let own = own.filter(|file| file.small.is_none());
         own.iter().for_each(|file| self.end(file));
         let small = self.small.read().get(key).cloned();
+        let Some((file, part)) = small else { return };
         // A fill that has read the former content is thrown away.
-        drop(small.map(|(file, part)| Change::begin(file, part.blocks())));
+        drop(Change::begin(file.clone(), part.blocks()));
+        // The watch would keep the space of a file that has lost its last name.
+        let has_name = file.store.getattr(&key.file).is_ok_and(|attr| attr.links > 0);
+        if !has_name {
+            self.removed(key);
+        }
     }
 }
