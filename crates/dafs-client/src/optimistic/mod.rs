@@ -405,7 +405,7 @@ impl Opened {
         let (told, is_new) = self.take_places(answer, &asked);
         usage.small.answered(&self.handle, (told, is_new), asked.is_first, now);
         if !asked.is_long {
-            let known = self.optimistic.known.read();
+            let known = self.optimistic.known.read_here();
             let has_page = |window| known.as_ref().is_some_and(|known| known.has_page(window));
             let is_known = asked.needed.clone().all(has_page);
             drop(known);

@@ -304,8 +304,15 @@ mod tests {
         let leave = |number: usize| {
             let question = ExposeQuestion { exposure: 0, known: 0, connection: 1, windows: 0..=0 };
             let (outcome, answer) = (BlockRead::Unknown, Mailbox::default());
-            let (is_first, is_long) = (true, false);
-            let asked = Asked { question, outcome, is_first, is_long, answer: answer.clone() };
+            let asked = Asked {
+                question,
+                needed: 0..=0,
+                was_known: false,
+                outcome,
+                is_first: true,
+                is_long: false,
+                answer: answer.clone(),
+            };
             small.leave(file(number as u64), asked);
             answer
         };

@@ -222,7 +222,7 @@ fn few_questions_make_a_large_file_known() {
         let optimistic = &opened.optimistic;
         optimistic.misses.store(OPTIMISTIC_MISSES_BEFORE, Ordering::Relaxed);
         let is_known = |window| {
-            let known = optimistic.known.read();
+            let known = optimistic.known.read_here();
             known.as_ref().is_some_and(|known| known.has_page(window))
         };
         for number in 0..WINDOWS {
