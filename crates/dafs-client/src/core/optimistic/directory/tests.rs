@@ -283,7 +283,7 @@ fn few_questions_make_a_large_file_known() {
         let windows = inside.map(place).collect();
         let segments = vec![segment(9, ExposedKind::Index, 512 * 4096)];
         let segments = if question.known == 0 { segments } else { Vec::new() };
-        let answer = ExposeAnswer { exposure: 7, windows, segments };
+        let answer = ExposeAnswer { exposure: 7, windows, segments, base: 0 };
         assert!(directory.answered(&question, Some(answer), now));
         assert!(directory.fetch(NAME, needed, now).is_some());
         now = now + OPTIMISTIC_ASK_PAUSE_MIN;
