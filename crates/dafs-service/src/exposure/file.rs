@@ -348,8 +348,11 @@ impl File {
         if is_neighbour {
             return None;
         }
-        if let Some(place) = self.chances.expired(now_ns) {
-            return Some(place);
+        while let Some(place) = self.chances.expired(now_ns) {
+            // A segment that stayed has left blocks there whose frames may be barred.
+            if !self.frames.is_barred(place.segment) {
+                return Some(place);
+            }
         }
         let until_ns = self.reuse_ns(now_ns);
         match self.chances.wanted(block) {

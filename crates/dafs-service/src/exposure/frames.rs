@@ -210,6 +210,11 @@ impl Frames {
         sparse
     }
 
+    /// True if no frame of a segment is to be taken again.
+    pub(super) fn is_barred(&self, segment: u16) -> bool {
+        self.barred.contains(&segment)
+    }
+
     /// Forgets all frames.
     pub(super) fn clear(&mut self) {
         *self = Self::default();

@@ -396,6 +396,21 @@ mod tests {
     }
 
     #[test]
+    fn a_barred_frame_is_not_filled_after_its_segment_was_to_leave() {
+        let memory = Numbers::default();
+        let mut file = file(&memory);
+        assert!(file.bar_frames(0, &memory).is_empty());
+        file.begin_leaving(0, &memory);
+        assert!((0..3).all(|block| file.restore(block, 1, &memory)));
+        assert!(file.end_leaving(REUSE_DELAY_NS, false, &memory).is_empty(), "it is in use");
+        let now_ns = 2 * REUSE_DELAY_NS;
+        assert_eq!(file.begin_fill(4, now_ns, &memory), None, "block 3 had that frame");
+        memory.next.lock().push(2);
+        let fill = file.begin_fill(3, now_ns, &memory);
+        assert_eq!(fill.map(|fill| fill.place.segment), Some(2));
+    }
+
+    #[test]
     fn a_file_does_not_grow_beyond_its_limit_while_others_lack_memory() {
         let memory = Numbers::default();
         memory.next.lock().push(1);
