@@ -405,6 +405,8 @@ impl Service {
         if let Some(asked) = part.within(&blocks(0, size)) {
             exposure.file.lock().asked(asked, exposure.shared.now_ns());
         }
+        // Its client looks there alone from now on. Requests would fill the memory of the file alone.
+        drop(open.take_grant());
         Ok(SmallFile::Shown { exposure, part, page })
     }
 

@@ -175,6 +175,21 @@ fn a_file_that_has_grown_is_shown_no_further() {
 }
 
 #[test]
+fn requests_of_an_open_fill_the_part_of_a_file_that_has_shrunk() {
+    let small = Small::new();
+    let opening = small.make("f", SMALL_FILE_BYTES as usize + 1);
+    let (handle, state) = (*opening.opened.state.handle(), opening.opened.state.reference());
+    let caller = small.world.patient(&small.client);
+    let own = small.world.service.expose(caller, &handle, state, false).unwrap().unwrap();
+    assert!(own.page(0).is_some());
+    opening.file.set_size(SHORT as u64).unwrap();
+    let place = small.place(&small.client, &opening.opened);
+    assert_ne!(place.exposure.id(), own.id());
+    assert_eq!(small.read(&opening), 3);
+    assert_eq!((small.entries(&place), small.counts().0), ([FULL, FULL, Some(100)], 1));
+}
+
+#[test]
 fn a_file_that_loses_a_name_leaves_its_part_for_good() {
     let small = Small::new();
     let (one, two) = (small.make("one", SHORT), small.make("two", SHORT));
