@@ -43,7 +43,7 @@ pub(super) fn of_exposed(counts: &ExposureCounts, memory: &ExposedMemory) -> Vec
         ("dafs_exposed_frames_published", "Blocks in it", counts.frames_published),
         ("dafs_exposed_frames_waiting", "Frames that wait for reuse", counts.frames_waiting),
         ("dafs_exposed_frames_free", "Frames without a block", counts.frames_free),
-        ("dafs_exposed_grants", "Opens that were shown their file", counts.grants),
+        ("dafs_exposed_grants", "Opens and clients that were shown files", counts.grants),
         ("dafs_exposed_missed", "Requests that have read their files", counts.missed),
         ("dafs_exposed_published", "Blocks put there", counts.published),
         ("dafs_exposed_wasted", "Blocks not put there: changed, or not cached", counts.wasted),
