@@ -106,6 +106,7 @@ mod uncommitted;
 mod unlinked;
 mod url;
 mod wakeup;
+pub mod watch;
 mod write_state;
 mod xattrs;
 

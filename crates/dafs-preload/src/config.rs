@@ -6,6 +6,7 @@
 
 use crate::limits::READ_AHEAD_MEMORY_BYTES;
 use crate::location::normal;
+use dafs_client::watch::TABLE_VARIABLE;
 use dafs_client::{Authentication, CacheOptions, ConnectOptions, DafsUrl, RdmaDevices};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,8 +15,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The variables that child programs must inherit.
-pub(crate) const VARIABLES: [&str; 11] = [
+pub(crate) const VARIABLES: [&str; 12] = [
     "LD_PRELOAD",
+    TABLE_VARIABLE,
     "DAFS_RUN_AT",
     "DAFS_RUN_BYPASS",
     "DAFS_RUN_REPORT",

@@ -11,6 +11,7 @@
 //! | `signals`, `interrupt` | defers signal handlers during calls, and ends waits in vain |
 //! | `life`, `alarm` | the beginning and the end of a process, and its forks |
 //! | `maps` | the memory of mapped files |
+//! | `watch` | counts of calls on files of this machine, for `dafs advise` |
 //! | `program`, `report` | programs that are not served, and the report at the end |
 //! | `files`, `names`, `attributes`, `listing`, `locks`, `streams`, `wide` | the operations |
 //!
@@ -50,4 +51,5 @@ mod session;
 mod signals;
 mod streams;
 mod table;
+mod watch;
 mod wide;

@@ -6,7 +6,7 @@ use crate::descriptor::{self, Kind};
 use crate::limits::{GOODBYE_TIME, OWN_DESCRIPTORS_MIN};
 use crate::next::{internal, internal_with_clients, is_serving};
 use crate::table::{self, Description};
-use crate::{interrupt, names, report, session, streams};
+use crate::{interrupt, names, report, session, streams, watch};
 use dafs_client::{File, descriptors};
 use dafs_mem::Mutex;
 use std::ffi::c_int;
@@ -30,6 +30,7 @@ extern "C" fn start() {
 }
 
 fn begin() {
+    watch::begin();
     let Some(config) = config::load() else { return };
     descriptors::keep_from(own_descriptors());
     report::prepare();

@@ -7,6 +7,7 @@ use crate::failure::Errno;
 use crate::limits::AIO_BLOCKS_MAX;
 use crate::next::{interpose, serve};
 use crate::table::Description;
+use crate::watch;
 use libc::{c_int, c_void, off_t, size_t, ssize_t};
 use std::sync::Arc;
 
@@ -119,12 +120,25 @@ enum Operation {
     Sync,
 }
 
+/// Counts a request that the C library performs.
+fn note(block: &Block, work: Operation) {
+    let is_read = match work {
+        Operation::Read => true,
+        Operation::Write => false,
+        Operation::Sync => return,
+    };
+    watch::submitted(block.fd, is_read, block.offset, block.bytes.addr(), block.count);
+}
+
 /// # Safety
 /// As [`perform`].
 unsafe fn one(block: *mut Block, work: Operation, pass: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     let Some(block) = (unsafe { block.as_mut() }) else { return pass() };
-    let Some(file) = served_file(block.fd) else { return pass() };
+    let Some(file) = served_file(block.fd) else {
+        note(block, work);
+        return pass();
+    };
     // SAFETY: the caller's promise.
     unsafe { perform(&file, block, work) };
     0
@@ -173,16 +187,20 @@ unsafe fn list(
     for &pointer in blocks {
         // SAFETY: the caller's promise: null or a block of its own.
         let Some(block) = (unsafe { pointer.as_mut() }) else { continue };
+        let work = match block.operation {
+            LIO_READ => Some(Operation::Read),
+            LIO_WRITE => Some(Operation::Write),
+            _ => None,
+        };
         let Some(file) = served_file(block.fd) else {
+            if let Some(work) = work {
+                note(block, work);
+            }
             others.push(pointer);
             continue;
         };
         ours = true;
-        let work = match block.operation {
-            LIO_READ => Operation::Read,
-            LIO_WRITE => Operation::Write,
-            _ => continue,
-        };
+        let Some(work) = work else { continue };
         // SAFETY: the caller's promise.
         unsafe { perform(&file, block, work) };
         failed |= block.error != 0;

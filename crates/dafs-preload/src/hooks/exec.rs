@@ -9,8 +9,9 @@ use crate::config;
 use crate::failure::Errno;
 use crate::life;
 use crate::next::{internal, interpose, is_serving};
-use crate::{report, table};
+use crate::{report, table, watch};
 use dafs_client::program::{Unserved, User, unserved};
+use dafs_client::watch::Total;
 use libc::{c_char, c_int, pid_t};
 use std::ffi::{CStr, CString, OsStr};
 use std::io::ErrorKind;
@@ -20,6 +21,16 @@ use std::path::Path;
 unsafe extern "C" {
     static environ: *const *const c_char;
     fn fork() -> pid_t;
+}
+
+/// True if files are served to this process, or it is watched.
+fn is_on() -> bool {
+    config::get().is_some() || watch::is_on()
+}
+
+/// True if the start of a program that sees no prefix, or is not watched, is noted.
+pub(super) fn is_noted() -> bool {
+    report::is_wanted() || watch::is_on()
 }
 
 /// The end of this library's path.
@@ -40,7 +51,11 @@ struct Given {
 /// # Safety
 /// `from` is null or a list of C strings that ends with null.
 unsafe fn completed(from: Environment, keeps_directory: bool) -> Option<Given> {
-    let config = config::get()?;
+    let config = config::get();
+    let variables = config.map_or(watch::environment(), |config| config.environment.as_slice());
+    if variables.is_empty() {
+        return None;
+    }
     let mut pointers = Vec::new();
     let mut at = from;
     // SAFETY: the caller's promise.
@@ -57,7 +72,7 @@ unsafe fn completed(from: Environment, keeps_directory: bool) -> Option<Given> {
     for pointer in &mut pointers {
         // SAFETY: the caller's promise.
         let text = unsafe { CStr::from_ptr(*pointer) }.to_bytes();
-        if let Some(text) = preload(config, text) {
+        if let Some(text) = preload(variables, text) {
             *pointer = text.as_ptr();
             own.push(text);
         }
@@ -74,11 +89,11 @@ unsafe fn completed(from: Environment, keeps_directory: bool) -> Option<Given> {
         text.extend_from_slice(value);
         own.extend(CString::new(text));
     };
-    for (name, value) in config.environment.iter().filter(|(name, _)| !has(name)) {
+    for (name, value) in variables.iter().filter(|(name, _)| !has(name)) {
         set(name, value);
     }
     let directory = table::working_directory().filter(|_| keeps_directory);
-    if let Some(text) = directory.and_then(|directory| directory.write(config)) {
+    if let Some(text) = directory.and_then(|directory| directory.write(config?)) {
         set("DAFS_RUN_DIRECTORY", &text);
     }
     pointers.extend(own.iter().map(|text| text.as_ptr()));
@@ -87,9 +102,9 @@ unsafe fn completed(from: Environment, keeps_directory: bool) -> Option<Given> {
 }
 
 /// The variable `LD_PRELOAD` with this library in it, if `text` is one without.
-fn preload(config: &config::Config, text: &[u8]) -> Option<CString> {
+fn preload(variables: &[(&str, Vec<u8>)], text: &[u8]) -> Option<CString> {
     let given = text.strip_prefix(b"LD_PRELOAD=")?;
-    let (_, ours) = config.environment.iter().find(|(name, _)| *name == "LD_PRELOAD")?;
+    let (_, ours) = variables.iter().find(|(name, _)| *name == "LD_PRELOAD")?;
     let is_separator = |byte: &u8| matches!(byte, b':' | b' ');
     let ours = ours.split(is_separator).find(|library| library.ends_with(LIBRARY))?;
     if given.split(is_separator).any(|library| library == ours) {
@@ -143,7 +158,7 @@ unsafe fn program(
     text: *const c_char,
     find: impl FnOnce(&CStr) -> Option<CString>,
 ) -> Option<CString> {
-    if text.is_null() || config::get().is_none() {
+    if text.is_null() || !is_on() {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -184,7 +199,7 @@ fn by_descriptor(fd: c_int, path: &CStr) -> Option<CString> {
 /// Notes the start of a program that sees no prefix. A file that cannot be examined is not
 /// reported.
 pub(super) fn note_start(program: &CStr) {
-    if !report::is_wanted() {
+    if !is_noted() {
         return;
     }
     internal(|| {
@@ -201,13 +216,14 @@ pub(super) fn note_start(program: &CStr) {
         let Ok(Some((path, why))) = found else { return };
         // A descriptor's number means nothing in a report.
         let told = path.starts_with("/proc/self/fd").then(|| path.canonicalize().ok()).flatten();
-        let why = match why {
-            Unserved::Static => "linked statically",
-            Unserved::Rights => "with other rights",
-            Unserved::Foreign => "for another kind of machine",
+        let (why, total) = match why {
+            Unserved::Static => ("linked statically", Total::Static),
+            Unserved::Rights => ("with other rights", Total::Rights),
+            Unserved::Foreign => ("for another kind of machine", Total::Foreign),
             // The kernel does not start it.
             Unserved::Nested => return,
         };
+        watch::unwatched(total);
         report::started(why, told.unwrap_or(path).as_os_str().as_bytes());
     });
 }
@@ -222,7 +238,7 @@ unsafe fn replacing(
     from: Environment,
     work: impl FnOnce(Environment) -> c_int,
 ) -> c_int {
-    if config::get().is_none() || is_serving() {
+    if !is_on() || is_serving() {
         return work(from);
     }
     if let Some(program) = program {

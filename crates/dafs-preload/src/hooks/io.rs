@@ -7,7 +7,7 @@ use crate::failure::{Errno, Result};
 use crate::files;
 use crate::limits::{IO_BYTES_MAX, VECTORS_MAX};
 use crate::next::{interpose, serve};
-use crate::{locks, report};
+use crate::{locks, report, watch};
 use dafs_client::Error;
 use dafs_mem::{CheckedSlice, Site, VolatileSlice};
 use libc::{AT_FDCWD, c_char, c_int, c_uint, c_ulong, c_void, iovec, off_t, size_t, ssize_t};
@@ -48,6 +48,20 @@ unsafe fn pieces<'a>(list: *const iovec, count: c_int) -> Result<Vec<CheckedSlic
     }
     // SAFETY: the caller's promise.
     Ok(own.iter().map(|one| unsafe { target(one.iov_base, one.iov_len) }).collect())
+}
+
+/// The address of the first of the pieces of memory of a call that has succeeded.
+///
+/// # Safety
+/// The kernel has moved bytes for a list of at least one structure at `list`.
+unsafe fn first(list: *const iovec) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { (*list).iov_base.addr() }
+}
+
+/// The offset given to `preadv2` and `pwritev2`; `None` for that of the descriptor.
+fn placed(offset: off_t) -> Option<off_t> {
+    (offset != -1).then_some(offset)
 }
 
 fn count(bytes: usize) -> ssize_t {
@@ -128,7 +142,7 @@ unsafe fn copy(
     pass: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     if served_file(from).is_none() && served_file(to).is_none() {
-        return pass();
+        return watch::copy(from, to, pass);
     }
     let end = |fd| served_file(fd).map_or(End::Other, End::Served);
     serve(|| {
@@ -167,25 +181,30 @@ unsafe fn copy(
 
 interpose! {
     fn read(fd: c_int, to: *mut c_void, bytes: size_t) -> ssize_t, |pass| {
+        let pass = || watch::read(fd, None, || to.addr(), pass);
         by_descriptor!(fd, pass, |file| file.read(fd, &[target(to, bytes)]).map(count))
     }
     fn __read_chk(fd: c_int, to: *mut c_void, bytes: size_t, room: size_t) -> ssize_t, |pass| {
+        let pass = || watch::read(fd, None, || to.addr(), pass);
         by_descriptor!(fd, pass, |file| {
             check(bytes, room);
             file.read(fd, &[target(to, bytes)]).map(count)
         })
     }
     fn write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t, |pass| {
+        let pass = || watch::write(fd, None, || from.addr(), pass);
         by_descriptor!(fd, pass, |file| file.write(fd, &[source(from, bytes)]).map(count))
     }
     fn [pread, pread64]
     (fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
+        let pass = || watch::read(fd, Some(offset), || to.addr(), pass);
         by_descriptor!(fd, pass, |file| {
             file.read_vectored(&[target(to, bytes)], offset).map(count)
         })
     }
     fn [__pread_chk, __pread64_chk]
     (fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t, |pass| {
+        let pass = || watch::read(fd, Some(offset), || to.addr(), pass);
         by_descriptor!(fd, pass, |file| {
             check(bytes, room);
             file.read_vectored(&[target(to, bytes)], offset).map(count)
@@ -193,32 +212,40 @@ interpose! {
     }
     fn [pwrite, pwrite64]
     (fd: c_int, from: *const c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
+        let pass = || watch::write(fd, Some(offset), || from.addr(), pass);
         by_descriptor!(fd, pass, |file| file.write_vectored(&[source(from, bytes)], offset).map(count))
     }
     fn readv(fd: c_int, list: *const iovec, number: c_int) -> ssize_t, |pass| {
+        let pass = || watch::read(fd, None, || first(list), pass);
         by_descriptor!(fd, pass, |file| file.read(fd, &pieces(list, number)?).map(count))
     }
     fn writev(fd: c_int, list: *const iovec, number: c_int) -> ssize_t, |pass| {
+        let pass = || watch::write(fd, None, || first(list), pass);
         by_descriptor!(fd, pass, |file| file.write(fd, &pieces(list, number)?).map(count))
     }
     fn [preadv, preadv64]
     (fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
+        let pass = || watch::read(fd, Some(offset), || first(list), pass);
         by_descriptor!(fd, pass, |file| file.read_vectored(&pieces(list, number)?, offset).map(count))
     }
     fn [pwritev, pwritev64]
     (fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
+        let pass = || watch::write(fd, Some(offset), || first(list), pass);
         by_descriptor!(fd, pass, |file| file.write_vectored(&pieces(list, number)?, offset).map(count))
     }
     fn [preadv2, preadv64v2]
     (fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
+        let pass = || watch::read(fd, placed(offset), || first(list), pass);
         by_descriptor!(fd, pass, |file| read_as_asked(&file, fd, &pieces(list, number)?, offset, flags))
     }
     fn [pwritev2, pwritev64v2]
     (fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
+        let pass = || watch::write(fd, placed(offset), || first(list), pass);
         by_descriptor!(fd, pass, |file| write_as_asked(&file, fd, &pieces(list, number)?, offset, flags))
     }
 
     fn [lseek, lseek64](fd: c_int, offset: off_t, whence: c_int) -> off_t, |pass| {
+        let pass = || watch::seek(fd, pass);
         by_descriptor!(fd, pass, |file| file.seek(fd, offset, whence))
     }
     fn [ftruncate, ftruncate64](fd: c_int, size: off_t) -> c_int, |pass| {
@@ -228,6 +255,7 @@ interpose! {
         by_path!(AT_FDCWD, path, pass, |place| files::truncate(&place, size).map(|()| 0))
     }
     fn [fsync, fdatasync](fd: c_int) -> c_int, |pass| {
+        let pass = || watch::sync(fd, pass);
         by_descriptor!(fd, pass, |file| file.sync().map(|()| 0))
     }
     fn syncfs(fd: c_int) -> c_int, |pass| {
@@ -251,7 +279,9 @@ interpose! {
     ) -> ssize_t, |pass| {
         match flags {
             0 => copy(Copying::Ranges, (from, from_offset), (to, to_offset), bytes, pass),
-            _ if served_file(from).is_none() && served_file(to).is_none() => pass(),
+            _ if served_file(from).is_none() && served_file(to).is_none() => {
+                watch::copy(from, to, pass)
+            }
             // The kernel knows no other operation.
             _ => serve(|| Err(Errno(libc::EINVAL))),
         }

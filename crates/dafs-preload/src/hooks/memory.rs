@@ -8,6 +8,7 @@ use crate::maps::{self, Map, Pages, pages};
 use crate::next::{interpose, is_internal, serve};
 use crate::report;
 use crate::table::Description;
+use crate::watch;
 use dafs_mem::CheckedSlice;
 use libc::{c_int, c_void, off_t, size_t};
 
@@ -234,7 +235,13 @@ interpose! {
             Some(file) if flags & libc::MAP_ANONYMOUS == 0 => {
                 serve(|| map(&file, address, bytes, protection, flags, offset))
             }
-            _ => mapped_elsewhere(fixed(address, bytes, flags), bytes, pass),
+            _ => {
+                let at = mapped_elsewhere(fixed(address, bytes, flags), bytes, pass);
+                if at.0 != libc::MAP_FAILED && flags & libc::MAP_ANONYMOUS == 0 {
+                    watch::mapped(fd, bytes);
+                }
+                at
+            }
         }
     }
     fn munmap(address: *mut c_void, bytes: size_t) -> c_int, |pass| {

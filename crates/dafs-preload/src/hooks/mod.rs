@@ -30,6 +30,7 @@ use crate::location::{self, Location};
 use crate::next::{is_internal, is_serving, with_signals_deferred};
 use crate::report;
 use crate::table::{self, Description};
+use crate::watch;
 use dafs_client::Error;
 use dafs_mem::{CheckedSlice, Site, VolatileSlice};
 use libc::{c_char, c_int};
@@ -105,6 +106,8 @@ unsafe fn at(dir: c_int, path: *const c_char) -> At {
     let found = unsafe { looked_at(dir, path) };
     if matches!(found, At::Local) {
         note_passed();
+        // SAFETY: the caller's promise.
+        watch::named(unsafe { bytes(path) });
     }
     found
 }

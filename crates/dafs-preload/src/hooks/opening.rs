@@ -9,6 +9,7 @@ use crate::location::{self, Location};
 use crate::next::{interpose, is_internal, is_serving, serve};
 use crate::streams;
 use crate::table;
+use crate::watch;
 use dafs_client::descriptors;
 use libc::{AT_FDCWD, c_char, c_int, c_uint, mode_t};
 
@@ -23,6 +24,7 @@ pub(super) unsafe fn open_at(
     mode: mode_t,
     pass: impl FnOnce() -> c_int,
 ) -> c_int {
+    let pass = || watch::open(pass);
     // SAFETY: the caller's promise.
     let text = unsafe { bytes(path) };
     if let Some(number) = named_number(text).filter(|number| table::may_know(*number))
@@ -119,6 +121,7 @@ interpose! {
     }
 
     fn close(fd: c_int) -> c_int, |pass| {
+        watch::forget(fd);
         if !descriptors::is_kept(fd) {
             return by_descriptor!(fd, pass, |_description| files::close(fd).map(|()| 0));
         }
@@ -130,6 +133,7 @@ interpose! {
         pass()
     }
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, |pass| {
+        watch::forget_from(c_int::try_from(first).unwrap_or(c_int::MAX));
         const KNOWN: c_int = 2 | 4;
         const CLOEXEC: c_int = 4;
         if is_serving() || config::get().is_none() || first > last || flags & !KNOWN != 0 || flags & CLOEXEC != 0 {
@@ -139,6 +143,7 @@ interpose! {
         close_all(limit(first), limit(last), flags)
     }
     fn closefrom(first: c_int) -> (), |pass| {
+        watch::forget_from(first);
         if is_serving() || config::get().is_none() {
             pass();
         } else {
@@ -149,6 +154,7 @@ interpose! {
     fn dup(fd: c_int) -> c_int, |pass| {
         let description = served_file(fd);
         let new = pass();
+        watch::forget(new);
         if let (Some(description), 0..) = (description, new) {
             return serve(|| files::duplicated(&description, new));
         }
@@ -189,6 +195,7 @@ fn close_all(first: c_int, last: c_int, flags: c_int) -> c_int {
 
 /// Makes `new` a duplicate of `fd`, if either is served.
 fn onto(fd: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int {
+    watch::forget(new);
     if fd == new || is_serving() {
         return pass();
     }
@@ -220,7 +227,13 @@ fn known_now(fd: c_int) -> bool {
 }
 
 fn control(fd: c_int, command: c_int, argument: usize, pass: impl FnOnce() -> c_int) -> c_int {
-    let Some(description) = served_file(fd) else { return pass() };
+    let Some(description) = served_file(fd) else {
+        let done = pass();
+        if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+            watch::forget(done);
+        }
+        return done;
+    };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             let new = pass();

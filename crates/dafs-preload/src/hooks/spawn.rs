@@ -7,7 +7,7 @@
 use super::exec::{
     Environment, at_path, in_path, location_is_ours, next, note_start, with_environment,
 };
-use super::{bytes, programs, served_file};
+use super::{bytes, exec, programs, served_file};
 use crate::failure::Errno;
 use crate::limits::SPAWN_PLACES_MAX;
 use crate::next::{internal, interpose};
@@ -103,7 +103,7 @@ unsafe fn started(
     path: *const c_char,
     is_looked_for: bool,
 ) -> c_int {
-    if error != 0 || !report::is_wanted() {
+    if error != 0 || !exec::is_noted() {
         return error;
     }
     let before = Errno::last();

@@ -9,6 +9,7 @@ use crate::next::{interpose, serve};
 use crate::report;
 use crate::streams;
 use crate::table::Description;
+use crate::watch;
 use libc::{AT_FDCWD, FILE, c_char, c_int};
 
 /// # Safety
@@ -106,6 +107,7 @@ unsafe fn reopen(
 
 interpose! {
     fn [fopen, fopen64](path: *const c_char, mode: *const c_char) -> *mut FILE, |pass| {
+        let pass = || watch::open_stream(pass);
         by_path!(AT_FDCWD, path, pass, |place| open(&place, mode))
     }
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, |pass| {
@@ -120,6 +122,7 @@ interpose! {
         match streams::standard_of(stream).filter(|fd| served_file(*fd).is_some()) {
             None => {
                 streams::forget(stream);
+                watch::close_stream(stream);
                 pass()
             }
             Some(fd) => {
