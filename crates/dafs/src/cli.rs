@@ -204,6 +204,7 @@ pub(crate) enum Command {
     Df(commands::df::Df),
     Ping(commands::ping::Ping),
     Bench(commands::bench::Bench),
+    Advise(commands::advise::Advise),
     Doctor(commands::doctor::Doctor),
     Passwd(commands::passwd::Passwd),
     Pki(commands::pki::Pki),

@@ -94,6 +94,14 @@ pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
 /// Time between two redraws of the progress line.
 pub(crate) const PROGRESS_TICK: Duration = Duration::from_millis(200);
 
+/// The longest description of a workload, in bytes.
+pub(crate) const DESCRIPTION_BYTES_MAX: u64 = 64 << 10;
+
+/// Most machines and servers whose constants `dafs advise` keeps, and most bytes of the file.
+pub(crate) const MEASUREMENTS_MAX: usize = 16;
+/// See [`MEASUREMENTS_MAX`].
+pub(crate) const MEASUREMENTS_BYTES_MAX: u64 = 1 << 20;
+
 /// Time for reactors to report their numbers before the counts are logged.
 pub(crate) const COUNTS_SETTLE: Duration = Duration::from_millis(50);
 

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub(crate) mod admin;
+pub(crate) mod advise;
 pub(crate) mod bench;
 pub(crate) mod cat;
 pub(crate) mod cluster;
@@ -59,6 +60,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Ping(command) => command.run(sessions),
         Command::Pki(command) => command.run(),
         Command::Bench(command) => command.run(sessions),
+        Command::Advise(command) => command.run(&cli.session),
         Command::Doctor(command) => command.run(&cli.session),
         Command::Passwd(command) => command.run(),
         Command::Clients(command) => command.run(),

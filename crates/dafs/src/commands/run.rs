@@ -64,13 +64,6 @@ impl Run {
             return Err(Failure::Usage("dafs run has no --wake".to_owned()));
         }
         let library = library()?;
-        if library.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {
-            return Err(Failure::Failed(format!(
-                "{} cannot be preloaded: the loader takes blanks and colons for the ends of paths; put \
-                 it elsewhere, and name it with DAFS_PRELOAD_LIBRARY",
-                library.display()
-            )));
-        }
         let (name, arguments) = self
             .program
             .split_first()
@@ -96,12 +89,7 @@ impl Run {
                 command.env_remove(name);
             }
         }
-        let mut preload = library.as_os_str().to_owned();
-        if let Some(more) = std::env::var_os("LD_PRELOAD").filter(|more| !more.is_empty()) {
-            preload.push(":");
-            preload.push(more);
-        }
-        command.env("LD_PRELOAD", preload);
+        command.env("LD_PRELOAD", preload(library));
         let at: Vec<String> =
             self.at.iter().map(|(prefix, url)| format!("{prefix}={url}")).collect();
         command.env("DAFS_RUN_AT", at.join("\n"));
@@ -228,8 +216,31 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
+/// The value of `LD_PRELOAD` with a library before those that are preloaded now.
+pub(super) fn preload(library: &Path) -> OsString {
+    let mut preload = library.as_os_str().to_owned();
+    if let Some(more) = std::env::var_os("LD_PRELOAD").filter(|more| !more.is_empty()) {
+        preload.push(":");
+        preload.push(more);
+    }
+    preload
+}
+
+/// The library, if the loader can be told of it.
+pub(super) fn library() -> Result<PathBuf, Failure> {
+    let library = find_library()?;
+    if library.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {
+        return Err(Failure::Failed(format!(
+            "{} cannot be preloaded: the loader takes blanks and colons for the ends of paths; put it \
+             elsewhere, and name it with DAFS_PRELOAD_LIBRARY",
+            library.display()
+        )));
+    }
+    Ok(library)
+}
+
 /// The library: where the user says, beside this command, or where it is installed.
-fn library() -> Result<PathBuf, Failure> {
+fn find_library() -> Result<PathBuf, Failure> {
     if let Some(path) = std::env::var_os("DAFS_PRELOAD_LIBRARY") {
         let path = PathBuf::from(path);
         return path.is_file().then_some(path.clone()).ok_or_else(|| {
@@ -250,14 +261,18 @@ fn library() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Checks that a program, and its interpreter, load the library.
-fn can_be_served(program: &Path) -> Result<(), Failure> {
+/// The file to blame, the program or its interpreter, and the reason, if it does not load the library.
+pub(super) fn unserved_program(program: &Path) -> Result<Option<(PathBuf, Unserved)>, Failure> {
     let has_capabilities =
         |path: &Path| rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 64]).is_ok();
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let found = unserved(program, User { uid, gid, has_capabilities });
-    let found = found.map_err(|(path, error)| Failure::local(path.display(), &error))?;
-    let Some((path, why)) = found else { return Ok(()) };
+    found.map_err(|(path, error)| Failure::local(path.display(), &error))
+}
+
+/// Checks that a program, and its interpreter, load the library.
+fn can_be_served(program: &Path) -> Result<(), Failure> {
+    let Some((path, why)) = unserved_program(program)? else { return Ok(()) };
     let path = path.display();
     Err(Failure::Failed(match why {
         Unserved::Rights => format!(
