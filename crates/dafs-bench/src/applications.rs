@@ -9,6 +9,7 @@
 use crate::fronts::{Front, ROOT, Site, Way, in_own_mounts, missing, output};
 use crate::python::Interpreter;
 use crate::report::{Case, Report, Sample};
+use crate::signs::{self, Predicted, Sign};
 use crate::{Plan, database, peer};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -72,7 +73,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
 }
 
 fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
-    let mut measured = Vec::new();
+    let (mut measured, mut signs) = (Vec::new(), Vec::new());
     for application in &APPLICATIONS {
         let mut cases = cases(application);
         cases.retain(|(case, _)| case.name.contains(&plan.only));
@@ -86,23 +87,30 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
             continue;
         }
         match rounds(plan, application, &mut cases) {
-            Ok(()) => measured.extend(cases.into_iter().map(|(case, _)| case)),
+            Ok(predicted) => {
+                measured.extend(cases.into_iter().map(|(case, _)| case));
+                signs.extend(predicted);
+            }
             Err(error) => report.failed(application.name, &error),
         }
     }
     measured.retain(|case| !case.samples.is_empty());
     report.add_programs("applications, against local files", &measured);
+    signs::tell(report, &signs);
     database::measure(plan, report)
 }
 
-fn rounds(plan: &Plan, application: &Application, cases: &mut [(Case, Way)]) -> Result<()> {
-    let Some(stage) = Stage::new(plan, application)? else { return Ok(()) };
+/// Measures all cases of an application, and returns their predicted signs.
+fn rounds(plan: &Plan, application: &Application, cases: &mut [(Case, Way)]) -> Result<Vec<Sign>> {
+    let Some(stage) = Stage::new(plan, application)? else { return Ok(Vec::new()) };
+    let predicted = stage.predicted().with_context(|| application.name)?;
     for _ in 0..plan.rounds.min(ROUNDS_MAX) {
         for (case, way) in cases.iter_mut() {
             case.samples.push(stage.run(*way).with_context(|| case.name.clone())?);
         }
     }
-    Ok(())
+    let signs = cases.iter().filter_map(|(case, way)| predicted.sign(&case.name, *way, false));
+    Ok(signs.collect())
 }
 
 fn cases(application: &Application) -> Vec<(Case, Way)> {
@@ -188,8 +196,30 @@ impl Stage {
         Ok(sample)
     }
 
+    /// The predictions from a run that is watched, on local files.
+    fn predicted(&self) -> Result<Predicted> {
+        let work = self.site.export.join("work");
+        std::fs::create_dir(&work)?;
+        let scratch =
+            tempfile::Builder::new().prefix("scratch").tempdir_in(self.site.folder.path())?;
+        let front = self.site.front(Way::Local)?;
+        let places = Places { seen: &work, served: &work, scratch: scratch.path(), url: None };
+        self.phase(&front, "prepare", &places)?;
+        let answer = self.site.folder.path().join("advise.json");
+        let mut command = signs::watching(&work, &answer)?;
+        command.arg(&self.interpreter);
+        self.phase_by(command, "run", &places)?;
+        self.phase(&front, "check", &places)?;
+        std::fs::remove_dir_all(&work)?;
+        Predicted::read(&answer)
+    }
+
     fn phase(&self, front: &Front, phase: &str, places: &Places<'_>) -> Result<()> {
-        let mut command = front.command(&self.interpreter);
+        self.phase_by(front.command(&self.interpreter), phase, places)
+    }
+
+    /// Runs a phase by a command that ends with the interpreter.
+    fn phase_by(&self, mut command: Command, phase: &str, places: &Places<'_>) -> Result<()> {
         command.arg(&self.script).arg(phase).stdout(Stdio::null());
         command.env("D", places.seen).env("E", places.served).env("W", self.inputs.path());
         command.env("T", places.scratch).env("SCALE", self.scale.to_string());

@@ -10,6 +10,7 @@
 use crate::child::Process;
 use crate::fronts::{MEMORY, OPTIMISTIC, ROOT, Site, Way, hit_ratio};
 use crate::report::{Case, Report, Sample};
+use crate::signs::{self, Predicted, Sign};
 use crate::{Plan, cpu, peer};
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
@@ -104,11 +105,16 @@ fn measure_all(
         }
     }
     let ratios = hit_ratios(&list);
+    let signs = stage.signs(&list).unwrap_or_else(|error| {
+        println!("  no signs: {error:#}");
+        Vec::new()
+    });
     let cases: Vec<Case> = list.into_iter().map(|row| row.case).collect();
     let (lookups, mib) = (stage.lookups, stage.bytes >> 20);
     let title = format!("{title} a table of {mib} MiB, {lookups} lookups");
     report.add_programs(&title, &cases);
     report.hit_ratios(&title, ratios);
+    signs::tell(report, &signs);
     Ok(())
 }
 
@@ -195,19 +201,43 @@ impl<'a> Stage<'a> {
         Ok(Self { site, program, bytes, records, lookups })
     }
 
-    fn run(&self, (way, options): Door, work: Work, part: Part) -> Result<Sample> {
-        let front = self.site.front_with(way, options)?;
+    /// The predicted signs of rows. Each work is watched once, on the local table.
+    fn signs(&self, rows: &[Row]) -> Result<Vec<Sign>> {
+        let answer = self.site.folder.path().join("advise.json");
+        let mut signs = Vec::new();
+        for Row { case, work, part, .. } in rows.iter().filter(|row| row.case.floor.is_none()) {
+            let mut command = signs::watching(&self.site.export, &answer)?;
+            command.arg(&self.program);
+            self.arguments(&mut command, &self.site.export, *work, *part);
+            let status = command.status()?;
+            ensure!(status.success(), "{}, watched, ended with {status}", case.name);
+            let predicted = Predicted::read(&answer)?;
+            let own =
+                rows.iter().filter(|row| row.case.floor.as_deref() == Some(case.name.as_str()));
+            signs.extend(
+                own.filter_map(|row| predicted.sign(&row.case.name, row.door.0, row.is_shown())),
+            );
+        }
+        Ok(signs)
+    }
+
+    /// The arguments of the program for the table in a folder.
+    fn arguments(&self, command: &mut Command, folder: &Path, work: Work, part: Part) {
         let cache = self.bytes * part.numerator / part.denominator;
-        let mut command = front.command(&self.program);
         command.arg(match work {
             Work::Look => "look",
             Work::Scan => "scan",
         });
-        command.arg(front.root.join("table.db")).arg(self.records.to_string());
-        command.arg(cache.to_string());
+        command.arg(folder.join("table.db")).arg(self.records.to_string()).arg(cache.to_string());
         if let Work::Look = work {
             command.arg(self.lookups.to_string());
         }
+    }
+
+    fn run(&self, (way, options): Door, work: Work, part: Part) -> Result<Sample> {
+        let front = self.site.front_with(way, options)?;
+        let mut command = front.command(&self.program);
+        self.arguments(&mut command, &front.root, work, part);
         Sample::of(
             || self.site.times(&front),
             || {

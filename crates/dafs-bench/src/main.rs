@@ -24,6 +24,7 @@ mod rdma;
 mod report;
 mod security;
 mod sharing;
+mod signs;
 mod tcp;
 mod transport;
 

@@ -74,6 +74,8 @@ pub enum Total {
     Rights,
     /// Programs started for another kind of machine.
     Foreign,
+    /// Programs started that should load the library.
+    Starts,
     /// Calls on files that are under way.
     Now,
     /// The calls under way at the beginning of each call, itself included, added up.

@@ -135,9 +135,9 @@ fn total(total: Total, count: u64) {
     }
 }
 
-/// Counts the start of a program that is not watched.
-pub(crate) fn unwatched(why: Total) {
-    total(why, 1);
+/// Counts the start of a program: one that should be watched, or the reason why it is not.
+pub(crate) fn started(kind: Total) {
+    total(kind, 1);
 }
 
 /// Counts a call with a path.

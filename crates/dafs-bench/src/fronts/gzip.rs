@@ -8,6 +8,7 @@
 use super::ways::MEMORY;
 use super::{Site, Way};
 use crate::report::{Case, Report, Sample};
+use crate::signs::{self, Predicted, Sign};
 use crate::{Plan, cpu};
 use anyhow::{Context, Result, ensure};
 use std::fmt::Write as _;
@@ -52,11 +53,31 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
             keep_or_compare(&site, *load).with_context(|| case.name.clone())?;
         }
     }
+    let signs = signs(&site, &list).context("gzip, watched")?;
     let cases: Vec<Case> = list.into_iter().map(|(case, ..)| case).collect();
     let title = format!("gzip of {} MiB, one and two processes", bytes >> 20);
     report.add_programs(&title, &cases);
     speed_up(report, &cases);
+    signs::tell(report, &signs);
     Ok(())
+}
+
+/// The predicted signs of rows. Each load is watched once, on local files.
+fn signs(site: &Site, list: &[(Case, Way, Load)]) -> Result<Vec<Sign>> {
+    let answer = site.folder.path().join("advise.json");
+    let mut signs = Vec::new();
+    for (_, _, load) in list.iter().filter(|(_, way, _)| *way == Way::Local) {
+        let each = load.1.iter().map(|files| format!("gzip -n -k -f {} &", files.join(" ")));
+        let script = format!("{} wait", each.collect::<Vec<_>>().join(" "));
+        let mut command = signs::watching(&site.export, &answer)?;
+        let status = command.args(["sh", "-c", &script]).current_dir(&site.export).status()?;
+        ensure!(status.success(), "gzip ended with {status}");
+        keep_or_compare(site, *load)?;
+        let predicted = Predicted::read(&answer)?;
+        let own = list.iter().filter(|(.., other)| other.0 == load.0);
+        signs.extend(own.filter_map(|(case, way, _)| predicted.sign(&case.name, *way, false)));
+    }
+    Ok(signs)
 }
 
 fn list() -> Vec<(Case, Way, Load)> {

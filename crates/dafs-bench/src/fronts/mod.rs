@@ -12,7 +12,9 @@ mod mounted;
 mod start;
 mod ways;
 
-pub(crate) use ways::{Front, MEMORY, OPTIMISTIC, ROOT, Site, Way, in_own_mounts, missing, output};
+pub(crate) use ways::{
+    Front, MEMORY, OPTIMISTIC, ROOT, Site, Way, dafs, in_own_mounts, missing, output,
+};
 
 use crate::report::Report;
 use crate::{Plan, database};

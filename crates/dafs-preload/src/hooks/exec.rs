@@ -213,7 +213,8 @@ pub(super) fn note_start(program: &CStr) {
         let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
         let path = Path::new(OsStr::from_bytes(program.to_bytes()));
         let found = unserved(path, User { uid, gid, has_capabilities });
-        let Ok(Some((path, why))) = found else { return };
+        let Ok(found) = found else { return };
+        let Some((path, why)) = found else { return watch::started(Total::Starts) };
         // A descriptor's number means nothing in a report.
         let told = path.starts_with("/proc/self/fd").then(|| path.canonicalize().ok()).flatten();
         let (why, total) = match why {
@@ -223,7 +224,7 @@ pub(super) fn note_start(program: &CStr) {
             // The kernel does not start it.
             Unserved::Nested => return,
         };
-        watch::unwatched(total);
+        watch::started(total);
         report::started(why, told.unwrap_or(path).as_os_str().as_bytes());
     });
 }

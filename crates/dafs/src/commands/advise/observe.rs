@@ -346,6 +346,15 @@ fn remarks(watched: &Watched, io: Option<Io>, read_bytes: u64, written_bytes: u6
             remarks.push(format!("NOT WATCHED: {count} programs that it has started, which {why}"));
         }
     }
+    // The first one is started by this command.
+    let unseen = watched.total(Total::Starts).saturating_add(1);
+    let unseen = unseen.saturating_sub(watched.total(Total::Processes));
+    if unseen > 0 {
+        remarks.push(format!(
+            "NOT WATCHED: {unseen} programs that it has started, which did not reach the table of the \
+             counts, as another user or in another root"
+        ));
+    }
     let Some(io) = io else { return remarks };
     for (what, all, seen, others) in [
         ("read", io.read_bytes, read_bytes, Total::OtherReadBytes),
@@ -397,6 +406,7 @@ mod tests {
         table.put(at(Count::SyncNanoseconds), 400_000_000);
         table.put(Total::Calls as usize, 104).put(Total::AtOnceSum as usize, 208);
         table.put(Total::Names as usize, 3).put(Total::Static as usize, 1);
+        table.put(Total::Processes as usize, 2).put(Total::Starts as usize, 1);
         let io = Io { read_bytes: 10 << 20, written_bytes: 10 };
         let (seen, workload) = judged(&table.read(), 5.0, 4.0, Some(io));
         assert_eq!((workload.reads.calls, workload.names, workload.syncs), (100, 3, 4));

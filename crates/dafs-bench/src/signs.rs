@@ -1,0 +1,140 @@
+//! The signs that `dafs advise` predicts, beside the measured ones: faster or slower than local files, or
+//! equal. The prediction watches one run on local files, and knows the machine by its own measurement.
+//!
+//! Invariants
+//! * Nothing fails on a wrong sign: the table is for people.
+
+use crate::fronts::{Way, dafs};
+use crate::report::Report;
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Times closer than this share are equal, as in `dafs advise`.
+const BAND: f64 = 0.1;
+
+/// The part of the answer of `dafs advise` that counts here.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    predictions: Vec<Prediction>,
+    observation: Observation,
+}
+
+#[derive(Debug, Deserialize)]
+struct Prediction {
+    way: String,
+    transport: String,
+    optimistic: bool,
+    seconds: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Observation {
+    remarks: Vec<String>,
+}
+
+/// The predictions for one program.
+#[derive(Debug)]
+pub(crate) struct Predicted(Answer);
+
+/// A case, and its predicted time relative to local files.
+#[derive(Debug)]
+pub(crate) struct Sign {
+    case: String,
+    ratio: f64,
+}
+
+/// The beginning of a command that watches a program, which the caller adds with its arguments, on files
+/// below a folder.
+pub(crate) fn watching(below: &Path, answer: &Path) -> Result<Command> {
+    let mut command = Command::new(dafs()?);
+    command.args(["advise", "--json", "--output"]).arg(answer).arg("--below").arg(below).arg("--");
+    command.stdin(Stdio::null());
+    Ok(command)
+}
+
+impl Predicted {
+    /// Reads the answer of such a command.
+    pub(crate) fn read(answer: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(answer)?;
+        let answer: Answer = serde_json::from_str(&text).context("the answer of dafs advise")?;
+        for remark in &answer.observation.remarks {
+            println!("  dafs advise: {remark}");
+        }
+        Ok(Self(answer))
+    }
+
+    /// The sign of a case by this way; `None` for local files, or where there is no prediction.
+    pub(crate) fn sign(&self, case: &str, way: Way, is_optimistic: bool) -> Option<Sign> {
+        let name = match way {
+            Way::Run => "run",
+            Way::Mount => "mount",
+            // Requests under way, into memory of the library.
+            Way::Fsspec => "api",
+            Way::Local | Way::Passthrough => return None,
+        };
+        let local = self.0.predictions.iter().find(|one| one.way == "local")?;
+        let one = self.0.predictions.iter().find(|one| {
+            one.way == name && one.transport == "shm" && one.optimistic == is_optimistic
+        })?;
+        let ratio = one.seconds / local.seconds.max(f64::MIN_POSITIVE);
+        Some(Sign { case: case.to_owned(), ratio })
+    }
+}
+
+fn word(ratio: f64) -> &'static str {
+    match ratio {
+        ratio if ratio > 1.0 + BAND => "slower",
+        ratio if ratio < 1.0 - BAND => "faster",
+        _ => "equal",
+    }
+}
+
+/// Prints the signs beside those that have been measured.
+pub(crate) fn tell(report: &mut Report, signs: &[Sign]) {
+    let measured = |case: &str| {
+        report.rows().iter().rev().find(|row| row.case == case).and_then(|row| row.ratio)
+    };
+    let known: Vec<(&Sign, f64)> =
+        signs.iter().filter_map(|sign| Some((sign, measured(&sign.case)?))).collect();
+    if known.is_empty() {
+        return;
+    }
+    println!("\n  time against local files: predicted by dafs advise, and measured");
+    for (sign, ratio) in &known {
+        let right = if word(sign.ratio) == word(*ratio) { "right" } else { "WRONG" };
+        println!(
+            "  {:<40} {:>9.2} {:<7} {ratio:>9.2} {:<7} {right}",
+            sign.case,
+            sign.ratio,
+            word(sign.ratio),
+            word(*ratio)
+        );
+    }
+    let right = known.iter().filter(|(sign, ratio)| word(sign.ratio) == word(*ratio)).count();
+    let share = right as f64 / known.len() as f64;
+    let name = format!("signs right, {}", known[0].0.case);
+    let text = format!("{right} of {} (target: all)", known.len());
+    report.figure(&name, share, &text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sign_is_that_of_the_way_and_differences_of_a_tenth_are_none() {
+        let text = r#"{"predictions": [
+            {"way": "local", "transport": "local", "optimistic": false, "seconds": 2.0},
+            {"way": "run", "transport": "iwarp", "optimistic": false, "seconds": 9.0},
+            {"way": "run", "transport": "shm", "optimistic": true, "seconds": 2.1},
+            {"way": "run", "transport": "shm", "optimistic": false, "seconds": 3.0}],
+            "observation": {"remarks": []}, "machine": {}}"#;
+        let predicted = Predicted(serde_json::from_str(text).expect("an answer"));
+        let ratio = |way, shown| predicted.sign("a", way, shown).map(|sign| sign.ratio);
+        assert_eq!((ratio(Way::Run, false), ratio(Way::Run, true)), (Some(1.5), Some(1.05)));
+        assert_eq!((ratio(Way::Local, false), ratio(Way::Mount, false)), (None, None));
+        assert_eq!((word(1.5), word(1.05), word(0.8)), ("slower", "equal", "faster"));
+    }
+}
