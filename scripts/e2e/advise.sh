@@ -37,7 +37,7 @@ advised() {
 }
 for name in sqlite3 gzip fio 'a description'; do advised "$name"; done
 [[ -s $XDG_CACHE_HOME/dafs/advise.json ]] || fail "no constants were kept"
-cd "$work/example"
+cd "$work/example" || exit
 
 # told EXPRESSION -- true of the answer in $work/answer, as `a`, and of its files by name, as `f`.
 told() {

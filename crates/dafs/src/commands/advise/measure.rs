@@ -183,19 +183,19 @@ fn remotes(
     let (mut transports, mut absent) = (Vec::new(), Vec::new());
     for variant in variants {
         signals.check()?;
-        let remote = match sessions.client(&variant.url) {
-            Ok(remote) => remote,
+        let remote = sessions.client(&variant.url);
+        match remote.and_then(|remote| transport(&remote, variant, signals)) {
+            Ok(transport) => transports.push(transport),
+            // The other transports would fail for the same reason.
+            Err(failure @ (Failure::Usage(_) | Failure::Ended { .. })) => return Err(failure),
             Err(failure) if is_only => return Err(failure),
+            // Optimistic reads are those of a transport that has its own row.
+            Err(_) if variant.optimistic => {}
             Err(failure) => {
                 let why = failure.text().unwrap_or("it cannot be reached").to_owned();
-                // Optimistic reads are those of a transport that has its own row.
-                if !variant.optimistic {
-                    absent.push(Absent { name: variant.name.to_owned(), why });
-                }
-                continue;
+                absent.push(Absent { name: variant.name.to_owned(), why });
             }
-        };
-        transports.push(transport(&remote, variant, signals)?);
+        }
     }
     Ok((transports, absent))
 }
