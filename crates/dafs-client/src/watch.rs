@@ -66,7 +66,7 @@ pub enum Total {
     OtherWrites,
     /// Their bytes.
     OtherWrittenBytes,
-    /// Calls with a path.
+    /// Calls with a path, and those about an open file that ask a server: closes, locks, questions.
     Names,
     /// Programs started that are linked statically.
     Static,

@@ -117,6 +117,15 @@ pub(crate) fn named(path: &[u8]) {
     }
 }
 
+/// Counts a call about an open file that is a question to a server, such as a lock.
+pub(crate) fn asked(fd: c_int) {
+    if let Some(table) = of_program()
+        && known(table, fd).is_some()
+    {
+        add(&table[Total::Names as usize], 1);
+    }
+}
+
 /// A descriptor of a file that counts.
 struct Known {
     /// The descriptor, as an index.
@@ -354,7 +363,16 @@ fn opened(fd: c_int, stream: u32) {
     }
 }
 
-/// Forgets a descriptor that is about to be closed, or to get another meaning.
+/// Counts the close of a descriptor, if it has been used.
+pub(crate) fn close(fd: c_int) {
+    let is_known = |at: usize| FILES[at].load(Ordering::Relaxed) & !IS_STREAM >= FIRST;
+    if is_on() && index(fd).is_some_and(is_known) {
+        asked(fd);
+    }
+    forget(fd);
+}
+
+/// Forgets a descriptor that is about to get another meaning.
 pub(crate) fn forget(fd: c_int) {
     if let Some(at) = index(fd).filter(|_| is_on()) {
         FILES[at].store(UNKNOWN, Ordering::Relaxed);
@@ -415,6 +433,6 @@ pub(crate) unsafe fn close_stream(stream: *mut FILE) {
             known.record[Count::End as usize].fetch_max(end, Ordering::Relaxed);
         }
     }
-    forget(fd);
+    close(fd);
     before.set();
 }

@@ -64,6 +64,13 @@ fn placed(offset: off_t) -> Option<off_t> {
     (offset != -1).then_some(offset)
 }
 
+/// Passes on a call about an open file, and counts it.
+fn asking(fd: c_int, pass: impl FnOnce() -> c_int) -> c_int {
+    let done = pass();
+    watch::asked(fd);
+    done
+}
+
 fn count(bytes: usize) -> ssize_t {
     bytes as ssize_t
 }
@@ -249,6 +256,7 @@ interpose! {
         by_descriptor!(fd, pass, |file| file.seek(fd, offset, whence))
     }
     fn [ftruncate, ftruncate64](fd: c_int, size: off_t) -> c_int, |pass| {
+        let pass = || asking(fd, pass);
         by_descriptor!(fd, pass, |file| file.set_size(size).map(|()| 0))
     }
     fn [truncate, truncate64](path: *const c_char, size: off_t) -> c_int, |pass| {
@@ -297,9 +305,11 @@ interpose! {
         copy(Copying::Splicing, (from, from_offset), (to, to_offset), bytes, pass)
     }
     fn flock(fd: c_int, operation: c_int) -> c_int, |pass| {
+        let pass = || asking(fd, pass);
         by_descriptor!(fd, pass, |file| locks::whole(&file, fd, operation).map(|()| 0))
     }
     fn [lockf, lockf64](fd: c_int, command: c_int, bytes: off_t) -> c_int, |pass| {
+        let pass = || asking(fd, pass);
         by_descriptor!(fd, pass, |file| lock_here(&file, fd, command, bytes))
     }
 

@@ -121,7 +121,7 @@ interpose! {
     }
 
     fn close(fd: c_int) -> c_int, |pass| {
-        watch::forget(fd);
+        watch::close(fd);
         if !descriptors::is_kept(fd) {
             return by_descriptor!(fd, pass, |_description| files::close(fd).map(|()| 0));
         }
@@ -229,8 +229,11 @@ fn known_now(fd: c_int) -> bool {
 fn control(fd: c_int, command: c_int, argument: usize, pass: impl FnOnce() -> c_int) -> c_int {
     let Some(description) = served_file(fd) else {
         let done = pass();
-        if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
-            watch::forget(done);
+        match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => watch::forget(done),
+            libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK => watch::asked(fd),
+            libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK => watch::asked(fd),
+            _ => {}
         }
         return done;
     };

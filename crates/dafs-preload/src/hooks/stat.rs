@@ -5,7 +5,7 @@ use crate::attributes;
 use crate::failure::Result;
 use crate::next::{interpose, serve};
 use crate::table::Description;
-use crate::{files, names, session};
+use crate::{files, names, session, watch};
 use dafs_client::Follow;
 use libc::{AT_FDCWD, c_char, c_int, c_uint};
 
@@ -35,6 +35,10 @@ unsafe fn by_name(
 /// # Safety
 /// As [`give`].
 unsafe fn by_number(fd: c_int, out: *mut libc::stat, pass: impl FnOnce() -> c_int) -> c_int {
+    let pass = || {
+        watch::asked(fd);
+        pass()
+    };
     // SAFETY: the caller's promise.
     unsafe { by_descriptor!(fd, pass, |file| give(out, files::stat(&file)?)) }
 }

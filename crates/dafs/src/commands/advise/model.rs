@@ -380,7 +380,7 @@ impl Model<'_> {
             },
             waits_for_cpu: outside > 0.0 && work.cpu_seconds.get() >= 0.9 * outside,
             is_aligned: share(|x| x.aligned.get()) >= 0.9,
-            has_own_cache: work.reads.calls > 0 && work.reads.again.get() < 0.1,
+            has_own_cache: work.reads.again.get() < 0.1,
             has_own_prefetch: work.at_once.get() >= 1.5,
             is_in_order: share(|x| x.in_order.get()) >= 0.8,
         })

@@ -119,7 +119,8 @@ pub(super) fn run(
         words.split_first().ok_or_else(|| Failure::Usage("name a program to run".to_owned()))?;
     let mut command = Command::new(program);
     command.arg0(name).args(arguments);
-    if let Some((path, why)) = unserved_program(program)? {
+    // A program that cannot be examined may be watched all the same, or its start tells why not.
+    if let Ok(Some((path, why))) = unserved_program(program) {
         let status = started(&mut command, name, signals)?;
         return Ok(Outcome { status, seen: Err(unwatched(&path, why)) });
     }

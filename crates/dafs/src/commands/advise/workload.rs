@@ -169,7 +169,8 @@ pub(super) struct Workload {
     pub(super) outside_seconds: Seconds,
     /// Processor time outside of calls on files, of all threads and processes.
     pub(super) cpu_seconds: Seconds,
-    /// Calls with a path: opens, checks, removals and the like.
+    /// Calls with a path (opens, checks, removals), and those about an open file that ask a server
+    /// (closes, locks, `fstat`, truncation).
     pub(super) names: u64,
     /// Calls that make data stable.
     pub(super) syncs: u64,
