@@ -6,7 +6,7 @@ source "$(dirname "$0")/lib.sh"
 here=$PWD
 needs_preload
 missing=()
-for program in sqlite3 gzip fio python3; do
+for program in sqlite3 gzip fio python3 cc; do
     command -v "$program" >/dev/null || missing+=("$program")
 done
 [[ ${#missing[@]} == 0 ]] || skip "there is no ${missing[*]}; install them with: make setup"
