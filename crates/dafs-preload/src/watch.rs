@@ -13,7 +13,7 @@ mod records;
 
 use crate::descriptor::kernel;
 use crate::failure::Errno;
-use crate::limits::DESCRIPTORS_MAX;
+use crate::limits::{DESCRIPTORS_MAX, PAGE_BYTES};
 use crate::next::is_serving;
 use dafs_client::watch::{Count, TABLE_VARIABLE, TABLE_WORDS, Total, bucket};
 use libc::{FILE, c_int, ssize_t};
@@ -49,8 +49,6 @@ static WRITE_ENDS: [AtomicU64; DESCRIPTORS_MAX] = [const { AtomicU64::new(0) }; 
 /// The size of the memory of a stream, in which the C library reads and writes.
 const STREAM_BYTES: u64 = 4096;
 
-const PAGE_BYTES: usize = 4096;
-
 /// Maps the table, if there is one.
 pub(crate) fn begin() {
     let Some(path) = std::env::var_os(TABLE_VARIABLE) else { return };
@@ -71,10 +69,7 @@ pub(crate) fn is_on() -> bool {
 
 /// The variables that make child programs watched; none in a process that is not.
 pub(crate) fn environment() -> &'static [(&'static str, Vec<u8>)] {
-    match ENVIRONMENT.get() {
-        Some(environment) => environment,
-        None => &[],
-    }
+    ENVIRONMENT.get().map_or(&[], Vec::as_slice)
 }
 
 /// The table, in a watched process.

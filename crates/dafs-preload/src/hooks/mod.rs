@@ -106,8 +106,10 @@ unsafe fn at(dir: c_int, path: *const c_char) -> At {
     let found = unsafe { looked_at(dir, path) };
     if matches!(found, At::Local) {
         note_passed();
-        // SAFETY: the caller's promise.
-        watch::named(unsafe { bytes(path) });
+        if watch::is_on() {
+            // SAFETY: the caller's promise.
+            watch::named(unsafe { bytes(path) });
+        }
     }
     found
 }
