@@ -55,6 +55,9 @@ status=0
 advise -- sh -c 'echo out; echo err >&2; exit 7' >"$work/out" 2>"$work/err" || status=$?
 [[ $status == 7 && $(<"$work/out") == out && $(<"$work/err") == err ]] || fail "status $status, or other output"
 expect 137 '' "$dafs" advise -o "$work/answer" -- sh -c 'kill -9 $$'
+status=0
+(trap '' HUP && advise -- sh -c 'kill -HUP $$; exit 4') || status=$?
+[[ $status == 4 ]] || fail "status $status: a signal that was ignored is not any more"
 expect 127 'there is no such program' "$dafs" advise -- no-such-program
 expect 127 'there is no such program' "$dafs" advise -- ./no-such-program
 expect 126 'it is no program' "$dafs" advise -- "$work"

@@ -17,8 +17,8 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -168,13 +168,11 @@ fn make_table(table: &Path, below: Option<&Path>) -> Result<(), Failure> {
             .map_err(|error| Failure::Usage(format!("--below {}: {error}", path.display())))
     });
     let below = below.transpose()?.unwrap_or_default();
-    let head = head(below.as_os_str().as_bytes()).map_err(|why| Failure::Usage(why.to_owned()))?;
-    let make = || {
-        let mut file = File::create_new(table)?;
-        file.write_all(&head)?;
-        file.set_len(TABLE_BYTES as u64)
-    };
-    make().map_err(|error| Failure::local(table.display(), &error))
+    let mut bytes =
+        head(below.as_os_str().as_bytes()).map_err(|why| Failure::Usage(why.to_owned()))?;
+    // Written whole: a program that counts on a page for which a full disk has no room would be killed.
+    bytes.resize(TABLE_BYTES, 0);
+    fs::write(table, bytes).map_err(|error| Failure::local(table.display(), &error))
 }
 
 /// Runs a command to its end. An error is that of its start.
@@ -183,6 +181,8 @@ fn started(
     name: &OsStr,
     signals: &Signalled,
 ) -> Result<ExitStatus, Failure> {
+    // After an interrupt it is not wanted any more.
+    signals.check()?;
     let mut child = command.spawn().map_err(|error| {
         let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
         Failure::Ended { code, text: Some(format!("{}: {error}", name.display())) }
@@ -299,10 +299,12 @@ fn judged(watched: &Watched, seconds: f64, cpu: f64, io: Option<Io>) -> (Observa
     }
     let at_once = AtOnce::near(at_once);
     let sync_seconds = times(|f| f.sync_seconds);
-    let within = times(|f| f.read_seconds) + times(|f| f.write_seconds) + sync_seconds;
+    let moving_seconds = times(|f| f.read_seconds) + times(|f| f.write_seconds);
+    let within = moving_seconds + sync_seconds;
     let workload = Workload {
         outside_seconds: Seconds::near(seconds - within / at_once.get()),
-        cpu_seconds: Seconds::near(cpu - within),
+        // A sync waits for the disk, a read or write of data in memory does not.
+        cpu_seconds: Seconds::near(cpu - moving_seconds),
         names: watched.total(Total::Names),
         syncs,
         sync_seconds: (syncs > 0).then(|| Seconds::near(sync_seconds / syncs as f64)),
@@ -414,7 +416,7 @@ mod tests {
         assert_eq!((workload.reads.in_order.get(), workload.reads.again.get()), (0.75, 0.5));
         assert_eq!(workload.at_once.get(), 2.0);
         assert!((workload.outside_seconds.get() - 3.8).abs() < 1e-9);
-        assert!((workload.cpu_seconds.get() - 1.6).abs() < 1e-9);
+        assert!((workload.cpu_seconds.get() - 2.0).abs() < 1e-9);
         assert!((workload.sync_seconds.unwrap().get() - 0.1).abs() < 1e-9);
         assert_eq!(seen.files[0].read_sizes, BTreeMap::from([(4096, 100)]));
         assert_eq!(seen.remarks.len(), 2, "{:?}", seen.remarks);

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::ffi::c_int;
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -25,8 +26,9 @@ impl Signalled {
         let failed = |error: &std::io::Error| Failure::local("cannot handle signals", error);
         let this = Self { first: Arc::default(), program: Arc::default() };
         let (first, program) = (this.first.clone(), this.program.clone());
-        let mut signals =
-            Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).map_err(|error| failed(&error))?;
+        let handled = [SIGINT, SIGQUIT, SIGTERM, SIGHUP];
+        let handled = handled.into_iter().filter(|signal| !is_ignored(*signal));
+        let mut signals = Signals::new(handled).map_err(|error| failed(&error))?;
         let work = move || {
             for signal in signals.forever() {
                 match Pid::from_raw(program.load(Ordering::Acquire)) {
@@ -67,5 +69,16 @@ impl Signalled {
 
     pub(super) fn release(&self) {
         self.program.store(0, Ordering::Release);
+    }
+}
+
+/// True if this command began with a signal ignored, as after `nohup` and in the background of a shell's
+/// script. The program must inherit that, which a handler would prevent.
+fn is_ignored(signal: c_int) -> bool {
+    // SAFETY: all zero is a valid value of this plain structure. The call fills it and changes nothing.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut now) == 0
+            && now.sa_sigaction == libc::SIG_IGN
     }
 }
