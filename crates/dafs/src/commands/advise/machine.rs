@@ -71,6 +71,8 @@ pub(super) struct Identity {
     pub(super) version: String,
     /// The URL of the server; empty for one on this machine that was started for the measurement.
     pub(super) server: String,
+    /// The options of the command line that change costs.
+    pub(super) options: String,
 }
 
 /// A transport that could not be measured, and the reason.
@@ -154,6 +156,7 @@ pub(super) mod recorded {
                 cpus: 2,
                 version: String::new(),
                 server: String::new(),
+                options: String::new(),
             },
             measured_unix_seconds: 0,
             local: transport("local", [[1.4, 167.0], [1.4, 163.0]], write),

@@ -2,9 +2,10 @@
 //!
 //! Invariants
 //! * Each constant is the best of a few short periods, since other work only makes calls slower.
-//! * The file and the server of a measurement are gone at its end, a signal included.
+//! * The file of a measurement is gone at its end, a signal included.
 
 use super::machine::{Absent, Cost, Identity, LARGE_BYTES, Line, Machine, SMALL_BYTES, Transport};
+use super::server::OwnServer;
 use super::signals::Signalled;
 use crate::cli::{SessionOptions, TransportName};
 use crate::failure::Failure;
@@ -13,15 +14,13 @@ use crate::remote::{
 };
 use crate::session::Sessions;
 use jiff::Timestamp;
-use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::fs;
 use std::hint::black_box;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Periods of each measurement, and their time.
@@ -39,9 +38,6 @@ const PLACES: u64 = 64;
 
 /// Large transfers under way.
 const UNDER_WAY: usize = 4;
-
-/// Time for the started server to end in order.
-const END_TIME: Duration = Duration::from_secs(2);
 
 /// Seconds of one call, elapsed and of the processor.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +82,7 @@ fn cost(small: Point, large: Point) -> Cost {
 }
 
 /// This machine, and the server of a measurement.
-pub(super) fn identity(server: Option<&RemoteUrl>) -> Identity {
+pub(super) fn identity(session: &SessionOptions, server: Option<&RemoteUrl>) -> Identity {
     let name = rustix::system::uname();
     let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let host = read("/etc/machine-id").filter(|text| !text.is_empty());
@@ -97,6 +93,10 @@ pub(super) fn identity(server: Option<&RemoteUrl>) -> Identity {
         cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         server: server.map(ToString::to_string).unwrap_or_default(),
+        options: format!(
+            "transport={:?} wake={:?} checksums={}",
+            session.transport, session.wake, session.checksums
+        ),
     }
 }
 
@@ -115,27 +115,23 @@ pub(super) fn measure(
         None => Some(OwnServer::start(dir.path())?),
     };
     let urls = match (server, &own) {
-        (Some(url), _) => variants(session, url)?,
+        (Some(url), _) => variants(session, url),
         (None, Some(own)) => own.urls()?,
         (None, None) => Vec::new(),
     };
-    let is_only = urls.len() == 1;
     // Before the own server ends.
     let mut sessions = Sessions::new(session);
-    let measured = remotes(&mut sessions, &urls, is_only, signals);
+    let measured = remotes(&mut sessions, &urls, signals);
     match &measured {
         Err(Failure::Unreachable(_)) => sessions.abandon(),
         _ => sessions.close(),
     }
     drop(own);
+    // What fails after a signal says nothing about a transport.
+    signals.check()?;
     let (transports, absent) = measured?;
-    if transports.is_empty()
-        && let Some(absent) = absent.last()
-    {
-        return Err(Failure::Unreachable(absent.why.clone()));
-    }
     Ok(Machine {
-        identity: identity(server),
+        identity: identity(session, server),
         measured_unix_seconds: Timestamp::now().as_second(),
         local,
         sync_seconds,
@@ -147,40 +143,41 @@ pub(super) fn measure(
 }
 
 /// A transport to measure: its URL, and its name.
-struct Variant {
-    url: RemoteUrl,
-    name: &'static str,
-    optimistic: bool,
+pub(super) struct Variant {
+    pub(super) url: RemoteUrl,
+    pub(super) name: &'static str,
+    pub(super) optimistic: bool,
 }
 
 /// The transports to try for a server: all, unless the URL or the command line names one.
-fn variants(session: &SessionOptions, url: &RemoteUrl) -> Result<Vec<Variant>, Failure> {
+fn variants(session: &SessionOptions, url: &RemoteUrl) -> Vec<Variant> {
     let is_given = session.transport != TransportName::Auto
         || match url {
             RemoteUrl::Dafs(url) => url.transport().is_some(),
             RemoteUrl::Nfs(_) => true,
         };
     if is_given {
-        return Ok(vec![Variant { url: url.clone(), name: "", optimistic: false }]);
+        return vec![Variant { url: url.clone(), name: "", optimistic: false }];
     }
     let text = url.to_string();
     let join = if text.contains('?') { '&' } else { '?' };
     let tried = [("shm", false), ("shm", true), ("verbs", false), ("iwarp", false)];
-    let variant = |(name, optimistic): (&'static str, bool)| -> Result<Variant, Failure> {
+    let variant = |(name, optimistic): (&'static str, bool)| {
         let more = if optimistic { "&optimistic=yes" } else { "" };
-        let url = RemoteUrl::parse(&format!("{text}{join}transport={name}{more}"));
-        Ok(Variant { url: url.map_err(Failure::Usage)?, name, optimistic })
+        // A URL with TLS excludes transports.
+        let url = RemoteUrl::parse(&format!("{text}{join}transport={name}{more}")).ok()?;
+        Some(Variant { url, name, optimistic })
     };
-    tried.into_iter().map(variant).collect()
+    tried.into_iter().filter_map(variant).collect()
 }
 
+/// Measures transports. It fails, as the last one does, if none can be measured.
 fn remotes(
     sessions: &mut Sessions<'_>,
     variants: &[Variant],
-    is_only: bool,
     signals: &Signalled,
 ) -> Result<(Vec<Transport>, Vec<Absent>), Failure> {
-    let (mut transports, mut absent) = (Vec::new(), Vec::new());
+    let (mut transports, mut absent, mut last) = (Vec::new(), Vec::new(), None);
     for variant in variants {
         signals.check()?;
         let remote = sessions.client(&variant.url);
@@ -188,16 +185,19 @@ fn remotes(
             Ok(transport) => transports.push(transport),
             // The other transports would fail for the same reason.
             Err(failure @ (Failure::Usage(_) | Failure::Ended { .. })) => return Err(failure),
-            Err(failure) if is_only => return Err(failure),
             // Optimistic reads are those of a transport that has its own row.
             Err(_) if variant.optimistic => {}
             Err(failure) => {
                 let why = failure.text().unwrap_or("it cannot be reached").to_owned();
                 absent.push(Absent { name: variant.name.to_owned(), why });
+                last = Some(failure);
             }
         }
     }
-    Ok((transports, absent))
+    match last {
+        Some(failure) if transports.is_empty() => Err(failure),
+        _ => Ok((transports, absent)),
+    }
 }
 
 /// A file on a server that is removed at the end.
@@ -398,92 +398,29 @@ fn crossing(signals: &Signalled) -> Result<f64, Failure> {
     Ok(point?.elapsed)
 }
 
-/// A server of this command on loopback and in shared memory, for a directory of its own.
-struct OwnServer {
-    child: Child,
-    log: PathBuf,
-    url: String,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl OwnServer {
-    fn start(dir: &Path) -> Result<Self, Failure> {
-        let failed =
-            |error: std::io::Error| Failure::local("cannot start a server to measure", &error);
-        let (export, log) = (dir.join("export"), dir.join("log"));
-        fs::create_dir(&export).map_err(failed)?;
-        let program = std::env::current_exe().map_err(failed)?;
-        let options =
-            ["--listen", "127.0.0.1:0", "--nfs", "127.0.0.1:0", "--nfs-unprivileged-ports"];
-        let child = Command::new(program)
-            .arg("serve")
-            .arg(&export)
-            .args(options)
-            .args(["--no-root-squash", "--optimistic", "--log", "info", "--state-directory"])
-            .arg(dir.join("state"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(fs::File::create(&log).map_err(failed)?)
-            .spawn()
-            .map_err(failed)?;
-        let mut this = Self { child, log, url: String::new() };
-        let mut line = String::new();
-        if let Some(output) = this.child.stdout.take() {
-            BufReader::new(output).read_line(&mut line).map_err(failed)?;
-        }
-        match line.trim().strip_prefix("ready ") {
-            Some(url) => {
-                this.url = url.to_owned();
-                Ok(this)
-            }
-            None => {
-                let text = this.said();
-                let last = text.lines().last().unwrap_or("it says nothing");
-                Err(Failure::Failed(format!("the server for a measurement does not start: {last}")))
-            }
-        }
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        session: SessionOptions,
     }
 
-    fn said(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// The transports of this server, NFS over TCP last.
-    fn urls(&self) -> Result<Vec<Variant>, Failure> {
-        let url = self.url.trim_end_matches('/');
-        // Its line in the log ends with the address.
-        let said = self.said();
-        let nfs = said.lines().filter(|line| line.contains("listening for NFS"));
-        let nfs = nfs
-            .filter(|line| !line.contains("RDMA"))
-            .find_map(|line| line.split("address=").nth(1));
-        let mut variants = vec![
-            ("shm", false, format!("{url}/?transport=shm")),
-            ("shm", true, format!("{url}/?transport=shm&optimistic=yes")),
-            ("iwarp", false, format!("{url}/?transport=iwarp")),
-        ];
-        if let Some(address) = nfs.and_then(|rest| rest.split_whitespace().next()) {
-            variants.push(("tcp", false, format!("nfs://{address}/")));
+    #[test]
+    fn all_transports_are_tried_that_the_url_and_the_options_leave() {
+        let names = |words: &[&str], url: &str| -> Vec<&'static str> {
+            let line = <Line as clap::Parser>::parse_from(["x"].iter().chain(words));
+            let url = RemoteUrl::parse(url).unwrap();
+            variants(&line.session, &url).iter().map(|variant| variant.name).collect()
+        };
+        for url in ["dafs://h/a", "dafs://h/?pnfs=no"] {
+            assert_eq!(names(&[], url), ["shm", "shm", "verbs", "iwarp"]);
         }
-        let variant =
-            |(name, optimistic, url): (&'static str, bool, String)| -> Result<Variant, Failure> {
-                let url = RemoteUrl::parse(&url).map_err(Failure::Usage)?;
-                Ok(Variant { url, name, optimistic })
-            };
-        variants.into_iter().map(variant).collect()
-    }
-}
-
-impl Drop for OwnServer {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let begin = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if begin.elapsed() > END_TIME {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        assert_eq!(names(&[], "dafss://h/"), ["iwarp"]);
+        assert_eq!(names(&["--transport=shm"], "dafs://h/"), [""]);
+        assert_eq!(names(&[], "dafs://h/?transport=shm"), [""]);
+        assert_eq!(names(&[], "nfs://h/"), [""]);
     }
 }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `observe` | runs the program, and reads the counts of its calls |
 //! | `workload` | the work of a program, and descriptions of it |
-//! | `measure`, `cache` | the constants of this machine and of a server, kept for the next time |
+//! | `measure`, `server`, `cache` | the constants of this machine and of a server, kept for the next time |
 //! | `machine`, `model` | constants, and what follows from them: pure |
 //! | `words` | the answer in words |
 
@@ -16,6 +16,7 @@ mod model;
 #[cfg(test)]
 mod model_prop;
 mod observe;
+mod server;
 mod signals;
 mod words;
 mod workload;
@@ -129,7 +130,7 @@ impl Advise {
         let server = self.server.as_ref();
         let known = match self.measure {
             true => None,
-            false => cache::find(place.as_deref(), &measure::identity(server)),
+            false => cache::find(place.as_deref(), &measure::identity(session, server)),
         };
         if let Some(machine) = known {
             return Ok(machine);

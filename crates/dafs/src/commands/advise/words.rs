@@ -174,7 +174,7 @@ fn label(name: &str, is_nfs: bool, is_optimistic: bool) -> String {
 
 fn predictions(to: &mut String, predictions: &[Prediction]) -> fmt::Result {
     let local = predictions.first().map_or(0.0, |local| local.seconds);
-    writeln!(to, "\npredictions{:>23}{:>12}{:>14}", "seconds", "x local", "CPU seconds")?;
+    writeln!(to, "\npredictions{:>25}{:>12}{:>14}", "seconds", "x local", "CPU seconds")?;
     for prediction in predictions {
         let way = match prediction.way {
             Way::Local => "local files",
@@ -194,7 +194,7 @@ fn predictions(to: &mut String, predictions: &[Prediction]) -> fmt::Result {
             Sign::Slower => "slower",
         };
         let (seconds, cpu) = (prediction.seconds, prediction.cpu_seconds);
-        writeln!(to, "  {name:<24}{seconds:>8.3}{ratio:>12.2}{cpu:>14.3}  {sign}")?;
+        writeln!(to, "  {name:<26}{seconds:>8.3}{ratio:>12.2}{cpu:>14.3}  {sign}")?;
     }
     Ok(())
 }
