@@ -103,14 +103,16 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
 /// Measures all cases of an application, and returns their predicted signs.
 fn rounds(plan: &Plan, application: &Application, cases: &mut [(Case, Way)]) -> Result<Vec<Sign>> {
     let Some(stage) = Stage::new(plan, application)? else { return Ok(Vec::new()) };
-    let predicted = stage.predicted().with_context(|| application.name)?;
     for _ in 0..plan.rounds.min(ROUNDS_MAX) {
         for (case, way) in cases.iter_mut() {
             case.samples.push(stage.run(*way).with_context(|| case.name.clone())?);
         }
     }
-    let signs = cases.iter().filter_map(|(case, way)| predicted.sign(&case.name, *way, false));
-    Ok(signs.collect())
+    let signs = stage.predicted().map(|predicted| {
+        let signs = cases.iter().filter_map(|(case, way)| predicted.sign(&case.name, *way, false));
+        signs.collect()
+    });
+    Ok(signs::if_any(signs))
 }
 
 fn cases(application: &Application) -> Vec<(Case, Way)> {

@@ -105,10 +105,7 @@ fn measure_all(
         }
     }
     let ratios = hit_ratios(&list);
-    let signs = stage.signs(&list).unwrap_or_else(|error| {
-        println!("  no signs: {error:#}");
-        Vec::new()
-    });
+    let signs = signs::if_any(stage.signs(&list));
     let cases: Vec<Case> = list.into_iter().map(|row| row.case).collect();
     let (lookups, mib) = (stage.lookups, stage.bytes >> 20);
     let title = format!("{title} a table of {mib} MiB, {lookups} lookups");

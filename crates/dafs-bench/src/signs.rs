@@ -2,7 +2,7 @@
 //! equal. The prediction watches one run on local files, and knows the machine by its own measurement.
 //!
 //! Invariants
-//! * Nothing fails on a wrong sign: the table is for people.
+//! * Nothing fails on a wrong sign, nor on a prediction that fails: the table is for people.
 
 use crate::fronts::{Way, dafs};
 use crate::report::Report;
@@ -81,6 +81,14 @@ impl Predicted {
         let ratio = one.seconds / local.seconds.max(f64::MIN_POSITIVE);
         Some(Sign { case: case.to_owned(), ratio })
     }
+}
+
+/// The signs; none, and a remark, after a failure.
+pub(crate) fn if_any(signs: Result<Vec<Sign>>) -> Vec<Sign> {
+    signs.unwrap_or_else(|error| {
+        println!("  no signs by dafs advise: {error:#}");
+        Vec::new()
+    })
 }
 
 fn word(ratio: f64) -> &'static str {
