@@ -127,7 +127,7 @@ pub(super) fn measure(
         _ => sessions.close(),
     }
     drop(own);
-    // What fails after a signal says nothing about a transport.
+    // A failure after a signal says nothing about a transport.
     signals.check()?;
     let (transports, absent) = measured?;
     Ok(Machine {
