@@ -125,7 +125,10 @@ pub(super) fn run(
         return Ok(Outcome { status, seen: Err(unwatched(&path, why)) });
     }
     let failed = |error: io::Error| Failure::local("no table for the counts can be made", &error);
-    let dir = tempfile::Builder::new().prefix("dafs-advise").tempdir().map_err(failed)?;
+    let mut folder = tempfile::Builder::new();
+    folder.prefix("dafs-advise");
+    // In memory if there is such a place: a program that counts would wait for a disk at times.
+    let dir = folder.tempdir_in("/dev/shm").or_else(|_| folder.tempdir()).map_err(failed)?;
     let table = dir.path().join("table");
     make_table(&table, below)?;
     command.env(TABLE_VARIABLE, &table).env("LD_PRELOAD", preload(&library()?));
