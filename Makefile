@@ -11,10 +11,16 @@ SETUP := @scripts/setup.sh
 # A compiler outside of PATH, such as in ~/.cargo/bin, is found by env.sh.
 CARGO := @source scripts/env.sh && cargo
 
-.PHONY: help run test test-long soak crashes bench fuzz lab fmt lint deny setup
+# Where `make install` takes the programs from.
+RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
+
+.PHONY: help run build install uninstall test test-long soak crashes bench fuzz lab fmt lint deny setup
 
 help:
 	@echo 'make run        serve some thousand real files, copy them out and in, compare, measure'
+	@echo 'make build      the programs and libraries that make install copies'
+	@echo 'make install    install them, with manual pages and units (PREFIX=/usr/local DESTDIR=); as root'
+	@echo '                it builds only what is missing. make uninstall removes them'
 	@echo 'make test       all that must hold before a change goes in (PARTS="lint tests" for some;'
 	@echo '                SINCE=main adds the long parts that the changes since then are about)'
 	@echo 'make test-long  all parts, with longer simulations and fuzzing'
@@ -31,6 +37,20 @@ help:
 run:
 	$(SETUP) build
 	@scripts/run.sh
+
+build:
+	$(SETUP) build
+	$(CARGO) build --release --locked -p dafs -p dafs-preload
+	$(CARGO) build --release --locked -p dafs-capi
+
+# Root may have another compiler, or none, and its files in target/ would be in the way of others.
+install:
+	@[[ $$(id -u) == 0 && -x $(RELEASE)/dafs && -f $(RELEASE)/libdafs_capi.a ]] || \
+	    $(MAKE) --no-print-directory build
+	@scripts/install.sh
+
+uninstall:
+	@scripts/install.sh --uninstall
 
 test:
 	$(SETUP) build test lab

@@ -11,7 +11,7 @@ command -v valgrind >/dev/null || skip "there is no valgrind"
 
 capi=$PWD/crates/dafs-capi
 prefix=$work/prefix
-"$capi/install.sh" "$archive" "$prefix"
+PREFIX=$prefix ARCHIVE=$archive STRIP=no scripts/install.sh library development
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
 [[ $(pkg-config --modversion dafs) ]] || fail "pkg-config does not know the library"
 [[ $(<"$prefix/share/man/man3/dap_read.3") == '.so man3/dafs_transfer.3' ]] ||

@@ -11,8 +11,7 @@ fio/headers.sh >/dev/null 2>"$work/said" || skip "no headers of fio: $(tail -n 1
 archive=${DAFS_TARGET:-$PWD/target/debug}/libdafs_capi.a
 [[ -f $archive ]] || cargo build --locked --quiet -p dafs-capi || fail "the library cannot be built"
 prefix=$work/prefix
-crates/dafs-capi/install.sh "$archive" "$prefix"
-fio/install.sh "$prefix"
+PREFIX=$prefix ARCHIVE=$archive STRIP=no scripts/install.sh library development fio
 engine=$prefix/lib/libdafs_fio.so
 
 mkdir "$work/tree" "$work/here"

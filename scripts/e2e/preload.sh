@@ -275,7 +275,7 @@ step "installed"
 mkdir "$work/build" "$work/an other"
 ln -s "$(realpath "$dafs")" "$work/build/dafs"
 ln -s "$(realpath "$DAFS_PRELOAD_LIBRARY")" "$work/build/libdafs_preload.so"
-"$here/scripts/install.sh" "$work/installed" "$work/build"
+PREFIX=$work/installed BUILD=$work/build STRIP=no "$here/scripts/install.sh" program
 (
     unset DAFS_PRELOAD_LIBRARY
     [[ $(timeout 120 "$work/installed/bin/dafs" run --at "/data=$url" cat /data/line) == $'one\ntwo' ]] ||

@@ -76,8 +76,10 @@ impl Programs {
     pub(super) fn build(folder: &Path, with_libnfs: bool) -> Result<Self> {
         let prefix = folder.join("prefix");
         let script = |name: &str| Command::new(format!("{ROOT}/{name}"));
-        succeed(script("crates/dafs-capi/install.sh").arg(archive()?).arg(&prefix))?;
-        succeed(script("fio/install.sh").arg(&prefix))?;
+        let parts = ["library", "development", "fio"];
+        let mut install = script("scripts/install.sh");
+        install.args(parts).env("PREFIX", &prefix).env("ARCHIVE", archive()?);
+        succeed(install.env("STRIP", "no").env_remove("DESTDIR").env_remove("LIBDIR"))?;
         let libnfs = folder.join("libfio_nfs.so");
         if with_libnfs {
             let output = script("fio/headers.sh").output()?;

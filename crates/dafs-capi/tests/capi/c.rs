@@ -11,8 +11,14 @@ use tempfile::TempDir;
 /// The library as it is installed.
 static INSTALLED: LazyLock<TempDir> = LazyLock::new(|| {
     let prefix = TempDir::new().unwrap();
-    let script = here().join("install.sh");
-    run(Command::new(script).arg(archive()).arg(prefix.path()));
+    let script = here().join("../../scripts/install.sh");
+    run(Command::new(script)
+        .args(["library", "development"])
+        .env("PREFIX", prefix.path())
+        .env("ARCHIVE", archive())
+        .env("STRIP", "no")
+        .env_remove("DESTDIR")
+        .env_remove("LIBDIR"));
     prefix
 });
 
