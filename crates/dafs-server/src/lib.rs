@@ -20,9 +20,9 @@ pub use admin::{
 pub use config::{
     BrickConfig, CLEAR_SENTENCE, CephDataServer, CephFsConfig, Config, ConfigError,
     DANGER_SENTENCE, DEFAULT_PORT, DataRdma, DataServerPlace, EngineConfig, EngineError,
-    ExportConfig, ExportSource, GlusterConfig, GlusterDataServer, KerberosConfig, NFS_PORT,
-    NFS_RDMA_PORT, NfsConfig, NodeConfig, NodePlace, OsdConfig, parse_listen, parse_listen_nfs,
-    parse_listen_nfs_rdma, parse_listen_verbs,
+    ExportConfig, ExportSource, Form, GlusterConfig, GlusterDataServer, KerberosConfig, Key,
+    NFS_PORT, NFS_RDMA_PORT, NfsConfig, NodeConfig, NodePlace, OsdConfig, config_keys, engine_keys,
+    parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, parse_listen_verbs,
 };
 pub use dafs_cluster::ClusterSecret;
 pub use sandbox::{confine_data_server, confine_server, explain_start};

@@ -1,35 +1,52 @@
 //! Exports of CephFS: their form in the file, and their configuration.
 
 use super::gluster::{check_far, place};
+use super::keys::table;
 use super::{CephDataServer, CephFsConfig, DataServerPlace, ExportSource, OsdConfig, Wrong};
 use dafs_cephfs::Told;
-use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// Keys with the names of ceph's own programs.
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-pub(super) struct CephFile {
-    conf: Option<PathBuf>,
-    id: Option<String>,
-    keyring: Option<PathBuf>,
-    fs: Option<String>,
-    root: Option<String>,
-    layouts: Option<String>,
-    #[serde(default)]
-    data_server: Vec<DataServerFile>,
+table! {
+    /// Keys with the names of ceph's own programs.
+    #[derive(Default)]
+    pub(super) struct CephFile {
+        /// The configuration of the Ceph cluster. Default: where ceph looks for it.
+        conf: Option<PathBuf>,
+        /// The user of the Ceph cluster, without `client.`. Default: `admin`.
+        id: Option<String>,
+        /// The file with the key of that user. Default: as `conf` says.
+        keyring: Option<PathBuf>,
+        /// The file system. Default: the default one of the cluster.
+        fs: Option<String>,
+        /// The directory to export, from the top of the file system. Default: `/`.
+        root: Option<String>,
+        /// The form of layouts for pNFS clients: `placement`, or `turns` for comparison. Default:
+        /// `placement`.
+        layouts: Option<String>,
+        /// A data server for pNFS clients. Without any, clients get no layouts.
+        #[serde(default)]
+        data_server: Vec<DataServerFile>,
+    }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DataServerFile {
-    listen: Option<String>,
-    rdma_listen: Option<String>,
-    rdma_verbs_listen: Option<String>,
-    number: Option<u32>,
-    control: Option<String>,
-    osds: Vec<u32>,
-    network_namespace: Option<PathBuf>,
+table! {
+    struct DataServerFile {
+        /// The one address where pNFS clients reach a data server of this process.
+        listen: Option<String>,
+        /// Its address for RDMA in software (iWARP). Default: none.
+        rdma_listen: Option<String>,
+        /// Its address for RDMA by a device of this host. Default: none.
+        rdma_verbs_listen: Option<String>,
+        /// The number of a data server in a process of its own.
+        number: Option<u32>,
+        /// The control connection of a data server in a process of its own: `HOST:PORT`.
+        control: Option<String>,
+        /// The numbers of the storage daemons (OSDs) beside which the data server runs.
+        osds: Vec<u32>,
+        /// The network namespace of a data server of this process, such as `/run/netns/NAME`. Default:
+        /// that of the server.
+        network_namespace: Option<PathBuf>,
+    }
 }
 
 /// Checks that a file exists.
@@ -62,16 +79,22 @@ fn check_osds(osds: &[u32]) -> Result<(), String> {
     }
 }
 
-/// The storage daemons of a data server in a process of its own.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OsdFile {
-    conf: Option<PathBuf>,
-    id: Option<String>,
-    keyring: Option<PathBuf>,
-    fs: Option<String>,
-    root: Option<String>,
-    osds: Vec<u32>,
+table! {
+    /// The storage daemons of a data server in a process of its own.
+    pub(super) struct OsdFile {
+        /// The configuration of the Ceph cluster. Default: where ceph looks for it.
+        conf: Option<PathBuf>,
+        /// The user of the Ceph cluster, without `client.`. Default: `admin`.
+        id: Option<String>,
+        /// The file with the key of that user. Default: as `conf` says.
+        keyring: Option<PathBuf>,
+        /// The file system. Default: the default one of the cluster.
+        fs: Option<String>,
+        /// A directory that has all exported files in it, from the top of the file system. Default: `/`.
+        root: Option<String>,
+        /// The numbers of the storage daemons (OSDs) beside which the data server runs.
+        osds: Vec<u32>,
+    }
 }
 
 impl OsdFile {

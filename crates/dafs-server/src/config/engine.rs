@@ -3,8 +3,8 @@
 
 use super::cephfs::OsdFile;
 use super::gluster::BrickFile;
+use super::keys::table;
 use dafs_store::own::{self, OwnError};
-use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -54,11 +54,13 @@ pub struct EngineError {
     remedy: String,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EngineFile {
-    ceph: Option<OsdFile>,
-    gluster: Option<BrickFile>,
+table! {
+    pub(super) struct EngineFile {
+        /// Storage daemons of a CephFS.
+        ceph: Option<OsdFile>,
+        /// A brick of a volume of GlusterFS.
+        gluster: Option<BrickFile>,
+    }
 }
 
 impl EngineConfig {

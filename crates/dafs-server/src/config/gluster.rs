@@ -1,32 +1,42 @@
 //! Exports of GlusterFS: their form in the file, and their configuration.
 
-use super::file::{control_address, data_rdma, own_address};
+use super::export::{control_address, data_rdma, own_address};
+use super::keys::table;
 use super::{
     BrickConfig, DataRdma, DataServerPlace, ExportSource, GlusterConfig, GlusterDataServer, Wrong,
 };
-use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// Keys with the names of GlusterFS's own programs.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct GlusterFile {
-    volume: String,
-    servers: Vec<String>,
-    root: Option<String>,
-    #[serde(default)]
-    data_server: Vec<DataServerFile>,
+table! {
+    /// Keys with the names of GlusterFS's own programs.
+    pub(super) struct GlusterFile {
+        /// The volume, as `gluster volume list` shows it.
+        volume: String,
+        /// Hosts with glusterd, each as `HOST` or `HOST:PORT`. The first that answers is asked.
+        servers: Vec<String>,
+        /// The directory to export, from the top of the volume. Default: `/`.
+        root: Option<String>,
+        /// A data server for pNFS clients. Without any, clients get no layouts.
+        #[serde(default)]
+        data_server: Vec<DataServerFile>,
+    }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DataServerFile {
-    listen: Option<String>,
-    rdma_listen: Option<String>,
-    rdma_verbs_listen: Option<String>,
-    number: Option<u32>,
-    control: Option<String>,
-    brick: String,
+table! {
+    struct DataServerFile {
+        /// The one address where pNFS clients reach a data server of this process.
+        listen: Option<String>,
+        /// Its address for RDMA in software (iWARP). Default: none.
+        rdma_listen: Option<String>,
+        /// Its address for RDMA by a device of this host. Default: none.
+        rdma_verbs_listen: Option<String>,
+        /// The number of a data server in a process of its own.
+        number: Option<u32>,
+        /// The control connection of a data server in a process of its own: `HOST:PORT`.
+        control: Option<String>,
+        /// The brick beside which the data server runs: `HOST:PATH`, as `gluster volume info` shows it.
+        brick: String,
+    }
 }
 
 /// Returns the place of a data server: in this server, or at a control connection.
@@ -122,13 +132,16 @@ fn volume(name: &str, hosts: &[String]) -> Result<Vec<(String, Option<u16>)>, St
     }
 }
 
-/// The brick of a data server in a process of its own.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct BrickFile {
-    volume: String,
-    servers: Vec<String>,
-    brick: String,
+table! {
+    /// The brick of a data server in a process of its own.
+    pub(super) struct BrickFile {
+        /// The volume, as `gluster volume list` shows it.
+        volume: String,
+        /// Hosts with glusterd, each as `HOST` or `HOST:PORT`. The first that answers is asked.
+        servers: Vec<String>,
+        /// The brick of this machine: `HOST:PATH`, as `gluster volume info` shows it.
+        brick: String,
+    }
 }
 
 impl BrickFile {

@@ -4,25 +4,23 @@
 //! * A rule has a condition. A weight for all sessions would change nothing.
 //! * Names of users are looked up when the configuration is read, so that no session waits for that.
 
+use super::keys::table;
+use super::rules::UserFile;
 use super::{Wrong, wrong};
 use crate::limits::IMPORTANCE_RULES_MAX;
 use dafs_service::{Directory, ImportanceRule, LocalDirectory, Weight};
-use serde::Deserialize;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ImportanceFile {
-    user: Option<UserFile>,
-    network: Option<String>,
-    client: Option<String>,
-    weight: u32,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum UserFile {
-    Number(u32),
-    Name(String),
+table! {
+    pub(super) struct ImportanceFile {
+        /// The user as whom the session acts: a name or a number of this host.
+        user: Option<UserFile>,
+        /// The address of the client, as a range such as `192.0.2.0/24`.
+        network: Option<String>,
+        /// The name of the client, as `dafs clients` shows it; `*` stands for any text.
+        client: Option<String>,
+        /// The weight of these sessions: 1 to 10000. Sessions without a rule have 100.
+        weight: u32,
+    }
 }
 
 impl UserFile {

@@ -4,11 +4,12 @@
 //! Invariants
 //! * A rule is about principals or about certificates, never about both.
 
+use super::keys::table;
+use super::rules::UserFile;
 use super::{CLEAR_SENTENCE, Config, ExportConfig, Wrong, wrong};
 use dafs_gss::mechanism::ServiceName;
 use dafs_service::{Pattern, Rule, Rules, UserOf};
 use dafs_tls::ServerFiles;
-use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
 /// The use of Kerberos.
@@ -26,31 +27,34 @@ pub struct KerberosConfig {
     pub rules: Rules,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct KerberosFile {
-    keytab: PathBuf,
-    host: Option<String>,
-    realm: Option<String>,
+table! {
+    pub(super) struct KerberosFile {
+        /// The file with the keys of `nfs/HOST`, and of `dafs/HOST` for DAFS.
+        keytab: PathBuf,
+        /// The name of this host in these keys, as clients have it in their URLs. Default: the name of
+        /// this machine.
+        host: Option<String>,
+        /// The realm whose users are the local users of the same names. Default: none.
+        realm: Option<String>,
+    }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct IdentityFile {
-    #[serde(rename = "match")]
-    principal: Option<String>,
-    certificate: Option<String>,
-    user: UserFile,
-    gid: Option<u32>,
-    #[serde(default)]
-    trusted: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum UserFile {
-    Number(u32),
-    Name(String),
+table! {
+    pub(super) struct IdentityFile {
+        /// The principals that the rule is about: `anna@REALM`, `SERVICE/*@REALM` or `*@REALM`.
+        #[serde(rename = "match")]
+        principal: Option<String>,
+        /// The names in certificates that the rule is about: `anna@DOMAIN` or `*@DOMAIN`.
+        certificate: Option<String>,
+        /// The user as whom they act: a name of this host, `local` for the user of the same name, `nobody`,
+        /// or a number together with `gid`.
+        user: UserFile,
+        /// The group of a user that is a number.
+        gid: Option<u32>,
+        /// They may act for any other user over DAFS. Default: false.
+        #[serde(default)]
+        trusted: bool,
+    }
 }
 
 impl IdentityFile {

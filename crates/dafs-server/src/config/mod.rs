@@ -3,16 +3,19 @@
 
 mod cephfs;
 mod engine;
+mod export;
 mod file;
 mod gluster;
 mod importance;
 mod kerberos;
+mod keys;
 mod nfs;
 mod rules;
 mod tls;
 
 pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
 pub use kerberos::KerberosConfig;
+pub use keys::{Form, Key, config_keys, engine_keys};
 
 use dafs_dat::Wake;
 use dafs_engine::{AuthConfig, SessionLimits};
@@ -596,7 +599,7 @@ mod tests {
         let device = "verbs_listen = [\"192.0.2.1:7\"]";
         let nfs = "[nfs]\nrdma_verbs_listen = [\"192.0.2.1:7\"]";
         check(&format!("{device}\n{nfs}\n{EXPORT}"), "in nfs.rdma_verbs_listen too");
-        check(&format!("{EXPORT}squash = \"most\""), "root, none or all");
+        check(&format!("{EXPORT}squash = \"most\""), "\"most\" is unknown; use root, none or all");
         check(&format!("[nfs]\nlisten = [\"here\"]\n{EXPORT}"), "127.0.0.1:2049");
         check(&format!("[nfs]\nrdma_listen = [\"here\"]\n{EXPORT}"), "127.0.0.1:20049");
         check(&format!("[nfs]\nrdma_verbs_listen = [\"here\"]\n{EXPORT}"), "127.0.0.1:20049");
@@ -606,6 +609,13 @@ mod tests {
         check(&format!("{EXPORT}networks = [\"10/8\"]"), "192.0.2.0/24");
         check(&format!("{EXPORT}security = [\"krb6\"]"), "use none, sys, krb5");
         check(&EXPORT.replace("\"data\"\n", "\"gone\"\n"), "is no directory");
+        check(&format!("{EXPORT}{EXPORT}"), "line 5: export \"data\": name: another export");
+        let named = |name: &str| EXPORT.replacen("\"data\"", &format!("{name:?}"), 1);
+        check(&named("a/b"), "line 2: export \"a/b\": name: it cannot be the name of an export");
+        check(
+            &format!("{EXPORT}{}", named("")),
+            "line 5: export \"\": name: an export without a name",
+        );
         check(&format!("{EXPORT}memory_bytes = 5"), "leave it out");
         check("[[export]]\nname = \"data\"", "memory_bytes = N");
         let ceph = "[[export]]\nname = \"c\"\nstore = \"cephfs\"\n";

@@ -1,22 +1,34 @@
 //! The table `[nfs]`.
 
+use super::keys::table;
 use super::{NfsConfig, Wrong, kerberos, parse_listen_nfs, parse_listen_nfs_rdma, wrong};
-use serde::Deserialize;
 use std::time::Duration;
 
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NfsFile {
-    #[serde(default)]
-    listen: Vec<String>,
-    rdma_listen: Option<Vec<String>>,
-    #[serde(default)]
-    rdma_verbs_listen: Vec<String>,
-    grace_time_seconds: Option<u64>,
-    delegations: Option<bool>,
-    #[serde(default)]
-    register_with_rpcbind: bool,
-    domain: Option<String>,
+table! {
+    #[derive(Default)]
+    pub(super) struct NfsFile {
+        /// The addresses where NFS clients connect over TCP, for NFSv3, 4.1 and 4.2. The usual port is
+        /// 2049. Default: none.
+        #[serde(default)]
+        listen: Vec<String>,
+        /// The addresses for NFS over RDMA in software (iWARP). Default: port 20049 of each address of
+        /// `listen` with port 2049; `[]` for none.
+        rdma_listen: Option<Vec<String>>,
+        /// The addresses of RDMA devices of this host where NFS clients connect. Default: none.
+        #[serde(default)]
+        rdma_verbs_listen: Vec<String>,
+        /// The seconds after a start in which NFS clients of the last run reclaim their opens and locks:
+        /// 0 to 3600. Default: the lease time.
+        grace_time_seconds: Option<u64>,
+        /// The server grants delegations. Default: true.
+        delegations: Option<bool>,
+        /// The server registers NFSv3 and MOUNT with the rpcbind of this host. Default: false.
+        #[serde(default)]
+        register_with_rpcbind: bool,
+        /// The domain of owners' names, such as `example.org`, for callers that prove themselves by
+        /// Kerberos. Default: owners are numbers.
+        domain: Option<String>,
+    }
 }
 
 impl NfsFile {

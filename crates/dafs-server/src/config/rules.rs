@@ -22,6 +22,16 @@ pub(super) enum OptimisticWord {
     Remote,
 }
 
+/// A user, as a number or as a name.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum UserFile {
+    /// A number.
+    Number(u32),
+    /// A name of this host, or a word that stands for users.
+    Name(String),
+}
+
 /// Reads the callers that an export admits. `wrong` makes the error of one of its keys.
 pub(super) fn admits(
     networks: Option<&[String]>,

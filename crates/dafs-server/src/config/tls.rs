@@ -1,18 +1,23 @@
 //! The table `[tls]`: certificates of this server, and authorities of its clients.
 
+use super::keys::table;
 use super::{ExportConfig, Wrong, wrong};
 use dafs_service::TransportSecurity;
 use dafs_tls::ServerFiles;
-use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TlsFile {
-    certificate: PathBuf,
-    key: PathBuf,
-    authorities: Option<PathBuf>,
-    revocations: Option<PathBuf>,
+table! {
+    pub(super) struct TlsFile {
+        /// The file with the certificate of this server in PEM, then those of its issuers. `dafs pki`
+        /// makes it.
+        certificate: PathBuf,
+        /// The file with the key of the certificate, which its owner alone may read.
+        key: PathBuf,
+        /// The file with the authorities that vouch for clients. `mtls` needs it.
+        authorities: Option<PathBuf>,
+        /// The file with the revocation lists of these authorities. Default: none.
+        revocations: Option<PathBuf>,
+    }
 }
 
 /// Says what is missing in the table for this protection.
