@@ -2,7 +2,7 @@
 # install.sh [PART...] -- install what cargo has built; `make install` and the Debian packages call it.
 # install.sh --uninstall -- remove what it has installed below PREFIX.
 #
-#     program      the command dafs, the library of `dafs run`, the licence
+#     program      the command dafs, the library of `dafs run`, manual pages, completions for shells, the licence
 #     library      the C library libdafs.so
 #     development  its header, its description for pkg-config, its manual pages and examples
 #     fio          the engine for the fio of this host, and job files; needs `library` and `development`
@@ -17,6 +17,7 @@
 #     BUILD=target/release                     cargo's output folder
 #     ARCHIVE=BUILD/libdafs_capi.a             the C library as cargo has built it
 #     LIBDIR=PREFIX/lib  FIODIR=LIBDIR  UNITDIR=PREFIX/lib/systemd/system  DOCDIR=PREFIX/share/doc/dafs
+#     ZSHDIR=PREFIX/share/zsh/site-functions
 #     STRIP=yes                                no: the symbols for debuggers stay in the files
 #     DEBUGDIR=/usr/lib/debug for the prefix /usr, else PREFIX/lib/debug
 #     RECORD=yes                               no: --uninstall will know nothing of this
@@ -45,6 +46,7 @@ libdir=${LIBDIR:-$prefix/lib}
 fiodir=${FIODIR:-$libdir}
 unitdir=${UNITDIR:-$prefix/lib/systemd/system}
 docdir=${DOCDIR:-$prefix/share/doc/dafs}
+zshdir=${ZSHDIR:-$prefix/share/zsh/site-functions}
 debugdir=$prefix/lib/debug
 [[ $prefix != /usr ]] || debugdir=/usr/lib/debug
 debugdir=${DEBUGDIR:-$debugdir}
@@ -129,12 +131,28 @@ built() {
 }
 
 install_program() {
+    local page
     built "$build/dafs" 'cargo build --release -p dafs -p dafs-preload'
     built "$build/libdafs_preload.so" 'cargo build --release -p dafs -p dafs-preload'
     binary 755 "$build/dafs" "$prefix/bin/dafs"
     # The command looks for it in ../lib/dafs from its own folder.
     binary 644 "$build/libdafs_preload.so" "$prefix/lib/dafs/libdafs_preload.so"
     put 644 "$here/LICENSE" "$docdir/LICENSE"
+    # The program has its manual and its completions itself, so it runs here once.
+    mkdir -p "$work/manual"
+    "$build/dafs" manual "$work/manual"
+    for page in "$work"/manual/*; do
+        put 644 "$page" "$prefix/share/man/man${page##*.}/${page##*/}"
+    done
+    completions bash "$prefix/share/bash-completion/completions/dafs"
+    completions zsh "$zshdir/_dafs"
+    completions fish "$prefix/share/fish/vendor_completions.d/dafs.fish"
+}
+
+# completions SHELL PLACE
+completions() {
+    "$build/dafs" completions "$1" >"$work/completions"
+    put 644 "$work/completions" "$2"
 }
 
 install_library() {

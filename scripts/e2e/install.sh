@@ -17,7 +17,9 @@ step "below a folder for packages"
 root=$work/root
 PREFIX=/usr DESTDIR=$root scripts/install.sh "${parts[@]}"
 for file in bin/dafs lib/dafs/libdafs_preload.so lib/libdafs.so.1 include/dafs.h lib/pkgconfig/dafs.pc \
-    share/man/man3/dafs.3 share/man/man3/dap_read.3 share/doc/dafs/LICENSE share/doc/dafs/docs/serving.md \
+    share/man/man1/dafs.1 share/man/man1/dafs-cluster-add.1 share/man/man5/dafs.toml.5 \
+    share/bash-completion/completions/dafs share/zsh/site-functions/_dafs \
+    share/fish/vendor_completions.d/dafs.fish share/man/man3/dafs.3 share/man/man3/dap_read.3 share/doc/dafs/LICENSE share/doc/dafs/docs/serving.md \
     share/doc/dafs/examples/hello.c lib/systemd/system/dafs.service; do
     [[ -e $root/usr/$file ]] || fail "there is no $file"
 done

@@ -219,6 +219,31 @@ pub(crate) enum Command {
     Lock(commands::lock::Lock),
     Run(commands::run::Run),
     Cluster(commands::cluster::Cluster),
+    Completions(commands::completions::Completions),
+    #[command(hide = true)]
+    Manual(commands::manual::Manual),
+}
+
+/// Shows each command that `--help` shows, with the names of those that lead to it, as `dafs`, `cluster`.
+#[cfg(test)]
+pub(crate) fn walk(visit: &mut dyn FnMut(&[String], &clap::Command)) {
+    fn go(
+        path: &mut Vec<String>,
+        command: &clap::Command,
+        visit: &mut dyn FnMut(&[String], &clap::Command),
+    ) {
+        path.push(command.get_name().to_owned());
+        visit(path, command);
+        for below in command.get_subcommands() {
+            if !below.is_hide_set() && below.get_name() != "help" {
+                go(path, below, visit);
+            }
+        }
+        path.pop();
+    }
+    let mut root = <Cli as clap::CommandFactory>::command();
+    root.build();
+    go(&mut Vec::new(), &root, visit);
 }
 
 #[cfg(test)]

@@ -5,12 +5,14 @@
 
 mod cli;
 mod commands;
+mod completions;
 mod copy;
 mod descriptors;
 mod failure;
 mod heap;
 mod limits;
 mod log_limit;
+mod manual;
 mod output;
 mod remote;
 mod session;

@@ -25,6 +25,13 @@ pub(crate) fn line(text: Arguments<'_>) -> Result<(), Failure> {
         .map_err(|error| Failure::local("standard output", &error))
 }
 
+/// Prints text as it is.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut output = std::io::stdout().lock();
+    let printed = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+    printed.map_err(|error| Failure::local("standard output", &error))
+}
+
 /// Prints a value as a line of JSON.
 pub(crate) fn say_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(|error| Failure::Failed(error.to_string()))?;

@@ -5,6 +5,7 @@ pub(crate) mod advise;
 pub(crate) mod bench;
 pub(crate) mod cat;
 pub(crate) mod cluster;
+pub(crate) mod completions;
 pub(crate) mod df;
 pub(crate) mod doctor;
 pub(crate) mod fence;
@@ -13,6 +14,7 @@ pub(crate) mod layout;
 pub(crate) mod ln;
 pub(crate) mod lock;
 pub(crate) mod ls;
+pub(crate) mod manual;
 pub(crate) mod mkdir;
 pub(crate) mod mount;
 pub(crate) mod mv;
@@ -74,6 +76,8 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Run(command) => command.run(&cli.session),
         Command::Fence(command) => command.run(sessions),
         Command::Cluster(command) => command.run(),
+        Command::Completions(command) => command.run(),
+        Command::Manual(command) => command.run(),
     }
 }
 
