@@ -2,7 +2,8 @@
 # install.sh [PART...] -- install what cargo has built; `make install` and the Debian packages call it.
 # install.sh --uninstall -- remove what it has installed below PREFIX.
 #
-#     program      the command dafs, the library of `dafs run`, manual pages, completions for shells, the licence
+#     program      the command dafs, the library of `dafs run`, manual pages, completions for shells, an example of
+#                  a configuration, the licence
 #     library      the C library libdafs.so
 #     development  its header, its description for pkg-config, its manual pages and examples
 #     fio          the engine for the fio of this host, and job files; needs `library` and `development`
@@ -144,6 +145,8 @@ install_program() {
     for page in "$work"/manual/*; do
         put 644 "$page" "$prefix/share/man/man${page##*.}/${page##*/}"
     done
+    "$build/dafs" config init - >"$work/example"
+    put 644 "$work/example" "$docdir/examples/dafs.toml"
     completions bash "$prefix/share/bash-completion/completions/dafs"
     completions zsh "$zshdir/_dafs"
     completions fish "$prefix/share/fish/vendor_completions.d/dafs.fish"

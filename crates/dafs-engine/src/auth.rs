@@ -70,7 +70,7 @@ struct User {
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum PasswordFileError {
-    #[error("cannot read {path}: {error}", path = .path.display())]
+    #[error("cannot read {path}: {error}{remedy}", path = .path.display(), remedy = remedy(.error))]
     Read { path: PathBuf, error: std::io::Error },
     #[error("{path} line {line}: {remedy}", path = .path.display())]
     Line { path: PathBuf, line: usize, remedy: &'static str },
@@ -81,6 +81,13 @@ pub enum PasswordFileError {
     Permissions { path: PathBuf },
     #[error(transparent)]
     Owner(#[from] OwnError),
+}
+
+fn remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "; make it with: dafs passwd FILE USER --uid N --gid N",
+        _ => "",
+    }
 }
 
 /// An accepted authentication.

@@ -28,5 +28,5 @@ pub use dafs_cluster::ClusterSecret;
 pub use sandbox::{confine_data_server, confine_server, explain_start};
 pub use server::{
     DataProcess, DataServerConfig, ReadConfig, Server, StartError, StateError, accept_loss,
-    default_state_directory,
+    check_config, default_state_directory,
 };

@@ -338,9 +338,14 @@ pub fn read_config(path: &Path) -> Result<String, OwnError> {
         GROUP_WRITABLE if is_own_group(&found) => {}
         _ => return Err(OwnError::Config(path.to_owned())),
     }
-    let mut text = String::new();
-    file.read_to_string(&mut text).map_err(failed)?;
-    Ok(text)
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        let text = format!("line {line} is not UTF-8; save it as UTF-8");
+        failed(io::Error::new(ErrorKind::InvalidData, text))
+    })
 }
 
 /// Makes a file for reading and writing, after removing an old one of that name.

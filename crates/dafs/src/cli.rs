@@ -190,6 +190,7 @@ impl From<WakeName> for Wake {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Serve(commands::serve::Serve),
+    Config(commands::config::Config),
     Ls(commands::ls::Ls),
     Stat(commands::stat::Stat),
     Cat(commands::cat::Cat),

@@ -10,6 +10,7 @@ mod importance;
 mod kerberos;
 mod keys;
 mod nfs;
+mod review;
 mod rules;
 mod tls;
 
@@ -61,7 +62,7 @@ pub(crate) const CLEAR_PASSWORDS_SENTENCE: &str =
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {error}", path = .path.display())]
+    #[error("cannot read {path}: {error}{remedy}", path = .path.display(), remedy = remedy(.error))]
     Read {
         /// The path of the file.
         path: PathBuf,
@@ -72,7 +73,7 @@ pub enum ConfigError {
     #[error("cannot trust the configuration: {0}")]
     Own(OwnError),
     /// The file is not TOML, or has an unknown key. The text names line and column.
-    #[error("{path}: {error}", path = .path.display())]
+    #[error("{path}: {text}", path = .path.display(), text = explained(.error))]
     Syntax {
         /// The path of the file.
         path: PathBuf,
@@ -93,14 +94,45 @@ pub enum ConfigError {
     },
     /// Other hosts could reach an export without authentication.
     #[error(
-        "{address} can be reached by other hosts and clients need not prove who they are; set \
+        "{at}{address} can be reached by other hosts and clients need not prove who they are; set \
          password_file, or listen on 127.0.0.1, or write\n  \
-         danger_allow_unauthenticated_remote_clients = \"{DANGER_SENTENCE}\""
+         danger_allow_unauthenticated_remote_clients = \"{DANGER_SENTENCE}\"",
+        at = .place.as_ref().map(|place| format!("{place}: listen: ")).unwrap_or_default()
     )]
     Unauthenticated {
         /// The address.
         address: SocketAddr,
+        /// The file and the line, if the address is from there.
+        place: Option<String>,
     },
+}
+
+/// Returns what helps against an error of reading.
+fn remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "; `dafs config init FILE` makes one",
+        _ => "",
+    }
+}
+
+/// Returns the text of an error of the parser, with the remedy where serde names only types.
+fn explained(error: &toml::de::Error) -> String {
+    let (text, message) = (error.to_string(), error.message());
+    let remedy = if message.contains("map, expected a sequence") {
+        "; there may be several of these tables, so write its name in two pairs of brackets: [[export]]"
+    } else if message.contains("expected a sequence") {
+        "; write a list in brackets: [\"...\"]"
+    } else if message.contains("expected u") {
+        "; write a number without quotes and without a unit, which is in the name of the key or in \
+         dafs.toml(5)"
+    } else if message.contains("expected a boolean") {
+        "; write true or false, without quotes"
+    } else if message.contains("expected a string") || message.contains("expected path string") {
+        "; write text in quotes"
+    } else {
+        ""
+    };
+    format!("{}{remedy}", text.trim_end())
 }
 
 /// An invalid value, before its line is known.
@@ -391,6 +423,10 @@ pub struct Config {
     pub file: Option<PathBuf>,
     /// The exports are those of the file, which a reload may change.
     pub exports_of_file: bool,
+    /// Settings that are allowed and probably not meant, each with file, line and remedy.
+    pub warnings: Vec<String>,
+    /// The places of the addresses that are in the file: file and line.
+    listen_places: Vec<(SocketAddr, String)>,
 }
 
 impl Config {
@@ -426,6 +462,8 @@ impl Config {
             sandbox: None,
             file: None,
             exports_of_file: false,
+            warnings: Vec::new(),
+            listen_places: Vec::new(),
         }
     }
 
@@ -456,7 +494,14 @@ impl Config {
         })?;
         let checked = file.check(path.parent().unwrap_or(Path::new(".")), directory);
         let config = checked.map_err(|wrong| wrong.locate(path, &text))?;
-        Ok(Self { file: Some(path.to_owned()), ..config })
+        let warnings = review::warnings(&config).into_iter();
+        let warnings = warnings.map(|wrong| wrong.locate(path, &text).to_string()).collect();
+        let place =
+            |key: &str| format!("{} line {}", path.display(), line_of(&text, &[key.to_owned()]));
+        let soft = config.listen.iter().map(|&address| (address, place("listen")));
+        let verbs = config.verbs_listen.iter().map(|&address| (address, place("verbs_listen")));
+        let listen_places = soft.chain(verbs).collect();
+        Ok(Self { file: Some(path.to_owned()), warnings, listen_places, ..config })
     }
 
     /// Refuses a configuration that exposes files unintentionally.
@@ -479,7 +524,12 @@ impl Config {
         let mut addresses = self.listen.iter().chain(&self.verbs_listen);
         let reachable = addresses.find(|address| !address.ip().is_loopback());
         match reachable {
-            Some(&address) if outside || !proves => Err(ConfigError::Unauthenticated { address }),
+            Some(&address) if outside || !proves => {
+                let mut places = self.listen_places.iter();
+                let place = places.find(|(known, _)| *known == address);
+                let place = place.map(|(_, place)| place.clone());
+                Err(ConfigError::Unauthenticated { address, place })
+            }
             _ => Ok(()),
         }
     }
@@ -709,6 +759,21 @@ mod tests {
     }
 
     #[test]
+    fn types_are_named_as_one_writes_them() {
+        let check = |text: &str, expected: &str| {
+            let error = load(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error:?} does not contain {expected:?}");
+            assert!(error.contains("line "), "{error}");
+        };
+        check(&format!("listen = \"1.2.3.4:1\"\n{EXPORT}"), "write a list in brackets");
+        check("[export]\nname = \"data\"\npath = \"data\"\n", "[[export]]");
+        check(&format!("lease_time_seconds = \"30s\"\n{EXPORT}"), "without a unit");
+        check(&format!("threads = \"4\"\n{EXPORT}"), "without quotes");
+        check(&format!("crc = \"yes\"\n{EXPORT}"), "true or false");
+        check(&format!("password_file = 3\n{EXPORT}"), "in quotes");
+    }
+
+    #[test]
     fn rdma_is_beside_the_port_of_nfs_unless_something_else_is_said() {
         let rdma = |nfs: &str| {
             let nfs = load(&format!("[nfs]\n{nfs}\n{EXPORT}")).unwrap().nfs;
@@ -740,6 +805,7 @@ mod tests {
         let open = format!("listen = [\"0.0.0.0:0\"]\n{EXPORT}");
         let error = load(&open).unwrap().check_exposure().unwrap_err();
         assert!(matches!(error, ConfigError::Unauthenticated { .. }));
+        assert!(error.to_string().contains("dafs.toml line 1: listen: 0.0.0.0:0"), "{error}");
         let meant =
             format!("danger_allow_unauthenticated_remote_clients = \"{DANGER_SENTENCE}\"\n{open}");
         load(&meant).unwrap().check_exposure().unwrap();

@@ -3,6 +3,7 @@
 mod adapters;
 mod administration;
 mod cephfs;
+mod check;
 mod data;
 mod data_process;
 mod descriptors;
@@ -32,6 +33,7 @@ mod striped;
 mod tls;
 
 pub use administration::ReadConfig;
+pub use check::check as check_config;
 pub use data_process::{DataProcess, DataServerConfig};
 pub use inventory::{StateError, accept_loss};
 pub use start_error::StartError;
@@ -108,6 +110,9 @@ impl Server {
     /// The problem, and its solution.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check_exposure()?;
+        for warning in &config.warnings {
+            tracing::warn!("{warning}");
+        }
         descriptors::raise_limit();
         let directory = state::of_config(config)?;
         let mut inventory = Inventory::open(&directory)?;

@@ -193,7 +193,7 @@ fn warn_of_end(files: &ReloadingServer) {
     }
 }
 
-fn now_seconds() -> u64 {
+pub(super) fn now_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 

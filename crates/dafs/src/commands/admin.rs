@@ -4,7 +4,7 @@
 use crate::commands::serve::set_umask;
 use crate::failure::Failure;
 use crate::output::{say, say_json};
-use dafs_server::{AdminError, AdminReply, AdminRequest, ClientReport, ask_server};
+use dafs_server::{AdminError, AdminReply, AdminRequest, ClientReport, Config, ask_server};
 use indicatif::BinaryBytes;
 use std::path::PathBuf;
 
@@ -14,11 +14,18 @@ pub(super) struct Place {
     /// The server's state directory; the same default as `dafs serve` has
     #[arg(long, value_name = "DIR")]
     state_directory: Option<PathBuf>,
+    /// The server's configuration file, which names its state directory
+    #[arg(long, value_name = "FILE", conflicts_with = "state_directory")]
+    config: Option<PathBuf>,
 }
 
 impl Place {
     fn directory(&self) -> Result<PathBuf, Failure> {
-        let directory = self.state_directory.clone().or_else(dafs_server::default_state_directory);
+        let of_file = self.config.as_deref().map(Config::load).transpose();
+        let of_file = of_file.map_err(|error| Failure::Usage(error.to_string()))?;
+        let of_file = of_file.and_then(|config| config.state_directory);
+        let directory = self.state_directory.clone().or(of_file);
+        let directory = directory.or_else(dafs_server::default_state_directory);
         directory.ok_or_else(|| {
             Failure::Usage("neither HOME nor XDG_STATE_HOME is set; use --state-directory".into())
         })

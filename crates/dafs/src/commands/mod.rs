@@ -6,6 +6,7 @@ pub(crate) mod bench;
 pub(crate) mod cat;
 pub(crate) mod cluster;
 pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod df;
 pub(crate) mod doctor;
 pub(crate) mod fence;
@@ -47,6 +48,7 @@ pub(crate) fn run(cli: &Cli) -> Result<(), Failure> {
 fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
     match &cli.command {
         Command::Serve(command) => command.run(&cli.session),
+        Command::Config(command) => command.run(),
         Command::Ls(command) => command.run(sessions),
         Command::Stat(command) => command.run(sessions),
         Command::Cat(command) => command.run(sessions),

@@ -6,6 +6,7 @@ use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
 use crate::log_limit::{self, Limited};
+use crate::manual::CONFIG_FILE;
 use dafs_sandbox::Sandbox;
 use dafs_server::{
     Config, ExportSource, Server, StartError, confine_server, explain_start, parse_listen,
@@ -34,7 +35,7 @@ use tracing_subscriber::EnvFilter;
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Serve {
     /// The directory to export as the root; instead of the exports of a configuration file
-    #[arg(value_name = "DIR", required_unless_present = "config")]
+    #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
     /// The server's role: data is a data server, which keeps stripes of files in DIR for the
     /// metadata server that connects to --control (docs/striping.md)
@@ -280,7 +281,7 @@ impl Serve {
             }
             (Some(file), None) => Config::load(file).map_err(|e| wrong(&e))?,
             (None, Some(directory)) => Config::for_directory(directory.clone()),
-            (None, None) => return Err(Failure::Usage("name a directory to serve".to_owned())),
+            (None, None) => return Err(nothing_to_serve()),
         };
         if let Some(directory) = self.directory.as_deref().filter(|directory| !directory.is_dir()) {
             let text = format!("{} is no directory; make it first", directory.display());
@@ -342,6 +343,13 @@ impl Serve {
         config.sandbox = self.sandbox.or(config.sandbox);
         Ok(config)
     }
+}
+
+fn nothing_to_serve() -> Failure {
+    Failure::Usage(format!(
+        "name a directory to serve: dafs serve DIR, or a configuration: dafs serve --config \
+         {CONFIG_FILE}, which `dafs config init` makes"
+    ))
 }
 
 /// Starts the first thread beside this one, so after the sandbox.

@@ -5,7 +5,7 @@ use super::roff::{Roff, bold, italic};
 use dafs_server::{Form, Key, config_keys, engine_keys};
 
 /// The place of the configuration that the units and the packages use.
-const CONFIG_FILE: &str = "/etc/dafs/dafs.toml";
+pub(crate) const CONFIG_FILE: &str = "/etc/dafs/dafs.toml";
 
 /// Returns the page.
 pub(super) fn page() -> Page {

@@ -9,6 +9,7 @@ mod configuration;
 mod roff;
 
 pub(crate) use command::{is_shown, options_of};
+pub(crate) use configuration::CONFIG_FILE;
 
 use crate::cli::Cli;
 use clap::CommandFactory;

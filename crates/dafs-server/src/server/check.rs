@@ -1,0 +1,30 @@
+//! A check of a configuration without a server.
+
+use super::StartError;
+use super::tls::now_seconds;
+use crate::config::{Config, ExportSource};
+use dafs_cluster::ClusterSecret;
+use dafs_engine::Authenticator;
+
+/// Reads the files that a configuration names, as a start does: users, certificates, secrets of clusters. It
+/// opens no port and no export, and changes no file.
+///
+/// # Errors
+/// The first error, as the start would report it.
+pub fn check(config: &Config) -> Result<(), StartError> {
+    config.check_exposure()?;
+    Authenticator::new(&config.auth)?;
+    if let Some(files) = &config.tls {
+        files.load(now_seconds())?;
+    }
+    for export in &config.exports {
+        let secret = match &export.source {
+            ExportSource::Striped { cluster_secret, .. } => cluster_secret,
+            ExportSource::CephFs(ceph) => &ceph.cluster_secret,
+            ExportSource::Gluster(gluster) => &gluster.cluster_secret,
+            ExportSource::Directory(_) | ExportSource::Memory { .. } => &None,
+        };
+        secret.as_deref().map(ClusterSecret::load).transpose()?;
+    }
+    Ok(())
+}
