@@ -2,8 +2,8 @@
 # install.sh [PART...] -- install what cargo has built; `make install` and the Debian packages call it.
 # install.sh --uninstall -- remove what it has installed below PREFIX.
 #
-#     program      the command dafs, the library of `dafs run`, manual pages, completions for shells, an example of
-#                  a configuration, the licence
+#     program      the command dafs, the library of `dafs run`, mount.dafs, manual pages, completions for shells, an
+#                  example of a configuration, the licence
 #     library      the C library libdafs.so
 #     development  its header, its description for pkg-config, its manual pages and examples
 #     fio          the engine for the fio of this host, and job files; needs `library` and `development`
@@ -19,6 +19,7 @@
 #     ARCHIVE=BUILD/libdafs_capi.a             the C library as cargo has built it
 #     LIBDIR=PREFIX/lib  FIODIR=LIBDIR  UNITDIR=PREFIX/lib/systemd/system  DOCDIR=PREFIX/share/doc/dafs
 #     ZSHDIR=PREFIX/share/zsh/site-functions
+#     SBINDIR=/usr/sbin for the prefixes /usr and /usr/local, because mount(8) looks there alone, else PREFIX/sbin
 #     STRIP=yes                                no: the symbols for debuggers stay in the files
 #     DEBUGDIR=/usr/lib/debug for the prefix /usr, else PREFIX/lib/debug
 #     RECORD=yes                               no: --uninstall will know nothing of this
@@ -48,6 +49,9 @@ fiodir=${FIODIR:-$libdir}
 unitdir=${UNITDIR:-$prefix/lib/systemd/system}
 docdir=${DOCDIR:-$prefix/share/doc/dafs}
 zshdir=${ZSHDIR:-$prefix/share/zsh/site-functions}
+sbindir=$prefix/sbin
+[[ $prefix != /usr && $prefix != /usr/local ]] || sbindir=/usr/sbin
+sbindir=${SBINDIR:-$sbindir}
 debugdir=$prefix/lib/debug
 [[ $prefix != /usr ]] || debugdir=/usr/lib/debug
 debugdir=${DEBUGDIR:-$debugdir}
@@ -139,6 +143,9 @@ install_program() {
     # The command looks for it in ../lib/dafs from its own folder.
     binary 644 "$build/libdafs_preload.so" "$prefix/lib/dafs/libdafs_preload.so"
     put 644 "$here/LICENSE" "$docdir/LICENSE"
+    sed "s|/usr/local/bin/|$prefix/bin/|" "$here/packaging/mount.dafs" >"$work/mount.dafs"
+    put 755 "$work/mount.dafs" "$sbindir/mount.dafs"
+    put 644 "$here/packaging/mount.dafs.8" "$prefix/share/man/man8/mount.dafs.8"
     # The program has its manual and its completions itself, so it runs here once.
     mkdir -p "$work/manual"
     "$build/dafs" manual "$work/manual"

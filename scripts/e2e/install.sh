@@ -9,21 +9,22 @@ target=${DAFS_TARGET:-$PWD/target/debug}
 for tool in cc pkg-config readelf objcopy; do
     command -v "$tool" >/dev/null || skip "there is no $tool; install it with: scripts/setup.sh build"
 done
-unset DAFS_PRELOAD_LIBRARY PREFIX DESTDIR LIBDIR FIODIR UNITDIR DOCDIR DEBUGDIR STRIP RECORD ARCHIVE
+unset DAFS_PRELOAD_LIBRARY PREFIX DESTDIR LIBDIR FIODIR UNITDIR DOCDIR ZSHDIR SBINDIR DEBUGDIR STRIP RECORD ARCHIVE
 export BUILD=$target
 parts=(program library development units documents)
 
 step "below a folder for packages"
 root=$work/root
 PREFIX=/usr DESTDIR=$root scripts/install.sh "${parts[@]}"
-for file in bin/dafs lib/dafs/libdafs_preload.so lib/libdafs.so.1 include/dafs.h lib/pkgconfig/dafs.pc \
+for file in bin/dafs sbin/mount.dafs share/man/man8/mount.dafs.8 lib/dafs/libdafs_preload.so lib/libdafs.so.1 include/dafs.h lib/pkgconfig/dafs.pc \
     share/man/man1/dafs.1 share/man/man1/dafs-cluster-add.1 share/man/man5/dafs.toml.5 \
     share/bash-completion/completions/dafs share/zsh/site-functions/_dafs \
     share/fish/vendor_completions.d/dafs.fish share/man/man3/dafs.3 share/man/man3/dap_read.3 share/doc/dafs/LICENSE share/doc/dafs/docs/serving.md \
-    share/doc/dafs/examples/hello.c lib/systemd/system/dafs.service; do
+    share/doc/dafs/examples/hello.c share/doc/dafs/examples/dafs.toml \
+    lib/systemd/system/dafs.service lib/systemd/system/dafs-data@.service lib/systemd/system/dafs-mount@.service; do
     [[ -e $root/usr/$file ]] || fail "there is no $file"
 done
-! grep -rF "$root" "$root/usr/lib/pkgconfig" "$root/usr/lib/systemd" || fail "a file names the folder for packages"
+! grep -rF -e "$root" -e /usr/local "$root/usr/lib/pkgconfig" "$root/usr/lib/systemd" "$root/usr/sbin" || fail "a file names the folder for packages"
 grep -F 'ExecStart=/usr/bin/dafs ' "$root/usr/lib/systemd/system/dafs.service" >/dev/null ||
     fail "the unit starts another program"
 mkdir "$work/tree"

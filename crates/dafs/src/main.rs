@@ -12,6 +12,7 @@ mod failure;
 mod heap;
 mod limits;
 mod log_limit;
+mod manager;
 mod manual;
 mod output;
 mod remote;

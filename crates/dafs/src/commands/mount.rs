@@ -5,6 +5,7 @@
 
 use crate::descriptors::Given;
 use crate::failure::Failure;
+use crate::manager::Manager;
 use crate::output::complain;
 use crate::remote::RemoteUrl;
 use crate::session::Sessions;
@@ -116,6 +117,8 @@ impl Mount {
                 let _ = mounted.place().unmount();
             }
             told?;
+        } else {
+            Manager::of_process().ready(&format!("{url} at {}", self.directory.display()));
         }
         match mounted.serve() {
             Ok(Ended::Unmounted) => {

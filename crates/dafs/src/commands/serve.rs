@@ -6,6 +6,7 @@ use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
 use crate::log_limit::{self, Limited};
+use crate::manager::Manager;
 use crate::manual::CONFIG_FILE;
 use dafs_sandbox::Sandbox;
 use dafs_server::{
@@ -205,6 +206,7 @@ impl Serve {
         }
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
             .map_err(|error| Failure::local("cannot handle signals", &error))?;
+        let manager = Manager::of_process();
         confine_server(&config).map_err(|error| start_failure(&error))?;
         start_trimming()?;
         let server = Server::start(&config).map_err(|error| start_failure(&error))?;
@@ -237,6 +239,7 @@ impl Serve {
             tracing::info!("metrics at {url}");
         }
         announce(&server)?;
+        manager.ready(&format!("serving {}", server.url()));
         for signal in signals.forever() {
             if signal == SIGUSR1 {
                 log_counts(&server);
@@ -249,6 +252,7 @@ impl Serve {
                 continue;
             }
             again.store(true, Ordering::Relaxed);
+            manager.stopping();
             tracing::info!(signal, "ending; a second signal ends at once");
             break;
         }

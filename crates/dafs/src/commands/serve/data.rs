@@ -3,6 +3,7 @@
 use super::{Serve, start_failure, start_trimming};
 use crate::cli::WakeName;
 use crate::failure::Failure;
+use crate::manager::Manager;
 use crate::output::say;
 use dafs_server::{
     Config, DataProcess, DataRdma, DataServerConfig, EngineConfig, KerberosConfig,
@@ -30,6 +31,7 @@ impl Serve {
                 .map_err(cannot)?;
         }
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(cannot)?;
+        let manager = Manager::of_process();
         confine_data_server(&config).map_err(|error| start_failure(&error))?;
         start_trimming()?;
         let server = DataProcess::start(config).map_err(|error| start_failure(&error))?;
@@ -43,9 +45,11 @@ impl Serve {
         }
         say!("ready {}", server.control_address())?;
         std::io::stdout().flush().map_err(|error| Failure::local("standard output", &error))?;
+        manager.ready(&format!("a data server at {}", server.control_address()));
         // There is no configuration file to read again. The server follows certificates by itself.
         if let Some(signal) = signals.forever().find(|&signal| signal != SIGHUP) {
             again.store(true, Ordering::Relaxed);
+            manager.stopping();
             tracing::info!(signal, "ending; a second signal ends at once");
         }
         server.stop();
