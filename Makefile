@@ -14,13 +14,14 @@ CARGO := @source scripts/env.sh && cargo
 # Where `make install` takes the programs from.
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help run build install uninstall test test-long soak crashes bench fuzz lab fmt lint deny setup
+.PHONY: help run build install uninstall deb test test-long soak crashes bench fuzz lab fmt lint deny setup
 
 help:
 	@echo 'make run        serve some thousand real files, copy them out and in, compare, measure'
 	@echo 'make build      the programs and libraries that make install copies'
 	@echo 'make install    install them, with manual pages and units (PREFIX=/usr/local DESTDIR=); as root'
 	@echo '                it builds only what is missing. make uninstall removes them'
+	@echo 'make deb        Debian packages for the Debian of this machine, in target/deb'
 	@echo 'make test       all that must hold before a change goes in (PARTS="lint tests" for some;'
 	@echo '                SINCE=main adds the long parts that the changes since then are about)'
 	@echo 'make test-long  all parts, with longer simulations and fuzzing'
@@ -51,6 +52,11 @@ install:
 
 uninstall:
 	@scripts/install.sh --uninstall
+
+deb: build
+	$(SETUP) deb
+	$(CARGO) build --release --locked -p dafs-python
+	@scripts/deb.sh
 
 test:
 	$(SETUP) build test lab

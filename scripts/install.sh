@@ -9,8 +9,10 @@
 #     fio          the engine for the fio of this host, and job files; needs `library` and `development`
 #     units        units for systemd
 #     documents    the pages of docs/
+#     python       the Python package, for packages of a distribution; users have pip
 #
-# Without a PART it installs all. It leaves `fio` out, and says so, where this host has no fio or none of its headers.
+# Without a PART it installs all but `python`. It leaves `fio` out, and says so, where this host has no fio or none of its
+# headers.
 #
 # The environment has, with these defaults:
 #
@@ -18,7 +20,7 @@
 #     BUILD=target/release                     cargo's output folder
 #     ARCHIVE=BUILD/libdafs_capi.a             the C library as cargo has built it
 #     LIBDIR=PREFIX/lib  FIODIR=LIBDIR  UNITDIR=PREFIX/lib/systemd/system  DOCDIR=PREFIX/share/doc/dafs
-#     ZSHDIR=PREFIX/share/zsh/site-functions
+#     ZSHDIR=PREFIX/share/zsh/site-functions  PYTHONDIR=PREFIX/lib/python3/dist-packages
 #     SBINDIR=/usr/sbin for the prefixes /usr and /usr/local, because mount(8) looks there alone, else PREFIX/sbin
 #     STRIP=yes                                no: the symbols for debuggers stay in the files
 #     DEBUGDIR=/usr/lib/debug for the prefix /usr, else PREFIX/lib/debug
@@ -49,6 +51,7 @@ fiodir=${FIODIR:-$libdir}
 unitdir=${UNITDIR:-$prefix/lib/systemd/system}
 docdir=${DOCDIR:-$prefix/share/doc/dafs}
 zshdir=${ZSHDIR:-$prefix/share/zsh/site-functions}
+pythondir=${PYTHONDIR:-$prefix/lib/python3/dist-packages}
 sbindir=$prefix/sbin
 [[ $prefix != /usr && $prefix != /usr/local ]] || sbindir=/usr/sbin
 sbindir=${SBINDIR:-$sbindir}
@@ -237,6 +240,29 @@ install_documents() {
     done
 }
 
+# The same files as the wheel that maturin makes has, in the places where a distribution has them.
+install_python() {
+    local file python=$here/crates/dafs-python
+    local information=$pythondir/dafs-$version.dist-info
+    built "$build/lib_dafs.so" 'cargo build --release -p dafs-python'
+    binary 644 "$build/lib_dafs.so" "$pythondir/dafs/_dafs.abi3.so"
+    for file in "$python"/python/dafs/*.py "$python"/python/dafs/*.pyi "$python"/python/dafs/py.typed; do
+        put 644 "$file" "$pythondir/dafs/${file##*/}"
+    done
+    {
+        printf 'Metadata-Version: 2.1\nName: dafs\nVersion: %s\n' "$version"
+        sed -n 's/^description = "\(.*\)"$/Summary: \1/p; s/^license = "\(.*\)"$/License: \1/p
+            s/^requires-python = "\(.*\)"$/Requires-Python: \1/p' "$python/pyproject.toml"
+    } >"$work/METADATA"
+    put 644 "$work/METADATA" "$information/METADATA"
+    {
+        echo '[fsspec.specs]'
+        sed -n '/^\[project\.entry-points\."fsspec\.specs"\]$/,/^$/s/^\(dafs\) = "\(.*\)"$/\1 = \2/p' \
+            "$python/pyproject.toml"
+    } >"$work/entry_points"
+    put 644 "$work/entry_points" "$information/entry_points.txt"
+}
+
 parts=(program library development units documents)
 case ${1:-} in
 --uninstall)
@@ -257,7 +283,7 @@ case ${1:-} in
 esac
 for part in "${parts[@]}"; do
     case $part in
-    program | library | development | fio | units | documents) "install_$part" ;;
-    *) die "there is no part $part; there are: program library development fio units documents" ;;
+    program | library | development | fio | units | documents | python) "install_$part" ;;
+    *) die "there is no part $part; there are: program library development fio units documents python" ;;
     esac
 done

@@ -1,5 +1,5 @@
 #!/bin/bash
-# setup.sh PART... -- install what PART needs on Debian 12 or 13. Parts: build, test, lab, bench.
+# setup.sh PART... -- install what PART needs on Debian 12 or 13. Parts: build, deb, test, lab, bench.
 #
 # Invariants
 # * Only missing packages are installed, by name, without merely recommended ones. If none is
@@ -135,16 +135,19 @@ refresh_lists_for_guest() {
     refresh_lists
 }
 
-[[ $# -gt 0 ]] || die "usage: setup.sh PART...   (build, test, lab, bench)"
+[[ $# -gt 0 ]] || die "usage: setup.sh PART...   (build, deb, test, lab, bench)"
 for part in "$@"; do
     case $part in
     build)
         install_packages ca-certificates gcc g++ make pkg-config libc6-dev
         install_rust
         ;;
+    deb)
+        install_packages debhelper dh-python dpkg-dev fio lintian python3
+        ;;
     test)
-        install_packages curl db5.3-util dpkg-dev e2fsprogs fio fish fuse3 git groff iproute2 libdb5.3-dev libnfs-utils \
-            libsqlite3-dev mount procps python3 python3-venv rsync shellcheck sqlite3 tshark util-linux valgrind xfsprogs zsh
+        install_packages curl db5.3-util debhelper debootstrap dh-python dpkg-dev e2fsprogs fio fish fuse3 git groff iproute2 libdb5.3-dev libnfs-utils \
+            lintian libsqlite3-dev mount procps python3 python3-venv rsync shellcheck sqlite3 tshark util-linux valgrind xfsprogs zsh
         # Debian's torch is 150 MB with all it needs; pip's wheels are gigabytes.
         install_packages python3-numpy python3-pytest python3-torch
         without_starting_services install_packages postgresql rpcbind
@@ -172,6 +175,6 @@ for part in "$@"; do
             librdmacm-dev make sqlite3 tar tshark util-linux xz-utils
         refresh_lists_for_guest
         ;;
-    *) die "no part named $part; there are: build, test, lab, bench" ;;
+    *) die "no part named $part; there are: build, deb, test, lab, bench" ;;
     esac
 done

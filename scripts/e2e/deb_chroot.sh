@@ -1,0 +1,90 @@
+#!/bin/bash
+# The Debian packages in a bare system of the Debian of this machine: apt installs them, the configuration is made and
+# checked, the server serves, clients use it, an upgrade keeps the files of the administrator, and nothing is left after
+# a purge. It needs root, debootstrap and a mirror of Debian (DAFS_MIRROR, else that of apt).
+source "$(dirname "$0")/lib.sh"
+
+is_root || skip "making a bare system needs root"
+for tool in dpkg-buildpackage dh debootstrap curl; do
+    command -v "$tool" >/dev/null || skip "there is no $tool; install it with: scripts/setup.sh test"
+done
+# shellcheck disable=SC1091
+release=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+mirror=${DAFS_MIRROR:-$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 2>/dev/null | grep -v security | head -n 1)}
+[[ $release && $mirror ]] || skip "apt names no mirror of Debian; set DAFS_MIRROR to one"
+curl -fsS --max-time 30 -o /dev/null "$mirror/dists/$release/Release" 2>"$work/said" ||
+    skip "the mirror $mirror does not answer: $(tail -n 1 "$work/said"); set DAFS_MIRROR to another one"
+in_own_mounts
+
+target=$(realpath "${DAFS_TARGET:-$PWD/target/debug}")
+for file in dafs libdafs_preload.so libdafs_capi.a lib_dafs.so; do
+    [[ -f $target/$file ]] || cargo build --locked --quiet --workspace --lib --bins || fail "$file cannot be built"
+done
+DEB_BUILD_OPTIONS=noautodbgsym DPKG_DEB_COMPRESSOR_TYPE=gzip BUILD=$target \
+    scripts/deb.sh "$work/packages" >"$work/said" 2>&1 || { cat "$work/said"; fail "no packages"; }
+
+step "a bare $release from $mirror"
+root=$work/chroot
+debootstrap --variant=minbase "$release" "$root" "$mirror" >"$work/said" 2>&1 ||
+    { tail -n 20 "$work/said"; fail "debootstrap failed"; }
+mount -t proc proc "$root/proc"
+mount --bind /dev "$root/dev"
+printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
+chmod 755 "$root/usr/sbin/policy-rc.d"
+inside=(chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive)
+inside() { "${inside[@]}" "$@"; }
+traces() { find "$root" -xdev -iname '*dafs*' ! -path "$root/packages*" | sort; }
+[[ ! $(traces) ]] || fail "there is something already: $(traces)"
+
+step "installed"
+mkdir "$root/packages"
+cp "$work"/packages/*.deb "$root/packages"
+cp /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
+inside sh -c 'apt-get -qq update && apt-get -qq -y --no-install-recommends install /packages/*.deb' >"$work/said" 2>&1 ||
+    { tail -n 30 "$work/said"; fail "apt does not install the packages"; }
+
+step "configured and served"
+mkdir -p "$root/srv/projects"
+echo content >"$root/srv/projects/file"
+expect 0 'is made' inside dafs config init
+sed -i -e 's/:20490/:0/' -e '/^path/a squash = "none"' "$root/etc/dafs/dafs.toml"
+expect 0 'right, 1 export' inside dafs config check
+start() {
+    "${inside[@]}" dafs serve --config /etc/dafs/dafs.toml >"$work/ready" 2>"$work/log" &
+    server=$!
+    started+=("$server")
+    log=$work/log
+    is_ready() { grep '^ready ' "$work/ready" >/dev/null || ! kill -0 "$server"; }
+    eventually is_ready
+    url=$(sed -n 's/^ready //p' "$work/ready")
+    url=${url%/}
+    [[ $url ]] || { cat "$log"; fail "the server does not start"; }
+}
+start
+[[ $("$dafs" cat "$url/projects/file") == content ]] || fail "a client outside does not read"
+[[ $(inside dafs cat "$url/projects/file") == content ]] || fail "a client inside does not read"
+[[ $(inside timeout 60 dafs run --at "/data=$url/projects" cat /data/file) == content ]] || fail "dafs run does not read"
+inside python3 - "$url/projects" <<'END' || fail "Python does not read"
+import sys, dafs
+with dafs.connect(sys.argv[1]) as client, client.open("file", "rb") as file:
+    assert file.read() == b"content\n"
+END
+stop_server
+
+step "again, over the same configuration and state"
+before=$(inside cat /etc/dafs/dafs.toml /var/lib/dafs/handle-key | sha1sum)
+inside sh -c 'apt-get -qq -y --reinstall install /packages/*.deb' >"$work/said" 2>&1 ||
+    { tail -n 30 "$work/said"; fail "apt does not install them again"; }
+[[ $(inside cat /etc/dafs/dafs.toml /var/lib/dafs/handle-key | sha1sum) == "$before" ]] || fail "configuration or state has changed"
+start
+[[ $("$dafs" cat "$url/projects/file") == content ]] || fail "the server does not go on"
+stop_server
+
+step "removed, then purged"
+mapfile -t names < <(for file in "$root"/packages/*.deb; do dpkg-deb -f "$file" Package; done)
+inside apt-get -qq -y remove "${names[@]}" >"$work/said" 2>&1 || { cat "$work/said"; fail "apt does not remove them"; }
+[[ -e $root/etc/dafs/dafs.toml && -e $root/var/lib/dafs/handle-key ]] || fail "removing has taken what a purge takes"
+inside apt-get -qq -y purge "${names[@]}" >"$work/said" 2>&1 || { cat "$work/said"; fail "apt does not purge them"; }
+[[ ! $(traces) ]] || fail "these are left: $(traces)"
+[[ $(<"$root/srv/projects/file") == content ]] || fail "a purge has touched the files of the export"
+umount "$root/proc" "$root/dev"
