@@ -232,7 +232,7 @@ install_units() {
 
 install_documents() {
     local page
-    for page in README.md ARCHITECTURE.md; do
+    for page in README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md ARCHITECTURE.md; do
         put 644 "$here/$page" "$docdir/$page"
     done
     for page in "$here"/docs/*.md "$here"/docs/design/*.md "$here"/docs/figures/*.svg; do
