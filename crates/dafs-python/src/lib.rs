@@ -25,6 +25,9 @@ mod wait;
 
 #[pyo3::pymodule]
 mod _dafs {
+    use pyo3::types::{PyModule, PyModuleMethods};
+    use pyo3::{Bound, PyResult};
+
     #[pymodule_export]
     use crate::batch::Batch;
     #[pymodule_export]
@@ -47,4 +50,9 @@ mod _dafs {
     use crate::stat::Stat;
     #[pymodule_export]
     use crate::wait::set_limit;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
 }

@@ -1,9 +1,11 @@
 """The file system for fsspec: its own abstract suite, and programs that use it."""
 
+import concurrent.futures
 import copy
 import io
 import os
 import pathlib
+import pickle
 import shutil
 import subprocess
 
@@ -328,7 +330,24 @@ def test_addresses_with_zones():
     for host in ("fe80::1%lo", found["host"]):
         # It is understood, and nobody answers there.
         with pytest.raises(ConnectionError, match="fe80"):
-            DafsFileSystem(host=host, port=1, connect_timeout=1, skip_instance_cache=True)
+            DafsFileSystem(host=host, port=1, connect_timeout=1, skip_instance_cache=True).ls("/")
+
+
+def test_the_first_use_connects(server, folder):
+    nowhere = DafsFileSystem(port=1, connect_timeout=1)
+    assert pickle.loads(pickle.dumps(nowhere)) == nowhere
+    assert repr(nowhere) == "<dafs.fsspec.DafsFileSystem dafs://127.0.0.1:1/>"
+    with pytest.raises(ConnectionError):
+        nowhere.ls("/")
+    with pytest.raises(TypeError, match="no option 'deadlin'; there are: transport"):
+        DafsFileSystem(deadlin=3)
+    (folder / "file").write_bytes(b"content")
+    options = DafsFileSystem._get_kwargs_from_urls(server.url)
+    made = DafsFileSystem(skip_instance_cache=True, **options)
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        clients = list(threads.map(lambda _: made.client, range(64)))
+    assert len({id(client) for client in clients}) == 1
+    assert made.cat_file(f"/{folder.name}/file") == b"content"
 
 
 def test_users_and_passwords_of_urls():

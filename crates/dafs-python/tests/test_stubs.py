@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.metadata
 import inspect
 import io
 import pathlib
@@ -30,9 +31,9 @@ def arguments(function):
 
 def test_the_stubs_name_what_there_is():
     stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
-    assert names(stub.body) == set(dafs.__all__)
+    assert {name for name in names(stub.body) if name[0] != "_"} == set(dafs.__all__) - {"__version__"}
     for node in stub.body:
-        if not isinstance(node, ast.ClassDef) or node.name.endswith("Error"):
+        if not isinstance(node, ast.ClassDef) or node.name.endswith("Error") or node.name[0] == "_":
             continue
         kind = getattr(dafs, node.name)
         told = {name for name in names(node.body) if not name.startswith("_")}
@@ -44,6 +45,20 @@ def test_the_stubs_name_what_there_is():
         assert not missing, f"{node.name} has no {missing}"
         inherited = set(dir(io.RawIOBase)) if node.name == "File" else set()
         assert there - inherited <= told, f"untold of {node.name}: {there - inherited - told}"
+
+
+def test_the_options_are_the_same_everywhere():
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    classes = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
+    typed = [node.target.id for node in classes["_Options"].body]
+    (init,) = (node for node in classes["Client"].body
+               if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    assert typed == [each.arg for each in init.args.kwonlyargs]
+    assert typed == list(importlib.import_module("dafs.fsspec")._OPTIONS)
+
+
+def test_the_version_is_that_of_the_package():
+    assert dafs.__version__ == importlib.metadata.version("dafs")
 
 
 @pytest.mark.parametrize("module, name", [("aio", "Group"), ("fsspec", "DafsFileSystem")])
@@ -92,6 +107,7 @@ def main() -> None:
     content: bytes = fs.cat_file("/file")
     fs.pipe_file("/file", content)
     wrong: int = fs.ukey("/file")
+    dafs.connect("dafs://server/", deadlin=3)
 '''
 
 
@@ -109,5 +125,6 @@ def test_a_checker_of_types_understands_them(tmp_path):
     complaints = [line for line in checked.stdout.splitlines() if "error:" in line]
     # Types that fsspec does not have are not ours to tell.
     complaints = [line for line in complaints if "fsspec" not in line or "program.py" in line]
-    assert len(complaints) == 1, checked.stdout + checked.stderr
+    assert len(complaints) == 2, checked.stdout + checked.stderr
     assert 'variable has type "int"' in complaints[0]
+    assert '"deadlin"' in complaints[1]

@@ -34,6 +34,7 @@ from ._dafs import (
     Registration,
     Stat,
     WritesLostError,
+    __version__,
 )
 from ._dafs import Client as _Client
 from ._dafs import set_limit as _set_limit
@@ -55,6 +56,7 @@ __all__ = [
     "Registration",
     "Stat",
     "WritesLostError",
+    "__version__",
     "connect",
     "within",
 ]

@@ -4,11 +4,24 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypedDict, Unpack
 
 from typing_extensions import Buffer as _AnyBuffer
 
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+__version__: str
+
+class _Options(TypedDict, total=False):
+    transport: Literal["auto", "shm", "verbs", "iwarp"]
+    password: str | None
+    deadline: float | None
+    recovery: float | None
+    connect_timeout: float
+    checksums: bool
+    client_id: str | None
+    fence_id: str | None
+    cache_bytes: int
 
 class ForkedError(OSError): ...
 class WritesLostError(OSError): ...
@@ -229,5 +242,5 @@ class Client(AbstractContextManager[Client]):
     ) -> None: ...
     def statvfs(self, path: _Path) -> dict[str, int]: ...
 
-def connect(url: str, **options: Any) -> Client: ...
+def connect(url: str, **options: Unpack[_Options]) -> Client: ...
 def within(seconds: float) -> AbstractContextManager[None]: ...

@@ -13,6 +13,7 @@ import os
 import posixpath
 import shutil
 import stat as _stat
+import threading
 import time
 from urllib.parse import quote, unquote, urlsplit
 
@@ -30,6 +31,19 @@ _MOUNT_POINT = "mount point"
 
 # Bytes that are copied at a time.
 _COPY_BYTES = 1 << 22
+
+# The options of `dafs.connect`.
+_OPTIONS = (
+    "transport",
+    "password",
+    "deadline",
+    "recovery",
+    "connect_timeout",
+    "checksums",
+    "client_id",
+    "fence_id",
+    "cache_bytes",
+)
 
 # Symbolic links followed from one path.
 _LINKS_MAX = 40
@@ -66,6 +80,8 @@ class DafsFileSystem(AbstractFileSystem):
         object stores rely on it.
     options
         All that `dafs.connect` takes.
+
+    The first use connects, so a file system can be made, and pickled, where no server is in reach.
     """
 
     protocol = "dafs"
@@ -76,10 +92,27 @@ class DafsFileSystem(AbstractFileSystem):
         super().__init__(**{key: options.pop(key) for key in own if key in options})
         for key in ("listings_expiry_time", "max_paths"):
             options.pop(key, None)
+        for key in options:
+            if key not in _OPTIONS:
+                raise TypeError(f"DafsFileSystem has no option {key!r}; there are: {', '.join(_OPTIONS)}")
         host = f"[{host}]" if ":" in host else host
         self._server = (f"{quote(user, safe='')}@" if user else "") + host + (f":{port}" if port else "")
         self.auto_mkdir = auto_mkdir
-        self.client = dafs.connect(f"dafs://{self._server}/", **options)
+        self._options = options
+        self._client = None
+        self._connecting = threading.Lock()
+
+    @property
+    def client(self):
+        """The session, which the first use makes."""
+        if self._client is None:
+            with self._connecting:
+                if self._client is None:
+                    self._client = dafs.connect(f"dafs://{self._server}/", **self._options)
+        return self._client
+
+    def __repr__(self):
+        return f"<dafs.fsspec.DafsFileSystem dafs://{self._server}/>"
 
     @classmethod
     def _strip_protocol(cls, path):

@@ -14,7 +14,6 @@ _Path = str | os.PathLike[str]
 
 class DafsFileSystem(AbstractFileSystem):
     auto_mkdir: bool
-    client: Client
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -33,6 +32,8 @@ class DafsFileSystem(AbstractFileSystem):
         cache_bytes: int = 0,
         **storage_options: Any,
     ) -> None: ...
+    @property
+    def client(self) -> Client: ...
     @property
     def fsid(self) -> str: ...
     def unstrip_protocol(self, name: str) -> str: ...
