@@ -70,6 +70,19 @@ grep -q "deb-systemd-helper debian-installed .*dafs.service" "$work/control-dafs
 ! grep -q 'deb-systemd-invoke start' "$work/control-dafs/postinst" || fail "a unit is started"
 grep -q 'deb-systemd-invoke stop' "$work/control-dafs/prerm" || fail "a removed server goes on"
 
+step "the container"
+# Each step is of a kind that deb_chroot.sh can carry out, and has what it needs in these packages.
+container=packaging/Containerfile
+unknown=$(grep -vE '^(#.*|ARG BASE=\S+|FROM \$\{BASE\}|COPY target/deb/dafs_\*\.deb /tmp/|RUN .+|VOLUME \[.+\]|EXPOSE [0-9 ]+|STOPSIGNAL SIGTERM|ENTRYPOINT \[.+\]|CMD \[.+\])$' \
+    "$container" || true)
+[[ ! $unknown ]] || fail "$container: $unknown"
+words() { sed -n "s/^$1 \[\"\(.*\)\"\]\$/\1/p" "$container" | sed 's/", "/ /g'; }
+has dafs "$(words ENTRYPOINT | sed 's|^/||')"
+[[ $(words CMD) == 'serve --config /etc/dafs/dafs.toml' ]] || fail "the container runs: $(words CMD)"
+for port in $(sed -n 's/^EXPOSE //p' "$container"); do
+    grep -q "^| $port " docs/operating.md || fail "docs/operating.md has no port $port"
+done
+
 step "they work, unpacked"
 root=$work/root
 mkdir "$work/tree"

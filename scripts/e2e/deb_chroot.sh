@@ -40,6 +40,13 @@ step "installed"
 mkdir "$root/packages"
 cp "$work"/packages/*.deb "$root/packages"
 cp /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
+# The first one by the steps of the container, which leave no lists of packages.
+cp "$root"/packages/dafs_*.deb "$root/tmp"
+run=$(sed -n 's/^RUN //p' packaging/Containerfile)
+[[ $run ]] || fail "packaging/Containerfile has no steps"
+inside sh -c "$run" >"$work/said" 2>&1 || { tail -n 30 "$work/said"; fail "the steps of the container fail"; }
+[[ $(inside "$(sed -n 's/^ENTRYPOINT \["\(.*\)"\]$/\1/p' packaging/Containerfile)" --version) == dafs\ * ]] ||
+    fail "the program of the container does not run"
 inside sh -c 'apt-get -qq update && apt-get -qq -y --no-install-recommends install /packages/*.deb' >"$work/said" 2>&1 ||
     { tail -n 30 "$work/said"; fail "apt does not install the packages"; }
 
