@@ -63,7 +63,7 @@ version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' "$her
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/dafs-install.XXXXXX")
 installed=()
-# What an interrupted run has installed can be removed, too.
+# The files of an interrupted run can be removed, too.
 finish() {
     if [[ ${RECORD:-yes} == yes && ${#installed[@]} != 0 ]]; then
         folder "$prefix/share/dafs"

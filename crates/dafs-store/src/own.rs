@@ -329,7 +329,7 @@ fn is_own_pipe(path: &Path, file: &File) -> bool {
 ///
 /// # Errors
 /// As `open_named`; when others may write to it.
-pub fn read_config(path: &Path) -> Result<String, OwnError> {
+pub fn read_config(path: &Path) -> Result<Vec<u8>, OwnError> {
     let failed = |error| OwnError::Io(path.to_owned(), error);
     let mut file = open_named(path)?;
     let found = file.metadata().map_err(failed)?;
@@ -340,12 +340,7 @@ pub fn read_config(path: &Path) -> Result<String, OwnError> {
     }
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(failed)?;
-    String::from_utf8(bytes).map_err(|error| {
-        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
-        let text = format!("line {line} is not UTF-8; save it as UTF-8");
-        failed(io::Error::new(ErrorKind::InvalidData, text))
-    })
+    Ok(bytes)
 }
 
 /// Makes a file for reading and writing, after removing an old one of that name.
@@ -549,7 +544,7 @@ mod tests {
         for (open, refused) in [(0o644, false), (0o664, is_root), (0o646, true), (0o600, false)] {
             set_mode(&path, open);
             match read_config(&link) {
-                Ok(text) => assert!(!refused && text == "text", "{open:o}"),
+                Ok(text) => assert!(!refused && text == b"text", "{open:o}"),
                 Err(error) => {
                     assert!(refused && error.to_string().contains("chmod go-w"), "{error}")
                 }

@@ -4,7 +4,8 @@
 use super::cephfs::OsdFile;
 use super::gluster::BrickFile;
 use super::keys::table;
-use dafs_store::own::{self, OwnError};
+use super::read_text;
+use dafs_store::own::OwnError;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -78,7 +79,7 @@ impl EngineConfig {
     /// The error in the file.
     pub fn load(path: &Path) -> Result<Self, EngineError> {
         let wrong = |remedy: String| EngineError { path: path.to_owned(), remedy };
-        let text = own::read_config(path).map_err(|error| match error {
+        let text = read_text(path).map_err(|error| match error {
             OwnError::Io(_, error) => wrong(error.to_string()),
             error => wrong(error.to_string()),
         })?;

@@ -107,6 +107,16 @@ pub enum ConfigError {
     },
 }
 
+/// Reads a configuration file.
+fn read_text(path: &Path) -> Result<String, OwnError> {
+    String::from_utf8(own::read_config(path)?).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        let text = format!("line {line} is not UTF-8; save it as UTF-8");
+        OwnError::Io(path.to_owned(), std::io::Error::new(std::io::ErrorKind::InvalidData, text))
+    })
+}
+
 /// Returns what helps against an error of reading.
 fn remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
@@ -484,7 +494,7 @@ impl Config {
     }
 
     fn load_with(path: &Path, directory: Option<PathBuf>) -> Result<Self, ConfigError> {
-        let text = own::read_config(path).map_err(|error| match error {
+        let text = read_text(path).map_err(|error| match error {
             OwnError::Io(path, error) => ConfigError::Read { path, error },
             error => ConfigError::Own(error),
         })?;
