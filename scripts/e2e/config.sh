@@ -80,6 +80,7 @@ warned() {
 }
 warned 1 'metrics_transport_security' <<<$'metrics_listen = "0.0.0.0:9469"\n'"$export_table"
 warned 4 'write networks' <<<$'[nfs]\nlisten = ["0.0.0.0:2049"]\n'"$export_table"
+warned 1 'admits all of 10.0.0.0/8' <<<$'trusted = ["10.1.2.3/8"]\n'"$export_table"
 warned 6 'is the directory of export "data"' <<<"$export_table"$'\n'"${export_table/data/other}"
 
 step "commands find a server by its configuration"

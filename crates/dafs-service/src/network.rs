@@ -37,7 +37,7 @@ impl AddressRange {
 
 impl AddressRange {
     /// Returns the same range, named by its first address.
-    pub(crate) fn network(self) -> Self {
+    pub fn network(self) -> Self {
         let address = match self.address {
             IpAddr::V4(address) => {
                 let ignored = 32 - u32::from(self.prefix_bits);

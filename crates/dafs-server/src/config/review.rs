@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 pub(super) fn warnings(config: &Config) -> Vec<Wrong> {
     let mut found = Vec::new();
     found.extend(open_metrics(config));
+    found
+        .extend(with_host_bits(&config.auth.trusted).map(|remedy| super::wrong("trusted", remedy)));
     for (index, export) in config.exports.iter().enumerate() {
         let wrong = |field: &str, remedy: String| Wrong {
             key: format!("export {:?}", export.name),
@@ -17,6 +19,8 @@ pub(super) fn warnings(config: &Config) -> Vec<Wrong> {
         };
         let closed = closed_to_nfs(config, export);
         found.extend(closed.map(|remedy| wrong("name", format!("networks: {remedy}"))));
+        let sloppy = with_host_bits(&export.options.admits.networks);
+        found.extend(sloppy.map(|remedy| wrong("networks", format!("networks: {remedy}"))));
         let shared = shares_files(export, &config.exports[..index]);
         found.extend(shared.map(|remedy| wrong("path", format!("path: {remedy}"))));
     }
@@ -36,6 +40,13 @@ fn open_metrics(config: &Config) -> Option<Wrong> {
             ),
         )
     })
+}
+
+/// An address with a prefix stands for its whole network, which a reader may not see.
+fn with_host_bits(ranges: &[AddressRange]) -> Option<String> {
+    let range = ranges.iter().find(|range| range.network() != **range)?;
+    let network = range.network();
+    Some(format!("{range} admits all of {network}; write that, or the address without its prefix"))
 }
 
 /// The server tells clients of other hosts how to mount, and then refuses them.
@@ -111,6 +122,13 @@ mod tests {
         assert!(metrics.contains("line 1: metrics_listen: everybody who reaches"), "{metrics}");
         let nfs = only(&format!("[nfs]\nlisten = [\"0.0.0.0:0\"]\n{EXPORT}"));
         assert!(nfs.contains("line 4: export \"data\": networks: NFS clients"), "{nfs}");
+        let trusted = only(&format!("trusted = [\"10.1.2.3/8\"]\n{EXPORT}"));
+        assert!(
+            trusted.contains("line 1: trusted: 10.1.2.3/8 admits all of 10.0.0.0/8"),
+            "{trusted}"
+        );
+        let networks = only(&format!("{EXPORT}networks = [\"192.0.2.1/24\"]\n"));
+        assert!(networks.contains("line 4: export \"data\": networks: 192.0.2.1/24"), "{networks}");
         let again = EXPORT.replacen("\"data\"", "\"again\"", 1);
         let twice = only(&format!("{EXPORT}{again}"));
         assert!(twice.contains("line 6: export \"again\": path: "), "{twice}");
