@@ -89,6 +89,17 @@ fn functions(header: &str) -> Vec<Function<'_>> {
     functions
 }
 
+/// A line with what stands between backquotes in bold.
+fn marked(line: &str) -> String {
+    let pieces = line.split('`').enumerate();
+    pieces
+        .map(|(index, piece)| match index % 2 {
+            1 => format!("\\fB{piece}\\fR"),
+            _ => piece.to_owned(),
+        })
+        .collect()
+}
+
 /// One page for each source with functions in it.
 fn pages(header: &str) -> Vec<(String, String)> {
     let functions = functions(header);
@@ -116,8 +127,10 @@ fn pages(header: &str) -> Vec<(String, String)> {
                 match line {
                     "" => page.push_str(".PP\n"),
                     // Escapes a line that begins like a command of roff.
-                    _ if line.starts_with(['.', '\'']) => writeln!(page, "\\&{line}").unwrap(),
-                    _ => writeln!(page, "{line}").unwrap(),
+                    _ if line.starts_with(['.', '\'']) => {
+                        writeln!(page, "\\&{}", marked(line)).unwrap();
+                    }
+                    _ => writeln!(page, "{}", marked(line)).unwrap(),
                 }
             }
         }
