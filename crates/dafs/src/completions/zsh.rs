@@ -85,7 +85,7 @@ pub(super) fn script(commands: &[Entry]) -> String {
     }
     script.push_str(BETWEEN);
     for (values, rows) in &choices {
-        script.push_str(&format!("    ({})\n", rows.join(" |\n        ")));
+        script.push_str(&format!("    ({})\n", rows.join(" |\\\n        ")));
         script.push_str(&format!("        choices=({values})\n        ;;\n"));
     }
     script.push_str(TAIL);
