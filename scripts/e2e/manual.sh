@@ -85,5 +85,23 @@ if command -v fish >/dev/null; then
     is "$(seen 'dafs ls --transport ')" 'auto iwarp shm verbs'
     is "$(seen 'dafs cluster add --st')" --state-directory
 fi
+if command -v zsh >/dev/null; then
+    step "completions of zsh"
+    # The functions of its completion system that the script calls, each printing what it was given.
+    cat >"$work/stage" <<'END'
+compadd() { shift; print -r -- "$@" }
+_describe() { local list=${@[-1]}; print -r -- ${${(P)list}%%:*} }
+_files() { print files }
+script=$1
+shift
+words=("$@") CURRENT=$#
+source $script
+END
+    in_zsh() { zsh -f "$work/stage" "$work/dafs.zsh" dafs "$@"; }
+    is "$(in_zsh cluster '')" 'init status add drain replace demo'
+    is "$(in_zsh ls --transport '')" 'auto iwarp shm verbs'
+    is "$(in_zsh --user cluster ls '')" files
+    in_zsh cluster add - | grep -w -e --state-directory >/dev/null || fail "zsh does not complete options"
+fi
 [[ ${#missing[@]} == 0 ]] ||
     skip "all but the scripts of these shells has passed: ${missing[*]}; install them with: scripts/setup.sh test"

@@ -27,7 +27,7 @@ const TAIL: &str = "    esac
 
 _dafs() {
     local command=dafs word
-    local -a below flags valued choices
+    local -a below flags valued choices names
     local -i at=2
     _dafs_table \"$command\"
     while (( at < CURRENT )); do
@@ -36,7 +36,8 @@ _dafs() {
             (( at += 2 ))
             continue
         fi
-        if (( ${${below%%:*}[(Ie)$word]} )); then
+        names=(${below%%:*})
+        if (( ${names[(Ie)$word]} )); then
             command+=\" $word\"
             _dafs_table \"$command\"
         fi
