@@ -242,7 +242,9 @@ pub(super) fn check_names(exports: &[ExportConfig]) -> Result<(), Wrong> {
 fn word<T: Default + FromStr<Err = String>>(text: Option<&str>) -> Result<T, String> {
     match text {
         None => Ok(T::default()),
-        Some(text) => text.parse().map_err(|remedy| format!("{text:?} is unknown; {remedy}")),
+        Some(text) => {
+            text.parse().map_err(|remedy: String| format!("{text:?} is unknown; {remedy}"))
+        }
     }
 }
 

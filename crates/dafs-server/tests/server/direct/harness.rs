@@ -62,11 +62,11 @@ fn start_process(
 ) -> DataProcess {
     let directory = base.join(format!("far{number}"));
     std::fs::create_dir_all(&directory).unwrap();
-    let config = data_server(directory, &base.join("secret"));
-    let general = Config { metrics_listen: Some(any()), ..config.general };
+    let mut config = data_server(directory, &base.join("secret"));
+    config.general.metrics_listen = Some(any());
     let rdma = DataRdma { soft: rdma.map(|port| port.address), verbs: None };
     let (control, nfs) = (control.address, nfs.address);
-    let config = DataServerConfig { general, control, nfs, rdma, ..config };
+    let config = DataServerConfig { control, nfs, rdma, ..config };
     DataProcess::start(config).unwrap()
 }
 
