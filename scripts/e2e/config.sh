@@ -47,6 +47,7 @@ wrong 1 '192.0.2.0/24' <<<$'trusted = ["10/8"]\n'"$export_table"
 wrong 5 'use at least 1' <<<"$export_table"$'\n[limits]\nconnections = 0'
 wrong 4 '"most" is unknown; use root, none or all' <<<"$export_table"$'\nsquash = "most"'
 wrong 4 '"on" is unknown; use off, crash or power' <<<"$export_table"$'\ndurable_replies = "on"'
+wrong 4 '"remote" for others' <<<"$export_table"$'\noptimistic = "everywhere"'
 wrong 5 'give each its own name' <<<"$export_table"$'\n'"$export_table"
 wrong 2 'cannot be the name of an export' <<<"${export_table/data/a/b}"
 wrong 5 'an export without a name' <<<"$export_table"$'\n'"${export_table/data/}"

@@ -70,8 +70,8 @@ fn check(file: &Path, strict: bool) -> Result<(), Failure> {
     };
     match config.warnings.len() {
         0 => say!("{}: right, {exports}", file.display()),
-        warnings => {
-            say!("{}: can be used, {exports}, {warnings} warnings", file.display())?;
+        _ => {
+            say!("{}: can be used, {exports}, with the warnings above", file.display())?;
             if strict { Err(Failure::Reported) } else { Ok(()) }
         }
     }
@@ -90,7 +90,12 @@ fn init(file: &Path) -> Result<(), Failure> {
         )),
         _ => failed(error),
     })?;
-    made.write_all(EXAMPLE.as_bytes()).and_then(|()| made.sync_all()).map_err(failed)?;
+    let written = made.write_all(EXAMPLE.as_bytes()).and_then(|()| made.sync_all());
+    let written = written.inspect_err(|_| {
+        // The next try would find half a file, and leave it as it is.
+        let _ = std::fs::remove_file(file);
+    });
+    written.map_err(failed)?;
     say!("{} is made. Next: name your exports in it, then run", file.display())?;
     say!("  dafs config check {}", file.display())?;
     match file == Path::new(CONFIG_FILE) {
