@@ -27,8 +27,9 @@ step "a bare $release from $mirror"
 root=$work/chroot
 debootstrap --variant=minbase "$release" "$root" "$mirror" >"$work/said" 2>&1 ||
     { tail -n 20 "$work/said"; fail "debootstrap failed"; }
+# Its devices are those that debootstrap has made. Those of this host would be removed together with the work folder.
 mount -t proc proc "$root/proc"
-mount --bind /dev "$root/dev"
+undo+=("umount -l $root/proc 2>/dev/null")
 printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
 chmod 755 "$root/usr/sbin/policy-rc.d"
 inside=(chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive)
@@ -94,4 +95,3 @@ inside apt-get -qq -y remove "${names[@]}" >"$work/said" 2>&1 || { cat "$work/sa
 inside apt-get -qq -y purge "${names[@]}" >"$work/said" 2>&1 || { cat "$work/said"; fail "apt does not purge them"; }
 [[ ! $(traces) ]] || fail "these are left: $(traces)"
 [[ $(<"$root/srv/projects/file") == content ]] || fail "a purge has touched the files of the export"
-umount "$root/proc" "$root/dev"
