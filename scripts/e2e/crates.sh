@@ -49,7 +49,9 @@ verify=(--no-verify)
 [[ ! ${DAFS_TEST_LONG:-} ]] || verify=()
 cargo package --offline --allow-dirty --workspace "${excluded[@]}" ${verify[@]+"${verify[@]}"} \
     --target-dir "$work/target" >"$work/said" 2>&1 || { tail -n 40 "$work/said"; fail "cargo package"; }
-! grep -E '^warning: (manifest|.*ignored)' "$work/said" || fail "cargo warns"
+# The crates have no home in the web yet.
+! grep -E '^warning: (manifest|.*ignored)' "$work/said" | grep -v 'no documentation, homepage or repository' ||
+    fail "cargo warns"
 count=$(find "$work/target/package" -maxdepth 1 -name 'dafs*.crate' | wc -l)
 [[ $count -gt 20 ]] || { cat "$work/said"; fail "$count archives"; }
 tar -tzf "$work"/target/package/dafs-client-*.crate | grep 'examples/write_and_read.rs' >/dev/null ||

@@ -11,11 +11,10 @@ for tool in cc pkg-config readelf objcopy; do
 done
 unset DAFS_PRELOAD_LIBRARY PREFIX DESTDIR LIBDIR FIODIR UNITDIR DOCDIR ZSHDIR SBINDIR DEBUGDIR STRIP RECORD ARCHIVE
 export BUILD=$target
-parts=(program library development units documents)
 
 step "below a folder for packages"
 root=$work/root
-PREFIX=/usr DESTDIR=$root scripts/install.sh "${parts[@]}"
+PREFIX=/usr DESTDIR=$root scripts/install.sh program library development units documents
 for file in bin/dafs sbin/mount.dafs share/man/man8/mount.dafs.8 lib/dafs/libdafs_preload.so lib/libdafs.so.1 include/dafs.h lib/pkgconfig/dafs.pc \
     share/man/man1/dafs.1 share/man/man1/dafs-cluster-add.1 share/man/man5/dafs.toml.5 \
     share/bash-completion/completions/dafs share/zsh/site-functions/_dafs \
@@ -59,7 +58,7 @@ old=$!
 started+=("$old")
 is_ready() { grep '^ready ' "$work/ready" >/dev/null; }
 eventually is_ready
-PREFIX=/usr DESTDIR=$root scripts/install.sh "${parts[@]}"
+PREFIX=/usr DESTDIR=$root scripts/install.sh program
 "$dafs" ls "$(sed -n 's/^ready //p' "$work/ready")" >/dev/null || fail "the running program was hurt"
 kill -TERM "$old"
 wait "$old" || fail "the running program ended with status $?"
