@@ -1,6 +1,6 @@
 //! The processes at the other end of a measurement.
 
-use crate::{Child, cpu, pnfs, security, tcp, transport};
+use crate::{Child, cpu, link, pnfs, security, tcp, transport};
 use anyhow::{Context, Result, anyhow, ensure};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
@@ -16,7 +16,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::ServeConfig { config } => pnfs::serve(&config),
         Child::ServeSecure { config, cpu } => security::serve(&config, cpu),
         Child::SecureLoad(load) => load.run(),
-        Child::HoldNetwork => pnfs::hold(),
+        Child::HoldNetwork => link::hold(),
         Child::PnfsLoad(load) => load.run(),
         Child::PnfsHere(here) => here.measure(),
         Child::Pnfs(options) => options.measure(),

@@ -12,6 +12,7 @@ mod database;
 mod files;
 mod fio;
 mod fronts;
+mod link;
 mod memory;
 mod nfs;
 mod nfs4;

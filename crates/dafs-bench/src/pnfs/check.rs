@@ -2,7 +2,7 @@
 
 use super::Architecture;
 use super::engine::Counters;
-use super::network::Crossed;
+use crate::link::Crossed;
 use anyhow::{Result, ensure};
 
 /// Values of the counters, in total or of a case.
@@ -15,13 +15,6 @@ pub(crate) struct Seen {
 }
 
 impl Crossed {
-    fn since(self, before: Self) -> Self {
-        Self {
-            to_node: self.to_node - before.to_node,
-            from_node: self.from_node - before.from_node,
-        }
-    }
-
     fn both(self) -> u64 {
         self.to_node + self.from_node
     }

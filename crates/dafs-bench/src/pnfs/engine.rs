@@ -1,7 +1,7 @@
 //! A CephFS whose storage daemons are separate nodes, with dafs in front of it.
 
-use super::network::Node;
 use crate::child::Process;
+use crate::link::{self, Node};
 use crate::peer::find;
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write as _;
@@ -20,18 +20,12 @@ const NATIVE: &str = include_str!("native.py");
 
 /// The missing requirement, in words, if any.
 pub(crate) fn missing() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("networks of their own are made by root".to_owned());
+    if let Some(reason) = link::missing() {
+        return Some(reason);
     }
-    let programs =
-        ["ceph-mon", "ceph-osd", "ceph-mds", "ceph", "osdmaptool", "ip", "tc", "nsenter", "cc"];
+    let programs = ["ceph-mon", "ceph-osd", "ceph-mds", "ceph", "osdmaptool", "nsenter", "cc"];
     if let Some(absent) = programs.into_iter().find(|program| find(program).is_none()) {
         return Some(format!("there is no {absent}; run: scripts/setup.sh bench"));
-    }
-    let mut links = Command::new("unshare");
-    let links = links.args(["-n", "sh", "-c", LINK]).stderr(Stdio::null()).status();
-    if !links.is_ok_and(|status| status.success()) {
-        return Some("no links with a rate can be made here (ip, tc with tbf, unshare)".to_owned());
     }
     let bindings =
         Command::new(PYTHON).args(["-c", "import cephfs"]).stderr(Stdio::null()).status();
@@ -40,10 +34,6 @@ pub(crate) fn missing() -> Option<String> {
         _ => Some("there is no python3-cephfs; run: scripts/setup.sh bench".to_owned()),
     }
 }
-
-/// Tests whether the kernel supports links with a rate.
-const LINK: &str = "ip link add name one type veth peer name two && \
-    tc qdisc add dev one root tbf rate 1mbit burst 128kb latency 1s";
 
 /// Debian's Python, whose packages have the bindings.
 const PYTHON: &str = "/usr/bin/python3";

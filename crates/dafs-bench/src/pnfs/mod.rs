@@ -19,21 +19,19 @@ mod checkpoint;
 mod engine;
 mod kernel;
 mod load;
-mod network;
 mod opens;
 mod patterns;
 mod table;
 
 pub(crate) use kernel::Here;
 pub(crate) use load::Load;
-pub(crate) use network::hold;
 
+use crate::link::{self, Link, Node};
 use crate::peer;
 use anyhow::{Context, Result, ensure};
 use check::Seen;
 use engine::{Cluster, Pool, Server};
 use kernel::Kernel;
-use network::Node;
 use patterns::Done;
 use serde::Serialize;
 use std::io::{BufRead, BufReader, Write};
@@ -256,8 +254,9 @@ struct Bench {
 
 impl Bench {
     fn start(options: &Options) -> Result<Self> {
-        network::make_switch()?;
-        let node = |number: usize| Node::add(u8::try_from(number)?, options.megabits);
+        link::make_switch()?;
+        let link = Link { megabits: Some(options.megabits), ..Link::default() };
+        let node = |number: usize| Node::add(u8::try_from(number)?, &link);
         let storage: Vec<_> = (1..=options.storage_nodes).map(node).collect::<Result<_>>()?;
         let clients = options.clients.iter().copied().max().unwrap_or(0);
         let clients: Vec<_> =
@@ -393,7 +392,7 @@ impl Bench {
         self.cluster.serve(&self.head, directory, layouts, data_servers).map(Some)
     }
 
-    /// Reads all counters. Call it in the namespace of the switch.
+    /// Reads all counters.
     fn see(&self, server: Option<&Server>) -> Result<Seen> {
         let counters = server.map(|server| server.counters(&self.head)).transpose()?;
         let crossed = |nodes: &[Node]| nodes.iter().map(Node::crossed).collect::<Result<Vec<_>>>();
