@@ -21,7 +21,12 @@ const HEIGHT: f64 = 260.0;
 /// Margins around the plotted area of a panel: left, right, top, bottom.
 const MARGINS: [f64; 4] = [56.0, 12.0, 34.0, 34.0];
 const COLUMNS: usize = 2;
-const COLOURS: [&str; 5] = ["#4477aa", "#cc6677", "#228833", "#aa7744", "#884499"];
+/// Names in one row of a panel's legend, and the height of a row.
+const LEGEND_COLUMNS: usize = 5;
+const LEGEND_HEIGHT: f64 = 12.0;
+/// The background is white, so that the colours can be read in pages of any theme.
+const COLOURS: [&str; 8] =
+    ["#4477aa", "#cc6677", "#228833", "#aa7744", "#884499", "#222255", "#999933", "#dd5500"];
 
 /// Draws the panels, two in a row, with `steps` along each horizontal axis.
 pub(crate) fn draw(title: &str, steps: &[String], panels: &[Panel]) -> String {
@@ -49,6 +54,8 @@ pub(crate) fn draw(title: &str, steps: &[String], panels: &[Panel]) -> String {
 
 fn draw_panel(svg: &mut String, steps: &[String], panel: &Panel) {
     let [left, right, top, bottom] = MARGINS;
+    let legend_rows = panel.lines.len().div_ceil(LEGEND_COLUMNS).max(1);
+    let top = top + LEGEND_HEIGHT * (legend_rows - 1) as f64;
     let (plot_width, plot_height) = (WIDTH - left - right, HEIGHT - top - bottom);
     let highest = panel.lines.iter().flat_map(|line| &line.values).copied().fold(0.0, f64::max);
     let scale_max = round_up(highest);
@@ -93,10 +100,12 @@ fn draw_panel(svg: &mut String, steps: &[String], panel: &Panel) {
             let _ =
                 writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
         }
+        let (row, column) = (index / LEGEND_COLUMNS, index % LEGEND_COLUMNS);
         let _ = writeln!(
             svg,
-            "<text x=\"{}\" y=\"28\" fill=\"{colour}\">{}</text>",
-            left + 72.0 * index as f64,
+            "<text x=\"{}\" y=\"{}\" fill=\"{colour}\">{}</text>",
+            left + 72.0 * column as f64,
+            28.0 + LEGEND_HEIGHT * row as f64,
             line.name
         );
     }
@@ -134,5 +143,15 @@ mod tests {
         let svg = draw("figure", &["4K".into(), "8K".into()], &[panel]);
         assert_eq!(svg.matches("<circle").count(), 2);
         assert!(!svg.contains("cy=\"-"));
+    }
+
+    #[test]
+    fn a_long_legend_has_rows_and_each_line_its_colour() {
+        let line = |name| Line { name, values: vec![1.0] };
+        let lines = ["a", "b", "c", "d", "e", "f", "g"].map(line).into();
+        let svg = draw("figure", &["4K".into()], &[Panel { title: "t".into(), unit: "u", lines }]);
+        assert_eq!(svg.matches("y=\"28\"").count(), LEGEND_COLUMNS);
+        assert_eq!(svg.matches("y=\"40\"").count(), 2);
+        assert!(COLOURS[..7].iter().all(|colour| svg.contains(colour)));
     }
 }
