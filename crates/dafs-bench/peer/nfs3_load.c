@@ -5,8 +5,8 @@
  *   nfs3_load HOST PORT MOUNT_PORT PATH CASE DEPTH MILLISECONDS
  *
  * CASE is one of
- *   read4k    random reads of the file "data"
- *   read1m    "data" front to back
+ *   random:N  reads of N bytes anywhere in the file "data"
+ *   order:N   "data" front to back, N bytes at a time
  *   write1m   the file "written" front to back, unstable
  *   getattr   of "data"
  *   create    in the directory "new"; a second line tells of the removal of what was created
@@ -36,7 +36,7 @@
 #define NAMES_MAX 4000000
 #define MIB (1024 * 1024)
 
-enum kind { READ4K, READ1M, WRITE1M, GETATTR, CREATE, REMOVE, SMALL, READDIR };
+enum kind { RANDOM, ORDER, WRITE1M, GETATTR, CREATE, REMOVE, SMALL, READDIR };
 
 struct load;
 
@@ -55,6 +55,7 @@ struct load {
 	int64_t end_ns;
 	nfs_fh3 dir, file;
 	uint64_t file_bytes, random;
+	uint32_t block; /* bytes of a read */
 	char *buffer;
 	uint64_t cookie;
 	char verifier[8];
@@ -209,13 +210,8 @@ static int issue_data(struct slot *s)
 	READ3args r;
 	memset(&r, 0, sizeof(r));
 	r.file = l->file;
-	if (l->kind == READ4K) {
-		r.offset = next_random(l) % (l->file_bytes / 4096) * 4096;
-		r.count = 4096;
-	} else {
-		r.offset = s->number % (l->file_bytes / MIB) * MIB;
-		r.count = MIB;
-	}
+	r.offset = (l->kind == RANDOM ? next_random(l) : s->number) % (l->file_bytes / l->block) * l->block;
+	r.count = l->block;
 	return rpc_nfs3_read_async(l->rpc, on_read, &r, s);
 }
 
@@ -250,14 +246,15 @@ static void issue(struct slot *s)
 {
 	struct load *l = s->load;
 	int failed = 0;
-	if (l->started >= l->limit || now_ns() >= l->end_ns)
+	/* At least one, however late this process runs. */
+	if (l->started >= l->limit || (l->started && now_ns() >= l->end_ns))
 		return;
 	s->number = l->started++;
 	snprintf(s->name, sizeof(s->name), "%c%llu", l->prefix,
 		 (unsigned long long)s->number);
 	switch (l->kind) {
-	case READ4K:
-	case READ1M:
+	case RANDOM:
+	case ORDER:
 	case WRITE1M:
 		failed = issue_data(s);
 		break;
@@ -401,26 +398,33 @@ static void prepare(struct load *l, const char *host, int port, int mount_port, 
 		       l->kind == READDIR ? "many" : l->kind == WRITE1M ? "written" : "data");
 	l->file = file.handle;
 	l->file_bytes = file.size;
-	if ((l->kind == READ4K || l->kind == READ1M) && l->file_bytes < MIB)
+	if ((l->kind == RANDOM || l->kind == ORDER) && l->file_bytes < MIB)
 		die("data", "must be 1 MiB or longer");
 }
 
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; enum kind kind; } cases[] = {
-		{ "read4k", READ4K }, { "read1m", READ1M }, { "write1m", WRITE1M },
+		{ "random", RANDOM }, { "order", ORDER }, { "write1m", WRITE1M },
 		{ "getattr", GETATTR }, { "create", CREATE }, { "small", SMALL },
 		{ "readdir", READDIR },
 	};
 	static struct load l;
+	char *block;
 	size_t i;
 	if (argc != 8)
 		die("usage", "nfs3_load HOST PORT MOUNT_PORT PATH CASE DEPTH MILLISECONDS");
+	block = strchr(argv[5], ':');
+	if (block)
+		*block++ = 0;
 	for (i = 0; i < sizeof(cases) / sizeof(*cases) && strcmp(cases[i].name, argv[5]); i++)
 		;
 	if (i == sizeof(cases) / sizeof(*cases))
 		die(argv[5], "no such case");
 	l.kind = cases[i].kind;
+	l.block = block ? atoi(block) : 0;
+	if ((l.kind == RANDOM || l.kind == ORDER) ? l.block < 1 || l.block > MIB : block != NULL)
+		die(argv[5], "a read is of 1 byte to 1 MiB, and no other case has a length");
 	/* A listing goes on where its last page ended. */
 	l.depth = l.kind == READDIR ? 1 : atoi(argv[6]);
 	if (l.depth < 1 || l.depth > DEPTH_MAX)

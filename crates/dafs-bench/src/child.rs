@@ -20,13 +20,13 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::PnfsLoad(load) => load.run(),
         Child::PnfsHere(here) => here.measure(),
         Child::Pnfs(options) => options.measure(),
-        Child::Tcp { cpu, poll } => {
+        Child::Tcp { cpu, poll, host } => {
             cpu::pin(cpu)?;
-            tcp::serve(poll)
+            tcp::serve(host, poll)
         }
-        Child::Transport { kind, cpu, poll } => {
+        Child::Transport { kind, cpu, poll, host } => {
             cpu::pin(cpu)?;
-            transport::serve(&kind, poll)
+            transport::serve(&kind, host, poll)
         }
         Child::ServeNfs { directory, cpu } => {
             cpu::pin(cpu)?;

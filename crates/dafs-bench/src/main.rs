@@ -32,6 +32,7 @@ mod transport;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use report::Report;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 #[derive(Parser)]
@@ -79,6 +80,8 @@ enum Child {
         cpu: usize,
         #[arg(action = clap::ArgAction::Set)]
         poll: bool,
+        #[arg(default_value_t = Ipv4Addr::LOCALHOST)]
+        host: Ipv4Addr,
     },
     #[command(hide = true)]
     Transport {
@@ -86,6 +89,8 @@ enum Child {
         cpu: usize,
         #[arg(action = clap::ArgAction::Set)]
         poll: bool,
+        #[arg(default_value_t = Ipv4Addr::LOCALHOST)]
+        host: Ipv4Addr,
     },
     #[command(hide = true)]
     Serve {

@@ -9,6 +9,7 @@ use crate::peer::{self, Ganesha};
 use crate::report::{Case, Report, Sample};
 use crate::{Plan, cpu};
 use anyhow::{Context, Result, bail, ensure};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -23,10 +24,10 @@ const ENTRIES: usize = 20_000;
 type Load = (&'static str, &'static str, usize, Option<&'static str>);
 
 const LOADS: [Load; 11] = [
-    ("read 4 KiB depth 1", "read4k", 1, None),
-    ("read 4 KiB depth 32", "read4k", 32, Some("server at most 3 us")),
-    ("read 1 MiB depth 1", "read1m", 1, None),
-    ("read 1 MiB depth 8", "read1m", 8, None),
+    ("read 4 KiB depth 1", "random:4096", 1, None),
+    ("read 4 KiB depth 32", "random:4096", 32, Some("server at most 3 us")),
+    ("read 1 MiB depth 1", "order:1048576", 1, None),
+    ("read 1 MiB depth 8", "order:1048576", 8, None),
     ("write 1 MiB depth 1", "write1m", 1, None),
     ("write 1 MiB depth 8", "write1m", 8, None),
     ("getattr depth 1", "getattr", 1, None),
@@ -38,9 +39,9 @@ const LOADS: [Load; 11] = [
 
 /// The same for NFSv4.1 and our own client.
 const LOADS4: [(&str, nfs4::Load, usize); 5] = [
-    ("read 4 KiB depth 1", nfs4::Load::Read4k, 1),
-    ("read 4 KiB depth 32", nfs4::Load::Read4k, 32),
-    ("read 1 MiB depth 8", nfs4::Load::Read1m, 8),
+    ("read 4 KiB depth 1", nfs4::READ_4K, 1),
+    ("read 4 KiB depth 32", nfs4::READ_4K, 32),
+    ("read 1 MiB depth 8", nfs4::READ_1M, 8),
     ("getattr depth 1", nfs4::Load::Getattr, 1),
     ("getattr depth 32", nfs4::Load::Getattr, 32),
 ];
@@ -55,16 +56,17 @@ const CLIENTS: usize = 1000;
 const REMOVE: &str = "remove depth 32";
 
 /// One server, for the load generator.
-struct Target<'a> {
-    port: u16,
-    mount_port: u16,
-    path: &'a str,
-    pid: u32,
+pub(crate) struct Target<'a> {
+    pub(crate) host: Ipv4Addr,
+    pub(crate) port: u16,
+    pub(crate) mount_port: u16,
+    pub(crate) path: &'a str,
+    pub(crate) pid: u32,
 }
 
 impl Target<'_> {
-    fn address(&self) -> std::net::SocketAddr {
-        (std::net::Ipv4Addr::LOCALHOST, self.port).into()
+    fn address(&self) -> SocketAddr {
+        (self.host, self.port).into()
     }
 }
 
@@ -93,12 +95,19 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
         let export_name = export.to_str().context("the directory's name is not UTF-8")?;
         let targets = [
             Target {
+                host: Ipv4Addr::LOCALHOST,
                 port: Ganesha::PORT,
                 mount_port: Ganesha::MOUNT_PORT,
                 path: export_name,
                 pid: ganesha.id(),
             },
-            Target { port: dafs.port()?, mount_port: dafs.port()?, path: "/", pid: dafs.id() },
+            Target {
+                host: Ipv4Addr::LOCALHOST,
+                port: dafs.port()?,
+                mount_port: dafs.port()?,
+                path: "/",
+                pid: dafs.id(),
+            },
         ];
         let cases = rounds(plan, &load, &targets)?;
         report.add(&format!("NFSv3 over TCP, {name}"), &cases);
@@ -136,7 +145,7 @@ fn rounds(plan: &Plan, load: &Path, targets: &[Target<'_>; 2]) -> Result<Vec<Cas
     for _ in 0..plan.rounds {
         for (name, case, depth, _) in LOADS.iter().filter(|load| load.0.contains(&plan.only)) {
             for (server, target) in SERVERS.into_iter().zip(targets) {
-                let samples = sample(plan, load, target, case, *depth)
+                let samples = sample(load, target, case, *depth, plan.milliseconds)
                     .with_context(|| format!("{server} {name}"))?;
                 let names = [format!("{server} {name}"), format!("{server} {REMOVE}")];
                 for (name, sample) in names.iter().zip(samples) {
@@ -194,17 +203,17 @@ fn pair(name: &str, target: Option<&'static str>) -> [Case; 2] {
 
 /// Runs one case and returns a sample for each line of the load generator. All server time counts
 /// for the first line, except for creates, where it is divided by the time of each part.
-fn sample(
-    plan: &Plan,
+pub(crate) fn sample(
     load: &Path,
     target: &Target<'_>,
     case: &str,
     depth: usize,
+    milliseconds: u64,
 ) -> Result<Vec<Sample>> {
     let before = cpu::process_time(Some(target.pid))?;
     let output = Command::new(load)
-        .args(["127.0.0.1", &target.port.to_string(), &target.mount_port.to_string(), target.path])
-        .args([case, &depth.to_string(), &plan.milliseconds.to_string()])
+        .args([target.host.to_string(), target.port.to_string(), target.mount_port.to_string()])
+        .args([target.path, case, &depth.to_string(), &milliseconds.to_string()])
         .output()?;
     let server_cpu = cpu::process_time(Some(target.pid))?.saturating_sub(before);
     ensure!(

@@ -12,19 +12,20 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-const SMALL: u32 = 4096;
+/// The longest read.
 const LARGE: u32 = 1 << 20;
 
 /// The operation that is repeated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Load {
-    /// Reads of 4 KiB anywhere in "data".
-    Read4k,
-    /// "data" from front to back, 1 MiB at a time.
-    Read1m,
+    /// Reads of so many bytes of "data": anywhere, or from front to back.
+    Read { bytes: u32, random: bool },
     /// Attributes of "data".
     Getattr,
 }
+
+pub(crate) const READ_4K: Load = Load::Read { bytes: 4096, random: true };
+pub(crate) const READ_1M: Load = Load::Read { bytes: LARGE, random: false };
 
 /// A client with a file open.
 pub(crate) struct Client {
@@ -68,17 +69,17 @@ impl Client {
         let began = Instant::now();
         let end = began + Duration::from_millis(milliseconds);
         loop {
-            while waiting.len() < depth && Instant::now() < end {
+            // At least one call, however late this thread runs.
+            let is_first = operations == 0 && waiting.is_empty();
+            while waiting.len() < depth && (is_first || Instant::now() < end) {
                 let call = match load {
-                    Load::Read4k => {
-                        let block = random.random_range(0..self.file_bytes / u64::from(SMALL));
-                        let offset = block * u64::from(SMALL);
-                        self.session.queue_read(&self.file, self.stateid, offset, SMALL)
-                    }
-                    Load::Read1m => {
-                        let offset = next % (self.file_bytes / u64::from(LARGE)) * u64::from(LARGE);
+                    Load::Read { bytes, random: is_random } => {
+                        let blocks = self.file_bytes / u64::from(bytes);
+                        let block =
+                            if is_random { random.random_range(0..blocks) } else { next % blocks };
                         next += 1;
-                        self.session.queue_read(&self.file, self.stateid, offset, LARGE)
+                        let offset = block * u64::from(bytes);
+                        self.session.queue_read(&self.file, self.stateid, offset, bytes)
                     }
                     Load::Getattr => self.session.queue(false, |compound| {
                         use dafs_wire::nfs4::{GetattrArgs, Op, PutfhArgs};

@@ -34,9 +34,9 @@ const SHOWN_READ_AHEADS: [usize; 2] = [0, 8];
 const SHOWN_BLOCK: usize = 64 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Load {
-    write: bool,
-    random: bool,
+pub(crate) struct Load {
+    pub(crate) write: bool,
+    pub(crate) random: bool,
 }
 
 const LOADS: [Load; 4] = [
@@ -57,7 +57,7 @@ impl Load {
     }
 }
 
-fn kib(bytes: usize) -> String {
+pub(crate) fn kib(bytes: usize) -> String {
     if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
@@ -93,10 +93,28 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report, figures: &Path) -> Resul
 }
 
 /// One mount for each transport with the file open.
-struct Target {
+pub(crate) struct Target {
     mount: Mount,
     file: File,
     memory: Memory,
+    file_bytes: u64,
+}
+
+impl Target {
+    /// Mounts, opens the first `file_bytes` of a file, and takes memory for as many bytes under way.
+    pub(crate) fn connect(url: &str, file_bytes: u64, memory_bytes: usize) -> Result<Self> {
+        let url = NfsUrl::parse(url)?;
+        let mount = Mount::connect(&url, &MountOptions::default())
+            .with_context(|| format!("cannot mount {url}"))?;
+        let file = mount.open(url.path(), &OpenOptions::read_write())?;
+        let memory = mount.allocate(memory_bytes)?;
+        Ok(Self { mount, file, memory, file_bytes })
+    }
+
+    /// All of its memory.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
 }
 
 fn targets(server: &Process, version: &str) -> Result<Vec<Target>> {
@@ -106,12 +124,7 @@ fn targets(server: &Process, version: &str) -> Result<Vec<Target>> {
             "tcp" => format!("nfs://{tcp}/data?vers={version}"),
             other => format!("nfs+rdma://{rdma}/data?vers={version}&transport={other}"),
         };
-        let url = NfsUrl::parse(&url)?;
-        let mount = Mount::connect(&url, &MountOptions::default())
-            .with_context(|| format!("cannot mount {url}"))?;
-        let file = mount.open(url.path(), &OpenOptions::read_write())?;
-        let memory = mount.allocate(BLOCKS[BLOCKS.len() - 1] * (READ_AHEADS[5] + 1))?;
-        Ok(Target { mount, file, memory })
+        Target::connect(&url, FILE_BYTES, BLOCKS[BLOCKS.len() - 1] * (READ_AHEADS[5] + 1))
     };
     TRANSPORTS.iter().map(connect).collect()
 }
@@ -156,7 +169,8 @@ enum Pending {
     Write(PendingWrite),
 }
 
-fn run(
+/// Repeats a load for `time` with `depth` transfers under way. `server` is the server's process id.
+pub(crate) fn run(
     target: &Target,
     load: Load,
     block: usize,
@@ -166,12 +180,13 @@ fn run(
 ) -> Result<Sample> {
     let mut random = SmallRng::seed_from_u64(1);
     let mut waiting = VecDeque::with_capacity(depth);
-    let blocks = FILE_BYTES / block as u64;
+    let blocks = target.file_bytes / block as u64;
     let (mut operations, mut submitted) = (0u64, 0u64);
     let work = || {
         let began = Instant::now();
         loop {
-            while waiting.len() < depth && began.elapsed() < time {
+            // At least one transfer, however late this thread runs.
+            while waiting.len() < depth && (submitted == 0 || began.elapsed() < time) {
                 let number =
                     if load.random { random.random_range(0..blocks) } else { submitted % blocks };
                 let at = (submitted as usize % depth) * block;

@@ -135,6 +135,21 @@ impl AddAssign for Sample {
     }
 }
 
+/// The properties of this machine on which figures depend.
+pub(crate) fn machine() -> BTreeMap<String, String> {
+    let name = rustix::system::uname();
+    let mut machine = BTreeMap::from([
+        ("cpus".to_owned(), crate::cpu::cpu_count().to_string()),
+        ("kernel".to_owned(), name.release().to_string_lossy().into_owned()),
+    ]);
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    if let Some((_, model)) = model {
+        machine.insert("processor".to_owned(), model.to_owned());
+    }
+    machine
+}
+
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
@@ -142,11 +157,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 
 impl Report {
     pub(crate) fn new() -> Self {
-        let mut machine = BTreeMap::new();
-        machine.insert("cpus".to_owned(), crate::cpu::cpu_count().to_string());
-        let name = rustix::system::uname();
-        machine.insert("kernel".to_owned(), name.release().to_string_lossy().into_owned());
-        Self { machine, rows: Vec::new(), figures: BTreeMap::new(), failed: Vec::new() }
+        Self { machine: machine(), rows: Vec::new(), figures: BTreeMap::new(), failed: Vec::new() }
     }
 
     /// Adds a group and prints it.

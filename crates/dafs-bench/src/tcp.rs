@@ -5,7 +5,7 @@ use crate::report::Sample;
 use crate::{Plan, cpu};
 use anyhow::Result;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// The request of a ping-pong: 4 bytes with the length of the answer, and padding.
@@ -13,9 +13,9 @@ const REQUEST_BYTES_MIN: usize = 4;
 
 /// Answers every request of 4 + n bytes (the first 8 contain both lengths) until the connection
 /// ends.
-pub(crate) fn serve(poll: bool) -> Result<()> {
+pub(crate) fn serve(host: Ipv4Addr, poll: bool) -> Result<()> {
     exit_with_parent();
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let listener = TcpListener::bind((host, 0))?;
     announce(&listener.local_addr()?.to_string())?;
     loop {
         let (stream, _) = listener.accept()?;
@@ -77,41 +77,68 @@ pub(crate) fn measure(
     depth: usize,
 ) -> Result<Sample> {
     let process = Process::start(&["tcp", &server_cpu.to_string(), &poll.to_string()])?;
-    let mut stream = TcpStream::connect(&process.address)?;
-    stream.set_nodelay(true)?;
-    let lengths = [(request as u32).to_be_bytes(), (reply as u32).to_be_bytes()].concat();
-    stream.write_all(&lengths)?;
-    stream.set_nonblocking(poll)?;
-    // As many buffers as a client with this depth has, so that both touch as much memory.
-    let output = vec![1; request * depth];
-    let mut input = vec![0; reply * depth];
-    let mut slot = 0;
-    let mut run = |until: Duration| -> Result<u64> {
+    let mut exchange = Exchange::connect(&process.address, poll, request, reply, depth)?;
+    exchange.run(Duration::from_millis(20))?;
+    Sample::of(
+        || cpu::times(Some(process.id())),
+        || {
+            let operations = exchange.run(Duration::from_millis(plan.milliseconds))?;
+            Ok((operations, operations * reply.max(request) as u64))
+        },
+    )
+}
+
+/// A connection for requests of one length and answers of another.
+pub(crate) struct Exchange {
+    stream: TcpStream,
+    request: usize,
+    reply: usize,
+    depth: usize,
+    output: Vec<u8>,
+    input: Vec<u8>,
+}
+
+impl Exchange {
+    /// Connects to a [`serve`]; a request has at least 8 bytes.
+    pub(crate) fn connect(
+        address: &str,
+        poll: bool,
+        request: usize,
+        reply: usize,
+        depth: usize,
+    ) -> Result<Self> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        let lengths = [(request as u32).to_be_bytes(), (reply as u32).to_be_bytes()].concat();
+        stream.write_all(&lengths)?;
+        stream.set_nonblocking(poll)?;
+        // As many buffers as a client with this depth has, so that both touch as much memory.
+        let (output, input) = (vec![1; request * depth], vec![0; reply * depth]);
+        Ok(Self { stream, request, reply, depth, output, input })
+    }
+
+    /// Sends requests for `until`, `depth` at a time; returns their number.
+    pub(crate) fn run(&mut self, until: Duration) -> Result<u64> {
+        let (request, reply, depth) = (self.request, self.reply, self.depth);
+        let Self { stream, output, input, .. } = self;
         let start = Instant::now();
-        let mut operations = 0;
+        let (mut operations, mut slot) = (0, 0);
         for slot in 0..depth {
-            write_all(&mut stream, &output[slot * request..][..request])?;
+            write_all(stream, &output[slot * request..][..request])?;
         }
         loop {
             slot = (slot + 1) % depth;
-            read_exact(&mut stream, &mut input[slot * reply..][..reply])?;
+            read_exact(stream, &mut input[slot * reply..][..reply])?;
             operations += 1;
             if operations & 15 == 0 && start.elapsed() >= until {
                 break;
             }
-            write_all(&mut stream, &output[slot * request..][..request])?;
+            write_all(stream, &output[slot * request..][..request])?;
         }
         for slot in 1..depth {
-            read_exact(&mut stream, &mut input[slot * reply..][..reply])?;
+            read_exact(stream, &mut input[slot * reply..][..reply])?;
+            operations += 1;
         }
         Ok(operations)
-    };
-    run(Duration::from_millis(20))?;
-    Sample::of(
-        || cpu::times(Some(process.id())),
-        || {
-            let operations = run(Duration::from_millis(plan.milliseconds))?;
-            Ok((operations, operations * reply.max(request) as u64))
-        },
-    )
+    }
 }

@@ -15,6 +15,7 @@ use dafs_dat::{
 use dafs_mem::{Buffer, Site};
 use pages::{FETCH_DEPTH, READS_MAX};
 use rustix::event::{PollFd, PollFlags, poll};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,12 +129,12 @@ impl Side {
 }
 
 /// The other side: does the requested work until its parent is gone.
-pub(crate) fn serve(kind: &str, poll: bool) -> Result<()> {
+pub(crate) fn serve(kind: &str, host: Ipv4Addr, poll: bool) -> Result<()> {
     exit_with_parent();
     let mut side = Side::new(kind, poll)?;
     let address = match kind {
         "shm" => Address::Shm(format!("dafs-bench-{}", std::process::id())),
-        _ => Address::Tcp(([127, 0, 0, 1], 0).into()),
+        _ => Address::Tcp((host, 0).into()),
     };
     let listener = side.adapter.listen(&address)?;
     match side.adapter.listener_address(listener).context("no address")? {
@@ -242,22 +243,47 @@ fn connect(
     poll: bool,
 ) -> Result<(Process, Side, EndpointId, RemoteBuffer)> {
     let process = Process::start(&["transport", kind, &cpu.to_string(), &poll.to_string()])?;
-    let mut side = Side::new(kind, poll)?;
-    let address = match kind {
-        "shm" => Address::Shm(process.address.clone()),
-        _ => Address::Tcp(process.address.parse()?),
-    };
-    let endpoint = side.adapter.connect(side.domain, &address, &[])?;
-    let mut memory = None;
-    side.wait(|_, event| match event {
-        Event::Established { private_data, .. } => {
-            memory = pages::decode(&private_data);
-            Ok(true)
-        }
-        Event::ConnectFailed { error, .. } => Err(anyhow!("{error}")),
-        _ => Ok(false),
-    })?;
-    Ok((process, side, endpoint, memory.context("no memory to read")?))
+    let Connected { side, endpoint, memory } = Connected::to(kind, poll, &process.address)?;
+    Ok((process, side, endpoint, memory))
+}
+
+/// A connection to the other side.
+pub(crate) struct Connected {
+    side: Side,
+    endpoint: EndpointId,
+    /// The other side's memory.
+    memory: RemoteBuffer,
+}
+
+impl Connected {
+    pub(crate) fn to(kind: &str, poll: bool, address: &str) -> Result<Self> {
+        let mut side = Side::new(kind, poll)?;
+        let address = match kind {
+            "shm" => Address::Shm(address.to_owned()),
+            _ => Address::Tcp(address.parse()?),
+        };
+        let endpoint = side.adapter.connect(side.domain, &address, &[])?;
+        let mut memory = None;
+        side.wait(|_, event| match event {
+            Event::Established { private_data, .. } => {
+                memory = pages::decode(&private_data);
+                Ok(true)
+            }
+            Event::ConnectFailed { error, .. } => Err(anyhow!("{error}")),
+            _ => Ok(false),
+        })?;
+        Ok(Self { side, endpoint, memory: memory.context("no memory to read")? })
+    }
+
+    /// Lets the other side send a message of one byte, one at a time, or make RDMA writes of more
+    /// bytes, as many at a time as there is memory for.
+    pub(crate) fn receive(&mut self, bytes: usize, depth: usize, time: Duration) -> Result<u64> {
+        let (ask, depth) = match bytes {
+            1 => (Ask::Reply(1), 1),
+            _ => (Ask::Write(bytes), depth.min(STREAM_DEPTH)),
+        };
+        run(&mut self.side, self.endpoint, ask, depth, time)
+    }
 }
 
 fn remote(plan: &Plan, kind: &str, cpu: usize, poll: bool, ask: Ask) -> Result<Sample> {
