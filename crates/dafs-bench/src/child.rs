@@ -1,14 +1,15 @@
 //! The processes at the other end of a measurement.
 
-use crate::{Child, cpu, link, pnfs, security, tcp, transport};
+use crate::{Child, cpu, link, peer, pnfs, security, tcp, transport};
 use anyhow::{Context, Result, anyhow, ensure};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
-use dafs_service::{OptimisticReads, Squash};
+use dafs_service::{AddressRange, OptimisticReads, Squash};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Runs as a child until its standard input ends, which it does with the parent.
 pub(crate) fn run(child: Child) -> Result<()> {
@@ -20,6 +21,10 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::PnfsLoad(load) => load.run(),
         Child::PnfsHere(here) => here.measure(),
         Child::Pnfs(options) => options.measure(),
+        Child::PapersLoad(load) => load.run(),
+        Child::Papers(options) => options.measure(),
+        Child::ServeGanesha { export, folder, cpu } => peer::serve(&export, &folder, cpu),
+        Child::ServeAll { directory, host, cpu } => serve_all(&directory, host, cpu),
         Child::Tcp { cpu, poll, host } => {
             cpu::pin(cpu)?;
             tcp::serve(host, poll)
@@ -93,6 +98,36 @@ fn serve(directory: &Path, wake: &str, optimistic: Option<usize>, pool: bool) ->
     let server = Server::start(&config)?;
     let metrics = server.metrics_address().map(|address| format!(" {address}"));
     announce(&format!("{}{}", server.url(), metrics.unwrap_or_default()))?;
+    wait_for_parent();
+    server.stop();
+    Ok(())
+}
+
+/// Serves a directory at `host` by DAFS, NFS and NFS over RDMA. Announces the three ports.
+fn serve_all(directory: &Path, host: Ipv4Addr, cpu: usize) -> Result<()> {
+    cpu::pin(cpu)?;
+    let mut config = Config::for_directory(directory.to_owned());
+    config.listen = vec![(host, 0).into()];
+    config.nfs.listen = vec![(host, 0).into()];
+    config.nfs.rdma_listen = Some(vec![(host, 0).into()]);
+    // The addresses of nodes (`link`), which no other host has.
+    let nodes: AddressRange = "10.77.0.0/24".parse().map_err(|text: String| anyhow!(text))?;
+    config.auth.trusted.push(nodes);
+    config.auth.allow_unauthenticated_remote_clients = true;
+    let export = &mut config.exports[0].options;
+    export.squash = Squash::None;
+    export.admits.networks.push(nodes);
+    export.admits.unprivileged_ports = true;
+    config.state_directory = Some(directory.with_extension("state"));
+    config.threads = 1;
+    // NFS clients of a long run renew no lease between their samples.
+    config.lease_time = Duration::from_secs(3600);
+    let server = Server::start(&config)?;
+    let dafs = server.addresses().first().context("no address for DAFS")?.port();
+    let nfs = server.nfs_addresses().first().context("no address for NFS")?.port();
+    let rdma = server.nfs_rdma_addresses();
+    let rdma = rdma.first().context("no address for NFS over RDMA")?.port();
+    announce(&format!("{dafs} {nfs} {rdma}"))?;
     wait_for_parent();
     server.stop();
     Ok(())

@@ -17,6 +17,7 @@ mod memory;
 mod nfs;
 mod nfs4;
 mod optimistic;
+mod papers;
 mod peer;
 mod plot;
 mod pnfs;
@@ -93,6 +94,12 @@ enum Child {
         host: Ipv4Addr,
     },
     #[command(hide = true)]
+    ServeAll { directory: PathBuf, host: Ipv4Addr, cpu: usize },
+    #[command(hide = true)]
+    ServeGanesha { export: PathBuf, folder: PathBuf, cpu: usize },
+    #[command(hide = true)]
+    PapersLoad(papers::Load),
+    #[command(hide = true)]
     Serve {
         directory: PathBuf,
         cpu: usize,
@@ -122,6 +129,9 @@ enum Child {
     /// Compares Direct-pNFS with the other ways to the files of a CephFS on nodes with slow links.
     /// Runs by itself, not with the groups.
     Pnfs(pnfs::Options),
+    /// Repeats experiments of the papers on DAFS, NFS over RDMA and Direct-pNFS, and judges their
+    /// claims. Runs by itself, not with the groups.
+    Papers(papers::Options),
 }
 
 /// Number and length of measurements.

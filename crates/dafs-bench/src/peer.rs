@@ -1,9 +1,11 @@
 //! Third-party programs: the load generator on libnfs, and NFS-Ganesha as the peer.
 
 use anyhow::{Context, Result, bail};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time for a server to start.
@@ -171,6 +173,25 @@ impl Drop for Ganesha {
             let _ = child.wait();
         }
     }
+}
+
+/// Runs NFS-Ganesha until the parent is gone, also if that is killed; a child of the benchmark, in the
+/// network of the server. It announces the server's process id.
+pub(crate) fn serve(export: &Path, folder: &Path, cpu: usize) -> Result<()> {
+    // SAFETY: a new mount namespace changes nothing about this process's memory or open files.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS)? };
+    // Below /run are locks and sockets that one rpcbind and one server of a host can have.
+    run("mount", ["--make-rprivate", "/"])?;
+    run("mount", ["-t", "tmpfs", "none", "/run"])?;
+    // An interrupt from a terminal reaches this process, too, which has to end the others.
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    let server = Ganesha::start(export, folder, cpu)?;
+    crate::child::announce(&server.id().to_string())?;
+    crate::child::wait_for_parent();
+    drop(server);
+    Ok(())
 }
 
 fn await_port(port: u16) -> Result<()> {

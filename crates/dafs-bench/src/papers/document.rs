@@ -1,0 +1,390 @@
+//! The page of a run: verdicts, tables and figures, from its results alone.
+
+use super::cells::{ALL_BLOCKS, FROM_2K, FROM_4K, Line, Network, Order, READ_AHEADS, Way, size};
+use super::claims::Verdict;
+use super::list;
+use super::results::{Quantity, Results};
+use crate::plot::{self, Panel};
+use anyhow::Result;
+use std::fmt::Write;
+use std::path::Path;
+
+/// A figure: panels over the same blocks.
+struct Picture {
+    file: &'static str,
+    title: &'static str,
+    blocks: &'static [usize],
+    specs: &'static [Spec],
+}
+
+/// A panel for each of some networks.
+struct Spec {
+    title: &'static str,
+    networks: &'static [Network],
+    quantity: Quantity,
+    lines: Lines,
+}
+
+/// The lines of a panel.
+enum Lines {
+    /// One for each way, with so many reads under way.
+    Ways(&'static [Way], usize, Order),
+    /// One for each number of read-aheads.
+    ReadAheads(Way),
+}
+
+const BOTH: &[Network] = &[Network::Link, Network::Free];
+const ALL_NETWORKS: &[Network] = &[Network::Link, Network::Far, Network::Free];
+
+const P0_WAYS: &[Way] = &[Way::DafsIwarp, Way::DafsShm, Way::Libnfs, Way::NfsTcp];
+const P1_WAYS: &[Way] = &[Way::DafsIwarp, Way::DafsShm];
+const P2_WAYS: &[Way] = &[
+    Way::DafsIwarp,
+    Way::DafsShm,
+    Way::Libnfs,
+    Way::NfsTcp,
+    Way::NocopyIwarp,
+    Way::NocopyShm,
+    Way::Prepost,
+];
+const P3_WAYS: &[Way] =
+    &[Way::DafsIwarp, Way::DafsShm, Way::NfsTcp, Way::NocopyIwarp, Way::NocopyShm, Way::Prepost];
+
+const fn spec(
+    title: &'static str,
+    networks: &'static [Network],
+    quantity: Quantity,
+    lines: Lines,
+) -> Spec {
+    Spec { title, networks, quantity, lines }
+}
+
+static PICTURES: [Picture; 4] = {
+    use Lines::{ReadAheads, Ways};
+    use Order::{Random, Sequential};
+    use Quantity::{ClientCpu, ClientCpuPerMegabyte, ClientShare, ServerCpu, Throughput};
+    [
+        Picture {
+            file: "papers-p0.svg",
+            title: "P0, figures 4 to 7: reads one at a time, and 32",
+            blocks: &FROM_2K,
+            specs: &[
+                spec("P0-F4, depth 1", BOTH, ClientCpu, Ways(P0_WAYS, 1, Random)),
+                spec("P0-F5, depth 1", BOTH, Throughput, Ways(P0_WAYS, 1, Random)),
+                spec("P0-F6, depth 32", BOTH, ClientCpu, Ways(P0_WAYS, 32, Random)),
+                spec("P0-F7, depth 32", BOTH, Throughput, Ways(P0_WAYS, 32, Random)),
+                spec("server, depth 1", BOTH, ServerCpu, Ways(P0_WAYS, 1, Random)),
+                spec("server, depth 32", BOTH, ServerCpu, Ways(P0_WAYS, 32, Random)),
+            ],
+        },
+        Picture {
+            file: "papers-p1.svg",
+            title: "P1, figure 3: asynchronous and synchronous reads",
+            blocks: &FROM_4K,
+            specs: &[
+                spec("P1-F3, depth 64", BOTH, Throughput, Ways(P1_WAYS, 64, Random)),
+                spec("P1-F3, depth 1", BOTH, Throughput, Ways(P1_WAYS, 1, Random)),
+            ],
+        },
+        Picture {
+            file: "papers-p2.svg",
+            title: "P2, figures 2 to 5: without and with read-ahead",
+            blocks: &FROM_4K,
+            specs: &[
+                spec("P2-F2, RA 0", ALL_NETWORKS, Throughput, Ways(P2_WAYS, 1, Random)),
+                spec("P2-F3, RA 0", BOTH, ClientCpuPerMegabyte, Ways(P2_WAYS, 1, Random)),
+                spec("P2-F4, RA 8", BOTH, Throughput, Ways(P2_WAYS, 9, Sequential)),
+                spec("P2-F5, RA 8", BOTH, ClientCpuPerMegabyte, Ways(P2_WAYS, 9, Sequential)),
+            ],
+        },
+        Picture {
+            file: "papers-p3.svg",
+            title: "P3, figures 15 to 18: NFS over TCP and over RDMA",
+            blocks: &ALL_BLOCKS,
+            specs: &[
+                spec("P3-F15, nfs-tcp", BOTH, Throughput, ReadAheads(Way::NfsTcp)),
+                spec("P3-F15, prepost", BOTH, Throughput, ReadAheads(Way::Prepost)),
+                spec("P3-F16, nocopy-iwarp", BOTH, Throughput, ReadAheads(Way::NocopyIwarp)),
+                spec("P3-F16, nocopy-shm", BOTH, Throughput, ReadAheads(Way::NocopyShm)),
+                spec("P3-F17, RA 4", BOTH, ClientShare, Ways(P3_WAYS, 5, Sequential)),
+                spec("P3-F17, RA 4", BOTH, Throughput, Ways(P3_WAYS, 5, Sequential)),
+                spec("P3-F18, RA 0", BOTH, ClientCpu, Ways(P3_WAYS, 1, Sequential)),
+                spec("server, RA 0", BOTH, ServerCpu, Ways(P3_WAYS, 1, Sequential)),
+            ],
+        },
+    ]
+};
+
+/// Names of the depths of read-aheads.
+const READ_AHEAD_NAMES: [&str; READ_AHEADS.len()] =
+    ["RA 0", "RA 1", "RA 2", "RA 4", "RA 8", "RA 16"];
+
+const INTRODUCTION: &str = "\
+The papers on DAFS (P0 to P2), NFS over RDMA (P3) and Direct-pNFS (P4) prove their systems by experiments. \
+`make bench-papers` runs them again and writes this page; `dafs-bench papers --only P0-F4` runs one. \
+Figures are named as in the papers: F is a figure, T a table, S a section, H a headline of the text. \
+Only ratios and processor time per operation are claimed, because the machine is another one.";
+
+const LEGEND: &str = "\
+| way | stands for |
+|---|---|
+| `dafs-iwarp`, `dafs-shm` | the DAFS client over iWARP in software, and over shared memory of one host |
+| `libnfs` | NFS by libnfs and NFS-Ganesha, NFSv3 over TCP |
+| `nfs-tcp` | NFS by the calls of dafs-nfs-client below its mounts, NFSv4.1 over TCP; results are copied out |
+| `nocopy-iwarp`, `nocopy-shm` | NFS without copies: dafs-nfs-client over RPC-over-RDMA into registered memory, NFSv3 |
+| `prepost` | NFS with receives into place: dafs-nfs-client over TCP, NFSv3 |
+| `tcp`, `rdma` | floors: requests of 64 bytes and their answers over a plain socket; RDMA writes over iWARP |
+
+| network | between client and server |
+|---|---|
+| `free` | loopback |
+| `link` | a link with a rate (token bucket), frames of 9000 bytes |
+| `far` | the same with a delay of 51 us in each direction, which separated NFS from DAFS in 2002 |
+| `frames1500`, `frames9000` | the same link without segmentation offload |
+
+Client and server have a processor each, where there are two. All poll a while before they sleep, but for the floors and libnfs, which sleep at once. \
+The kernel's work for a socket counts for the process that runs meanwhile. \
+After each sample, counters of the network and of copies must show the way of its bytes.";
+
+pub(super) fn write(results: &Results, path: &Path) -> Result<()> {
+    let figures = path.parent().unwrap_or(Path::new("")).join("figures");
+    std::fs::create_dir_all(&figures)?;
+    for picture in &PICTURES {
+        let panels = picture.panels(results);
+        if !panels.is_empty() {
+            let steps: Vec<String> = picture.blocks.iter().map(|&block| size(block)).collect();
+            let svg = plot::draw(picture.title, &steps, &panels);
+            std::fs::write(figures.join(picture.file), svg)?;
+        }
+    }
+    std::fs::write(path, page(results))?;
+    Ok(())
+}
+
+fn page(results: &Results) -> String {
+    let mut page = format!("# Benchmarks: the experiments of five papers\n\n{INTRODUCTION}\n\n");
+    page += &description(results);
+    let _ = writeln!(page, "\n{LEGEND}\n\n## Claims\n");
+    page += &claims(results);
+    if !results.skipped.is_empty() {
+        page += "\n## Skipped\n\n| rows | reason |\n|---|---|\n";
+        for skipped in &results.skipped {
+            let rows = [skipped.network.map(Network::name), skipped.way.map(Way::name)];
+            let rows: Vec<&str> = rows.into_iter().flatten().collect();
+            let rows = if rows.is_empty() { "all".to_owned() } else { rows.join(" ") };
+            let _ = writeln!(page, "| {rows} | {} |", cell(&skipped.reason));
+        }
+    }
+    page += "\n## Floors\n\nOne byte there and back, in microseconds.\n\n";
+    page += &floors(results, &[1], 1, Order::Random, Quantity::Elapsed);
+    page += "\nStreams, in MB/s.\n\n";
+    page += &floors(results, &[32 << 10, 1 << 20], 8, Order::Sequential, Quantity::Throughput);
+    for picture in &PICTURES {
+        let (title, file, panels) = (picture.title, picture.file, picture.panels(results));
+        if panels.is_empty() {
+            continue;
+        }
+        let _ = writeln!(page, "\n## {title}\n\n![{title}](figures/{file})");
+        for panel in &panels {
+            let _ = writeln!(page, "\n{}, in {}.\n", panel.title, panel.unit);
+            page += &table(picture.blocks, panel);
+        }
+    }
+    page
+}
+
+fn description(results: &Results) -> String {
+    let machine: Vec<String> =
+        results.machine.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let mut text = format!(
+        "The sources are of version `{}`. The machine has: {}. Each row is the median of {} rounds of {} ms, \
+         and ratios are of the same round. Links pass {} Mbit/s.\n",
+        results.version,
+        machine.join(", "),
+        results.rounds,
+        results.milliseconds,
+        results.megabits,
+    );
+    if !results.is_complete {
+        text += "\nThe run was interrupted, so rows are missing or have fewer rounds.\n";
+    }
+    text
+}
+
+/// The verdicts, with their number.
+fn claims(results: &Results) -> String {
+    let judged: Vec<_> = list::claims().map(|claim| (claim, claim.judge(results))).collect();
+    let count =
+        |verdict: Verdict| judged.iter().filter(|(_, judged)| judged.verdict == verdict).count();
+    let counts = Verdict::ALL.map(|verdict| format!("{} {}", count(verdict), verdict.name()));
+    let counts = format!("{} claims: {}.", judged.len(), counts.join(", "));
+    println!("{counts}");
+    let mut text = format!(
+        "{counts}\n\n| experiment | claim | paper | bound | here | verdict | rows and reason |\n\
+         |---|---|---|---|---|---|---|\n"
+    );
+    for (claim, judged) in &judged {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            claim.id,
+            claim.text,
+            claim.paper,
+            claim.bound(),
+            judged.value.map_or_else(String::new, number),
+            judged.verdict.name(),
+            cell(&judged.reason),
+        );
+    }
+    text
+}
+
+/// A text for a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "/").replace('\n', " ")
+}
+
+/// A value with about three digits.
+fn number(value: f64) -> String {
+    match value.abs() {
+        _ if !value.is_finite() => "-".to_owned(),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 0.1 || size == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+fn table(blocks: &[usize], panel: &Panel) -> String {
+    let names: Vec<&str> = panel.lines.iter().map(|line| line.name).collect();
+    let mut text =
+        format!("| block | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+    for (index, &block) in blocks.iter().enumerate() {
+        let values = panel.lines.iter().map(|line| line.values.get(index).copied());
+        let values: Vec<String> = values.map(|value| number(value.unwrap_or(f64::NAN))).collect();
+        let _ = writeln!(text, "| {} | {} |", size(block), values.join(" | "));
+    }
+    text
+}
+
+/// A quantity of the ways that have such rows, by network and block.
+fn floors(
+    results: &Results,
+    blocks: &'static [usize],
+    depth: usize,
+    order: Order,
+    quantity: Quantity,
+) -> String {
+    let values =
+        |network, way| results.values(quantity, Line { network, way, blocks, depth, order });
+    let networks = [Network::Free, Network::Link, Network::Far];
+    let is_there = |way: &Way| {
+        networks.iter().any(|&network| values(network, *way).iter().any(|v| v.is_finite()))
+    };
+    let ways: Vec<Way> = Way::ALL.into_iter().filter(is_there).collect();
+    if ways.is_empty() {
+        return "None was measured.\n".to_owned();
+    }
+    let names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
+    let mut text = format!(
+        "| network | block | {} |\n|---|---|{}\n",
+        names.join(" | "),
+        "---|".repeat(ways.len())
+    );
+    for network in networks {
+        let columns: Vec<Vec<f64>> = ways.iter().map(|&way| values(network, way)).collect();
+        for (index, &block) in blocks.iter().enumerate() {
+            let row: Vec<String> = columns.iter().map(|column| number(column[index])).collect();
+            let _ =
+                writeln!(text, "| {} | {} | {} |", network.name(), size(block), row.join(" | "));
+        }
+    }
+    text
+}
+
+impl Picture {
+    /// The panels of the lines that have values.
+    fn panels(&self, results: &Results) -> Vec<Panel> {
+        let of_spec = |spec: &'static Spec| {
+            spec.networks
+                .iter()
+                .filter_map(move |&network| spec.panel(results, network, self.blocks))
+        };
+        self.specs.iter().flat_map(of_spec).collect()
+    }
+}
+
+impl Spec {
+    fn panel(
+        &self,
+        results: &Results,
+        network: Network,
+        blocks: &'static [usize],
+    ) -> Option<Panel> {
+        let line = |name, way, depth, order| {
+            let line = Line { network, way, blocks, depth, order };
+            plot::Line { name, values: results.values(self.quantity, line) }
+        };
+        let lines: Vec<plot::Line> = match self.lines {
+            Lines::Ways(ways, depth, order) => {
+                ways.iter().map(|&way| line(way.name(), way, depth, order)).collect()
+            }
+            Lines::ReadAheads(way) => {
+                let each = READ_AHEAD_NAMES.into_iter().zip(READ_AHEADS);
+                each.map(|(name, depth)| line(name, way, depth, Order::Sequential)).collect()
+            }
+        };
+        let has_values = |line: &plot::Line| line.values.iter().any(|value| value.is_finite());
+        let lines: Vec<plot::Line> = lines.into_iter().filter(has_values).collect();
+        let title = format!("{}, {}", self.title, network.name());
+        (!lines.is_empty()).then(|| Panel { title, unit: self.quantity.unit(), lines })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::{Skipped, tests::run};
+    use super::*;
+
+    #[test]
+    fn a_page_has_each_experiment_its_figures_and_their_tables() {
+        let results = run(|cell| 1000 + cell.block as u64);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("docs/page.md");
+        write(&results, &path).expect("written");
+        let page = std::fs::read_to_string(&path).expect("a page");
+        for claim in list::claims() {
+            assert!(page.contains(&format!("\n| {} | {} |", claim.id, claim.text)), "{}", claim.id);
+        }
+        for picture in &PICTURES {
+            let figure = path.with_file_name("figures").join(picture.file);
+            let figure = std::fs::read_to_string(figure).expect("a figure");
+            assert!(page.contains(&format!("](figures/{})", picture.file)));
+            // No panel is empty, and shared memory has none of a link alone.
+            let panels = picture.panels(&results);
+            assert!(panels.iter().all(|panel| figure.contains(&panel.title)), "{}", picture.file);
+            assert!(!panels.iter().any(|panel| panel.title == "P3-F16, nocopy-shm, link"));
+        }
+        assert!(page.contains("\n| 512 KiB | "), "{page}");
+        assert!(!page.contains("interrupted") && !page.contains("## Skipped"), "{page}");
+    }
+
+    #[test]
+    fn a_page_of_an_interrupted_run_says_so_and_has_the_reasons() {
+        let mut results = run(|_| 1000);
+        results.is_complete = false;
+        results.rows.clear();
+        let reason = "there is no tc\n| here".to_owned();
+        results.skipped.push(Skipped { network: None, way: Some(Way::Libnfs), reason });
+        let page = page(&results);
+        assert!(page.contains("The run was interrupted"), "{page}");
+        assert!(page.contains("| libnfs | there is no tc / here |"), "{page}");
+        assert!(!page.contains("(figures/"), "{page}");
+    }
+
+    #[test]
+    fn numbers_have_about_three_digits() {
+        let text = [0.0, 0.012_34, 0.5, 1.234, 12.34, 1234.5, f64::NAN].map(number);
+        assert_eq!(text, ["0.00", "0.0123", "0.50", "1.23", "12.3", "1234", "-"]);
+    }
+}

@@ -1,0 +1,266 @@
+//! The experiments of the papers on DAFS, NFS over RDMA and Direct-pNFS, run again: a sweep of blocks,
+//! ways, depths and orders, the verdict on each claim of the papers, and a page with tables and
+//! figures.
+//!
+//! Each network has a server of its own for all ways, and each way has a client process. Ways that are
+//! compared run within milliseconds, so that their ratios mean something beside other load.
+//!
+//! Invariants
+//! * Client and server have one CPU each where there are two, and nothing else of the run is busy.
+//! * After each sample, counters must show that its bytes took the way of its cell.
+//! * Whatever ends the run, the file of results has all samples so far.
+
+mod cells;
+mod claims;
+mod document;
+mod list;
+mod load;
+mod results;
+mod world;
+
+pub(crate) use load::Load;
+
+use crate::{cpu, files};
+use anyhow::{Context, Result, bail, ensure};
+use cells::{Cell, Network, Way};
+use results::{Results, Skipped};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use world::World;
+
+/// Time of a sample at full scale, and the shortest.
+const MILLISECONDS: u64 = 100;
+const MILLISECONDS_MIN: u64 = 5;
+
+/// The time after which an interruption loses samples.
+const WRITE_EACH: Duration = Duration::from_secs(2);
+
+/// Repeats the papers' experiments and judges their claims.
+#[derive(clap::Args, Debug, Clone)]
+pub(crate) struct Options {
+    /// Only these experiments, such as P0-F4,P2-F2
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Only blocks of so many bytes; all from 512 to 1048576 by default
+    #[arg(long, value_delimiter = ',')]
+    blocks: Vec<usize>,
+    /// Percent of the full length of each sample
+    #[arg(long, default_value_t = 100)]
+    scale: u64,
+    /// Rounds; medians are over these
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// The rate of links, in Mbit/s
+    #[arg(long, default_value_t = 1000)]
+    megabits: u32,
+    /// The folder for the servers' file: in memory, or the disk is measured as well
+    #[arg(long, default_value = "/dev/shm")]
+    folder: PathBuf,
+    /// The file for the JSON
+    #[arg(long, default_value = "bench-results/papers.json")]
+    json: PathBuf,
+    /// The page to write; its figures go into the folder `figures` beside it
+    #[arg(long, default_value = "bench-results/benchmarks-papers.md")]
+    document: PathBuf,
+    /// Measures nothing and writes the page from the JSON of an earlier run
+    #[arg(long)]
+    draw: bool,
+}
+
+/// A signal that ends the run.
+#[derive(Default)]
+struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    fn watch() -> Result<Self> {
+        let interrupt = Self::default();
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, interrupt.0.clone())?;
+        }
+        Ok(interrupt)
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(!self.0.load(Ordering::Relaxed), "interrupted");
+        Ok(())
+    }
+}
+
+impl Options {
+    pub(crate) fn measure(&self) -> Result<()> {
+        let unknown = self.only.iter().find(|id| !list::claims().any(|claim| claim.id == **id));
+        if let Some(id) = unknown {
+            bail!("there is no experiment {id}; an experiment is one such as P0-F4");
+        }
+        ensure!(self.megabits > 0, "a link has a rate");
+        let unknown = self.blocks.iter().find(|block| !cells::ALL_BLOCKS.contains(block));
+        ensure!(unknown.is_none(), "blocks are the powers of two from 512 to 1048576");
+        if !self.draw {
+            let interrupt = Interrupt::watch()?;
+            let milliseconds = (MILLISECONDS * self.scale / 100).max(MILLISECONDS_MIN);
+            let mut results = Results::new(self.rounds.max(1), milliseconds, self.megabits);
+            let outcome = self.sweep(&mut results, &interrupt);
+            results.is_complete = outcome.is_ok();
+            results.write(&self.json)?;
+            outcome.with_context(|| format!("rows so far are in {}", self.json.display()))?;
+        }
+        document::write(&Results::read(&self.json)?, &self.document)?;
+        println!("written to {}", self.document.display());
+        Ok(())
+    }
+
+    fn sweep(&self, results: &mut Results, interrupt: &Interrupt) -> Result<()> {
+        let cells = cells::wanted(&self.only, &self.blocks);
+        if cells.is_empty() {
+            return Ok(());
+        }
+        let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir_in(&self.folder);
+        let prepared = folder.map_err(anyhow::Error::from).and_then(|folder| {
+            files::prepare(folder.path())?;
+            Ok(folder)
+        });
+        let folder = match prepared {
+            Ok(folder) => folder,
+            Err(error) => {
+                let reason = format!("there is no file in {}: {error:#}", self.folder.display());
+                skip(results, None, None, &reason);
+                return Ok(());
+            }
+        };
+        cpu::pin(0)?;
+        let outcome = self.start(&cells, folder.path(), results, interrupt).and_then(|worlds| {
+            let cells: Vec<Cell> =
+                cells.into_iter().filter(|cell| results.reason(cell).is_none()).collect();
+            self.rounds(worlds, &cells, results, interrupt)
+        });
+        cpu::unpin()?;
+        // A child that an interrupt has ended, too, fails in its own words.
+        interrupt.check()?;
+        outcome
+    }
+
+    /// Starts the networks, servers and clients of the cells. Those that cannot be are noted.
+    fn start(
+        &self,
+        cells: &BTreeSet<Cell>,
+        folder: &Path,
+        results: &mut Results,
+        interrupt: &Interrupt,
+    ) -> Result<BTreeMap<Network, World>> {
+        let mut worlds = BTreeMap::new();
+        for network in Network::ALL {
+            let ways: BTreeSet<Way> =
+                cells.iter().filter(|cell| cell.network == network).map(|cell| cell.way).collect();
+            if ways.is_empty() {
+                continue;
+            }
+            interrupt.check()?;
+            let nodes = match world::nodes(network, self.megabits) {
+                Ok(nodes) => nodes,
+                Err(error) => {
+                    skip(results, Some(network), None, &format!("{error:#}"));
+                    continue;
+                }
+            };
+            let mut world = World::start(network, nodes, folder)?;
+            for way in ways {
+                match world.add(way, network, folder) {
+                    // It belongs to others, and may be missing or unwilling.
+                    Err(error) if way == Way::Libnfs => {
+                        skip(results, Some(network), Some(way), &format!("{error:#}"));
+                    }
+                    outcome => outcome?,
+                }
+            }
+            worlds.insert(network, world);
+        }
+        Ok(worlds)
+    }
+
+    fn rounds(
+        &self,
+        mut worlds: BTreeMap<Network, World>,
+        cells: &[Cell],
+        results: &mut Results,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let mut written = Instant::now();
+        let milliseconds = results.milliseconds;
+        for round in 1..=results.rounds {
+            println!("round {round} of {}: {} rows", results.rounds, cells.len());
+            for group in cells.chunk_by(Cell::is_beside) {
+                for cell in group {
+                    interrupt.check()?;
+                    let world = worlds.get_mut(&cell.network).context("a row without network")?;
+                    let sample = world.measure(cell, milliseconds);
+                    results.add(*cell, sample.with_context(|| format!("{cell:?}"))?);
+                }
+                if written.elapsed() > WRITE_EACH {
+                    results.write(&self.json)?;
+                    written = Instant::now();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Notes rows that cannot be, and says why.
+fn skip(results: &mut Results, network: Option<Network>, way: Option<Way>, reason: &str) {
+    let rows = [network.map(Network::name), way.map(Way::name)];
+    let rows: Vec<&str> = rows.into_iter().flatten().collect();
+    println!("papers: SKIPPED {}, {reason}", rows.join(" "));
+    results.skipped.push(Skipped { network, way, reason: reason.to_owned() });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(folder: &Path) -> Options {
+        Options {
+            only: Vec::new(),
+            blocks: Vec::new(),
+            scale: 1,
+            rounds: 1,
+            megabits: 1000,
+            folder: folder.to_owned(),
+            json: folder.join("papers.json"),
+            document: folder.join("page.md"),
+            draw: false,
+        }
+    }
+
+    #[test]
+    fn an_interrupted_run_ends_at_its_next_row() {
+        let interrupt = Interrupt::default();
+        interrupt.check().expect("goes on");
+        interrupt.0.store(true, Ordering::Relaxed);
+        let error = interrupt.check().expect_err("ends").to_string();
+        assert_eq!(error, "interrupted");
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = options(folder.path());
+        let mut results = results::tests::run(|_| 1);
+        let before = results.clone();
+        let cells: Vec<Cell> = cells::wanted(&[], &[]).into_iter().collect();
+        let outcome = options.rounds(BTreeMap::new(), &cells, &mut results, &interrupt);
+        assert!(outcome.is_err());
+        assert_eq!(results, before, "no row is lost");
+    }
+
+    #[test]
+    fn a_folder_without_room_skips_all_rows_with_the_reason() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = options(&folder.path().join("missing"));
+        let mut results = Results::new(1, 1, 1000);
+        options.sweep(&mut results, &Interrupt::default()).expect("nothing to measure");
+        assert!(results.rows.is_empty());
+        assert!(results.skipped[0].reason.contains("missing"), "{:?}", results.skipped);
+        let all = cells::wanted(&[], &[]);
+        assert!(all.iter().all(|cell| results.reason(cell).is_some()));
+    }
+}
