@@ -14,7 +14,7 @@ CARGO := @source scripts/env.sh && cargo
 # Where `make install` takes the programs from.
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help run build install uninstall deb test test-long soak crashes bench fuzz lab fmt lint deny setup
+.PHONY: help run build install uninstall deb test test-long soak crashes bench bench-papers fuzz lab fmt lint deny setup
 
 help:
 	@echo 'make run        serve some thousand real files, copy them out and in, compare, measure'
@@ -28,6 +28,7 @@ help:
 	@echo 'make soak       simulated crashes of the seeds SOAK_SEEDS (now $(SOAK_SEEDS))'
 	@echo 'make crashes    servers and clients killed, power cut: three times CRASH_SECONDS (now $(CRASH_SECONDS))'
 	@echo 'make bench      speed and memory against raw sockets, local files, NFS-Ganesha'
+	@echo 'make bench-papers  the experiments of the papers again: writes docs/benchmarks-papers.md'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS (now $(FUZZ_SECONDS)) each'
 	@echo 'make lab        only the tests with a real kernel in a guest'
 	@echo 'make fmt        format all code'
@@ -76,6 +77,10 @@ bench:
 	$(CARGO) build --release -p dafs-capi
 	$(CARGO) build --release -p dafs-python
 	$(CARGO) run --release -p dafs-bench
+
+bench-papers:
+	$(SETUP) build bench
+	$(CARGO) run --release -p dafs-bench -- papers --document docs/benchmarks-papers.md
 
 crashes:
 	$(SETUP) build test

@@ -146,7 +146,7 @@ for part in "$@"; do
         install_packages debhelper dh-python dpkg-dev fio lintian python3
         ;;
     test)
-        install_packages curl db5.3-util debhelper debootstrap dh-python dpkg-dev e2fsprogs fio fish fuse3 git groff iproute2 libdb5.3-dev libnfs-utils \
+        install_packages curl db5.3-util debhelper debootstrap dh-python dpkg-dev e2fsprogs ethtool fio fish fuse3 git groff iproute2 libdb5.3-dev libnfs-utils \
             lintian libsqlite3-dev mount procps python3 python3-venv rsync shellcheck sqlite3 systemd tshark util-linux valgrind xfsprogs zsh
         # Debian's torch is 150 MB with all it needs; pip's wheels are gigabytes.
         install_packages python3-numpy python3-pytest python3-torch
@@ -162,7 +162,7 @@ for part in "$@"; do
     bench)
         # The server to compare with, and the client library that drives both. Installing a server
         # would start it otherwise.
-        without_starting_services install_packages db5.3-util dpkg-dev fio fuse3 git \
+        without_starting_services install_packages db5.3-util dpkg-dev ethtool fio fuse3 git \
             iproute2 libdb5.3-dev libfuse3-dev libkrb5-dev libnfs-dev nfs-ganesha nfs-ganesha-vfs postgresql python3 python3-venv \
             rpcbind rsync sqlite3 util-linux
         # A Kerberos realm, whose KDC the benchmark starts itself.

@@ -1,0 +1,83 @@
+#!/bin/bash
+# The experiments of the papers, as short as possible: each runs, counters show that bytes took the way
+# of their row, and the page has every experiment. A run that is interrupted leaves its rows and no
+# process. Times are not checked.
+source "$(dirname "$0")/lib.sh"
+
+bench=${DAFS_TARGET:-$PWD/target/debug}/dafs-bench
+[[ -x $bench ]] || fail "there is no $bench; build it with: cargo build --workspace"
+
+step "all experiments, with two sizes of blocks"
+timeout 600 "$bench" papers --scale 1 --rounds 1 --blocks 4096,262144 \
+    --json "$work/papers.json" --document "$work/page.md" | tee "$work/out"
+python3 - "$work/papers.json" "$work/out" <<'PYTHON' || fail "the rows"
+import json
+import sys
+
+results, output = json.load(open(sys.argv[1])), open(sys.argv[2]).read()
+assert results["is_complete"]
+skipped = {(row["network"], row["way"]) for row in results["skipped"]}
+assert output.count("SKIPPED") == len(results["skipped"])
+assert all(way in (None, "libnfs") for _, way in skipped), skipped
+rows = {(row["network"], row["way"]) for row in results["rows"]}
+ways = ["tcp", "rdma", "dafs-iwarp", "dafs-shm", "libnfs", "nfs-tcp", "nocopy-iwarp", "nocopy-shm", "prepost"]
+for network in ["free", "link", "far"]:
+    for way in ways:
+        if network == "free" or not way.endswith("-shm"):
+            gone = {(network, way), (network, None), (None, None)} & skipped
+            assert bool(gone) != ((network, way) in rows), (network, way)
+for row in results["rows"]:
+    for sample in row["samples"]:
+        count, crossed, copied = (sample[key] for key in ["bytes", "crossed_bytes", "copied_bytes"])
+        assert count == sample["operations"] * row["block"] > 0, row
+        if row["block"] < 262144:
+            continue
+        assert crossed is None or (crossed < count / 10 if row["way"].endswith("-shm") else crossed >= count), row
+        assert copied is None or copied < count / 10 or row["way"] in ("nfs-tcp", "prepost"), row
+print(len(results["rows"]), "rows,", len(results["skipped"]), "skipped")
+PYTHON
+
+step "a page with all experiments and figures"
+ids=(P0-{F{1..8},H{1..3}} P1-{F{1..3},T{1..4},H1,H2} P2-{T1,F{1..12},S6} P3-{F{1..18},H{1..3}}
+    P4-{F{1..5},F6{a..e},F7{a..d},F8{a..d},H1})
+for id in "${ids[@]}"; do grep -q "^| $id | " "$work/page.md" || fail "$id is missing on the page"; done
+for figure in "$work"/figures/papers-p{0,1,2,3}.svg; do
+    grep -q '<circle' "$figure" || fail "$figure is empty"
+    grep -qF "(figures/${figure##*/})" "$work/page.md" || fail "the page has no $figure"
+done
+cp "$work/page.md" "$work/first.md"
+"$bench" papers --draw --json "$work/papers.json" --document "$work/page.md"
+same "$work/first.md" "$work/page.md" "pages of the same results"
+
+step "one experiment, an unknown one, and no folder for the file"
+"$bench" papers --scale 1 --rounds 1 --only P2-F1 --json "$work/one.json" --document "$work/one.md"
+grep -q '^| P2-F1 | DAFS copies nothing at the client | .* | met | ' "$work/one.md" ||
+    { grep P2-F1 "$work/one.md"; fail "a direct read is copied"; }
+expect 1 "there is no experiment P9-F1" "$bench" papers --only P9-F1 --json "$work/none.json"
+"$bench" papers --scale 1 --only P2-F1 --folder "$work/none" --json "$work/none.json" --document "$work/none.md"
+grep -q '^| all | there is no file in ' "$work/none.md" || fail "no reason"
+
+# is_left GROUP -- true while a process of that group lives.
+is_left() { ps -e -o pgid= -o stat= | awk -v group="$1" '$1 == group && $2 !~ /^Z/' | grep . >/dev/null; }
+is_gone() { ! is_left "$1"; }
+for signal in INT KILL; do
+    step "a run that is interrupted by $signal"
+    rm -f "$work/part.json"
+    # Long samples in a group of processes of its own.
+    setsid "$bench" papers --scale 500 --rounds 100 --only P1-F3 --folder "$work" --json "$work/part.json" &
+    run=$!
+    started+=("$run")
+    eventually test -s "$work/part.json"
+    kill -"$signal" "$run"
+    status=0
+    wait "$run" || status=$?
+    [[ $status != 0 ]] || fail "it ended well"
+    eventually is_gone "$run"
+    python3 - "$work/part.json" <<'PYTHON' || fail "rows so far"
+import json
+import sys
+
+results = json.load(open(sys.argv[1]))
+assert not results["is_complete"] and results["rows"], results
+PYTHON
+done
