@@ -1,14 +1,17 @@
 //! The processes at the other end of a measurement.
 
-use crate::{Child, cpu, link, peer, pnfs, security, tcp, transport};
+use crate::{Child, cpu, limit, link, peer, pnfs, security, tcp, transport};
 use anyhow::{Context, Result, anyhow, ensure};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
 use dafs_service::{AddressRange, OptimisticReads, Squash};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Runs as a child until its standard input ends, which it does with the parent.
@@ -17,6 +20,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::ServeConfig { config } => pnfs::serve(&config),
         Child::ServeSecure { config, cpu } => security::serve(&config, cpu),
         Child::SecureLoad(load) => load.run(),
+        Child::HoldLimit { percent } => limit::hold(percent),
         Child::HoldNetwork => link::hold(),
         Child::PnfsLoad(load) => load.run(),
         Child::PnfsHere(here) => here.measure(),
@@ -151,6 +155,15 @@ pub(crate) fn announce(address: &str) -> Result<()> {
 /// Returns when the parent has closed its end.
 pub(crate) fn wait_for_parent() {
     let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Lets this process survive a terminal's interrupt, which reaches the parent as well: it has to tidy
+/// up when the parent is gone.
+pub(crate) fn leave_interrupts_to_parent() -> Result<()> {
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+    }
+    Ok(())
 }
 
 /// Ends this process when the parent is gone.

@@ -12,6 +12,7 @@ mod database;
 mod files;
 mod fio;
 mod fronts;
+mod limit;
 mod link;
 mod memory;
 mod nfs;
@@ -120,6 +121,8 @@ enum Child {
     ServeSecure { config: PathBuf, cpu: Option<usize> },
     #[command(hide = true)]
     SecureLoad(security::Load),
+    #[command(hide = true)]
+    HoldLimit { percent: u32 },
     #[command(hide = true)]
     HoldNetwork,
     #[command(hide = true)]

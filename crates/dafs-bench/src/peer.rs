@@ -1,11 +1,9 @@
 //! Third-party programs: the load generator on libnfs, and NFS-Ganesha as the peer.
 
 use anyhow::{Context, Result, bail};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time for a server to start.
@@ -183,10 +181,7 @@ pub(crate) fn serve(export: &Path, folder: &Path, cpu: usize) -> Result<()> {
     // Below /run are locks and sockets that one rpcbind and one server of a host can have.
     run("mount", ["--make-rprivate", "/"])?;
     run("mount", ["-t", "tmpfs", "none", "/run"])?;
-    // An interrupt from a terminal reaches this process, too, which has to end the others.
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::default())?;
-    }
+    crate::child::leave_interrupts_to_parent()?;
     let server = Ganesha::start(export, folder, cpu)?;
     crate::child::announce(&server.id().to_string())?;
     crate::child::wait_for_parent();

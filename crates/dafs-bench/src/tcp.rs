@@ -99,7 +99,7 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Connects to a [`serve`]; a request has at least 8 bytes.
+    /// Connects to a [`serve`]; a request has at least 4 bytes.
     pub(crate) fn connect(
         address: &str,
         poll: bool,

@@ -17,6 +17,8 @@ pub(crate) enum Network {
     Link,
     /// The same link with a delay, by which NFS of 2002 was slower than DAFS.
     Far,
+    /// The same link as [`Network::Link`] with a client that has a part of a processor.
+    Slow,
     /// The same link with frames of 1500 bytes.
     Frames1500,
     /// The same link with frames of 9000 bytes.
@@ -24,14 +26,15 @@ pub(crate) enum Network {
 }
 
 impl Network {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Free, Self::Link, Self::Far, Self::Frames1500, Self::Frames9000];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Free, Self::Link, Self::Far, Self::Slow, Self::Frames1500, Self::Frames9000];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Free => "free",
             Self::Link => "link",
             Self::Far => "far",
+            Self::Slow => "slow",
             Self::Frames1500 => "frames1500",
             Self::Frames9000 => "frames9000",
         }
@@ -203,8 +206,8 @@ const ALL_NFS: [Way; 7] = [
 ];
 const DAFS: [Way; 2] = [Way::DafsIwarp, Way::DafsShm];
 
-static EXPERIMENTS: [Experiment; 10] = {
-    use Network::{Far, Frames1500, Frames9000, Free, Link};
+static EXPERIMENTS: [Experiment; 11] = {
+    use Network::{Far, Frames1500, Frames9000, Free, Link, Slow};
     use Order::{Random, Sequential};
     [
         Experiment {
@@ -227,6 +230,14 @@ static EXPERIMENTS: [Experiment; 10] = {
             ids: &["P0-F4", "P0-F5", "P0-F6", "P0-F7"],
             networks: &[Free, Link],
             ways: &[Way::DafsIwarp, Way::DafsShm, Way::Libnfs, Way::NfsTcp],
+            blocks: &FROM_2K,
+            depths: &[1, 32],
+            order: Random,
+        },
+        Experiment {
+            ids: &["P0-F5", "P0-F7", "P2-F3"],
+            networks: &[Slow],
+            ways: &[Way::DafsIwarp, Way::Libnfs, Way::NfsTcp],
             blocks: &FROM_2K,
             depths: &[1, 32],
             order: Random,

@@ -34,6 +34,7 @@ enum Lines {
 }
 
 const BOTH: &[Network] = &[Network::Link, Network::Free];
+const SLOW: &[Network] = &[Network::Slow];
 const ALL_NETWORKS: &[Network] = &[Network::Link, Network::Far, Network::Free];
 
 const P0_WAYS: &[Way] = &[Way::DafsIwarp, Way::DafsShm, Way::Libnfs, Way::NfsTcp];
@@ -73,6 +74,8 @@ static PICTURES: [Picture; 4] = {
                 spec("P0-F5, depth 1", BOTH, Throughput, Ways(P0_WAYS, 1, Random)),
                 spec("P0-F6, depth 32", BOTH, ClientCpu, Ways(P0_WAYS, 32, Random)),
                 spec("P0-F7, depth 32", BOTH, Throughput, Ways(P0_WAYS, 32, Random)),
+                spec("P0-F5, depth 1", SLOW, Throughput, Ways(P0_WAYS, 1, Random)),
+                spec("P0-F7, depth 32", SLOW, Throughput, Ways(P0_WAYS, 32, Random)),
                 spec("server, depth 1", BOTH, ServerCpu, Ways(P0_WAYS, 1, Random)),
                 spec("server, depth 32", BOTH, ServerCpu, Ways(P0_WAYS, 32, Random)),
             ],
@@ -140,6 +143,7 @@ const LEGEND: &str = "\
 | `free` | loopback |
 | `link` | a link with a rate (token bucket), frames of 9000 bytes |
 | `far` | the same with a delay of 51 us in each direction, which separated NFS from DAFS in 2002 |
+| `slow` | the same as `link`, and the client has a fifth of a processor |
 | `frames1500`, `frames9000` | the same link without segmentation offload |
 
 Client and server have a processor each, where there are two. All poll a while before they sleep, but for the floors and libnfs, which sleep at once. \

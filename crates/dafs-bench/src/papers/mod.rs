@@ -159,14 +159,16 @@ impl Options {
                 continue;
             }
             interrupt.check()?;
-            let nodes = match world::nodes(network, self.megabits) {
-                Ok(nodes) => nodes,
+            let made = world::nodes(network, self.megabits)
+                .and_then(|nodes| Ok((nodes, world::limit(network)?)));
+            let (nodes, limit) = match made {
+                Ok(made) => made,
                 Err(error) => {
                     skip(results, Some(network), None, &format!("{error:#}"));
                     continue;
                 }
             };
-            let mut world = World::start(network, nodes, folder)?;
+            let mut world = World::start(network, nodes, limit, folder)?;
             for way in ways {
                 match world.add(way, network, folder) {
                     // It belongs to others, and may be missing or unwilling.

@@ -9,17 +9,23 @@ use super::cells::{Cell, Network, Order, Way};
 use super::load::Running;
 use super::results::Sample;
 use crate::child::Process;
+use crate::limit::CpuLimit;
 use crate::link::{self, Link, Node};
 use crate::peer::{self, Ganesha};
 use crate::{cpu, nfs};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The delay of each end of [`Network::Far`]: a round trip of 132 us in place of 30.
 const DELAY: Duration = Duration::from_micros(51);
+
+/// Processor time of the clients of [`Network::Slow`], in percent of one processor: about what DAFS
+/// needs on a link of 1 Gbit/s, and less than NFS needs.
+const SLOW_PERCENT: u32 = 20;
 
 /// From this block on data must be placed, and headers are few beside it.
 const CHECKED_BLOCK: usize = 32 << 10;
@@ -31,6 +37,8 @@ pub(super) struct World {
     libnfs: Option<Libnfs>,
     floors: BTreeMap<Way, Process>,
     server: Process,
+    /// That of all clients together.
+    limit: Option<CpuLimit>,
     host: Ipv4Addr,
     /// None for the network of this process; one where both ends are one node; server and client.
     nodes: Vec<Node>,
@@ -57,7 +65,7 @@ fn at<T: Send>(node: Option<&Node>, work: impl FnOnce() -> Result<T> + Send) -> 
 fn link(network: Network, megabits: u32) -> Link {
     let link = Link { megabits: Some(megabits), ..Link::default() };
     match network {
-        Network::Free | Network::Link => link,
+        Network::Free | Network::Link | Network::Slow => link,
         Network::Far => Link { delay: DELAY, ..link },
         Network::Frames1500 => Link { frame_bytes: 1500, is_by_frame: true, ..link },
         Network::Frames9000 => Link { is_by_frame: true, ..link },
@@ -76,11 +84,21 @@ pub(super) fn nodes(network: Network, megabits: u32) -> Result<Vec<Node>> {
     })
 }
 
+/// Limits the processor time of a network's clients.
+pub(super) fn limit(network: Network) -> Result<Option<CpuLimit>> {
+    (network == Network::Slow).then(|| CpuLimit::start(SLOW_PERCENT)).transpose()
+}
+
 impl World {
     /// Starts the dafs server of a network on the file that [`files::prepare`] has made in `file_of`.
     ///
     /// [`files::prepare`]: crate::files::prepare
-    pub(super) fn start(network: Network, nodes: Vec<Node>, file_of: &Path) -> Result<Self> {
+    pub(super) fn start(
+        network: Network,
+        nodes: Vec<Node>,
+        limit: Option<CpuLimit>,
+        file_of: &Path,
+    ) -> Result<Self> {
         let host = match &nodes[..] {
             [server, _] => server.address(),
             _ => Ipv4Addr::LOCALHOST,
@@ -92,7 +110,7 @@ impl World {
         let directory = export.to_str().context("the directory's name is not UTF-8")?;
         let server = start(nodes.first(), &["serve-all", directory, &host.to_string()], &[])?;
         let (clients, floors) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { clients, libnfs: None, floors, server, host, nodes })
+        Ok(Self { clients, libnfs: None, floors, server, limit, host, nodes })
     }
 
     /// Starts the client of a way, and its server where that is another one.
@@ -128,6 +146,7 @@ impl World {
             }
         };
         let client = at(self.nodes.last(), || Running::start(way, &address, server))?;
+        self.limit.as_ref().map_or(Ok(()), |limit| limit.take(client.id()))?;
         self.clients.insert(way, client);
         Ok(())
     }
@@ -138,7 +157,16 @@ impl World {
         }
         ensure!(!self.nodes.is_empty(), "NFS-Ganesha needs a network of its own");
         let folder = file_of.join(network.name());
-        let program = peer::build_load(&folder)?;
+        let mut program = peer::build_load(&folder)?;
+        if let Some(limit) = &self.limit {
+            let limited = folder.join("limited");
+            let (group, load) = (limit.processes(), program.display());
+            let script =
+                format!("#!/bin/sh\necho $$ >'{}' && exec '{load}' \"$@\"\n", group.display());
+            std::fs::write(&limited, script)?;
+            std::fs::set_permissions(&limited, PermissionsExt::from_mode(0o755))?;
+            program = limited;
+        }
         let text = |path: &Path| path.to_str().map(str::to_owned);
         let names = text(&folder).zip(text(&folder.join("export")));
         let (folder, export) = names.context("the directory's name is not UTF-8")?;
