@@ -21,8 +21,8 @@ assert output.count("SKIPPED") == len(results["skipped"])
 assert all(way in (None, "libnfs") for _, way in skipped), skipped
 rows = {(row["network"], row["way"]) for row in results["rows"]}
 ways = ["tcp", "rdma", "dafs-iwarp", "dafs-shm", "libnfs", "nfs-tcp", "nocopy-iwarp", "nocopy-shm", "prepost"]
-for network in ["free", "link", "far"]:
-    for way in ways:
+for network in ["free", "link", "far", "slow"]:
+    for way in ["dafs-iwarp", "libnfs", "nfs-tcp"] if network == "slow" else ways:
         if network == "free" or not way.endswith("-shm"):
             gone = {(network, way), (network, None), (None, None)} & skipped
             assert bool(gone) != ((network, way) in rows), (network, way)
@@ -60,19 +60,26 @@ grep -q '^| all | there is no file in ' "$work/none.md" || fail "no reason"
 # is_left GROUP -- true while a process of that group lives.
 is_left() { ps -e -o pgid= -o stat= | awk -v group="$1" '$1 == group && $2 !~ /^Z/' | grep . >/dev/null; }
 is_gone() { ! is_left "$1"; }
+# The control groups of all runs on this machine.
+control_groups() { ls -d /sys/fs/cgroup/{,cpu/}dafs-bench-* 2>/dev/null || true; }
+before=$(control_groups)
+has_no_more_groups() { [[ $(control_groups) == "$before" ]]; }
 for signal in INT KILL; do
     step "a run that is interrupted by $signal"
     rm -f "$work/part.json"
-    # Long samples in a group of processes of its own.
-    setsid "$bench" papers --scale 500 --rounds 100 --only P1-F3 --folder "$work" --json "$work/part.json" &
+    # Many rounds in a group of processes of its own, with all servers, links and limits.
+    setsid "$bench" papers --rounds 1000 --only P0-F5 --folder "$work" --json "$work/part.json" \
+        >"$work/part.out" 2>&1 &
     run=$!
     started+=("$run")
+    eventually grep -q '^round 1 ' "$work/part.out"
     eventually test -s "$work/part.json"
     kill -"$signal" "$run"
     status=0
     wait "$run" || status=$?
-    [[ $status != 0 ]] || fail "it ended well"
+    [[ $status != 0 ]] || { cat "$work/part.out"; fail "it ended well"; }
     eventually is_gone "$run"
+    eventually has_no_more_groups
     python3 - "$work/part.json" <<'PYTHON' || fail "rows so far"
 import json
 import sys
