@@ -100,7 +100,8 @@ impl Claim {
             Err(reason) => return without(Verdict::NotHere, reason),
         };
         let further = |a: &f64, b: &f64| bound.excess(*a).total_cmp(&bound.excess(*b));
-        let furthest = values.into_iter().max_by(further).filter(|value| value.is_finite());
+        let are_known = values.iter().all(|value| value.is_finite());
+        let furthest = values.into_iter().max_by(further).filter(|_| are_known);
         let Some(furthest) = furthest else {
             return without(Verdict::NotHere, "nothing counts it".to_owned());
         };
@@ -293,7 +294,13 @@ mod tests {
         let samples = results.rows.iter_mut().flat_map(|row| &mut row.samples);
         samples.for_each(|sample| sample.copied_bytes = None);
         let value = Value::Plain(Quantity::Copies, IWARP);
-        assert_eq!(claim(Bound::AtMost(0.1), value).judge(&results).verdict, Verdict::NotHere);
+        let claim = claim(Bound::AtMost(0.1), value);
+        assert_eq!(claim.judge(&results).verdict, Verdict::NotHere);
+        // Nor does a line of which one block is known.
+        let row = results.rows.iter_mut().find(|row| IWARP.cells().next() == Some(row.cell));
+        let samples = &mut row.expect("a row").samples;
+        samples.iter_mut().for_each(|sample| sample.copied_bytes = Some(0));
+        assert_eq!(claim.judge(&results).verdict, Verdict::NotHere);
     }
 
     #[test]

@@ -221,14 +221,20 @@ fn start(node: Option<&Node>, before: &[&str], behind: &[&str]) -> Result<Proces
     Ok(process)
 }
 
-/// Checks that bytes crossed the client's network once, or not at all by shared memory, and that the
-/// client's program did not copy what the transport has placed.
+/// Checks that something was read and nothing was short, that the bytes crossed the client's network
+/// once, or not at all by shared memory, and that the client's program did not copy what the transport
+/// has placed.
 fn check(cell: &Cell, sample: &Sample) -> Result<()> {
+    let bytes = sample.bytes;
+    ensure!(
+        bytes > 0 && bytes == sample.operations * cell.block as u64,
+        "{} reads of {} bytes brought {bytes} bytes",
+        sample.operations,
+        cell.block
+    );
     if cell.block < CHECKED_BLOCK {
         return Ok(());
     }
-    ensure!(sample.operations > 0, "nothing was read");
-    let bytes = sample.bytes;
     if let Some(crossed) = sample.crossed_bytes {
         let name = cell.way.name();
         if cell.way.is_shm() {
@@ -277,6 +283,29 @@ mod tests {
         assert!(checked(Way::DafsShm, block, 0, 1000));
         assert!(!checked(Way::DafsShm, block, 0, bytes));
         assert!(checked(Way::DafsIwarp, 512, 5120, 0));
+    }
+
+    #[test]
+    fn a_sample_without_reads_or_with_short_ones_is_none() {
+        let cell = Cell {
+            block: 512,
+            depth: 1,
+            order: Order::Random,
+            network: Network::Free,
+            way: Way::Libnfs,
+        };
+        let sample = |operations, bytes| Sample {
+            operations,
+            bytes,
+            elapsed_ns: 1,
+            client_cpu_ns: 1,
+            server_cpu_ns: 1,
+            copied_bytes: None,
+            crossed_bytes: None,
+        };
+        assert!(check(&cell, &sample(2, 1024)).is_ok());
+        assert!(check(&cell, &sample(0, 0)).is_err());
+        assert!(check(&cell, &sample(2, 1023)).is_err());
     }
 
     #[test]
