@@ -19,7 +19,7 @@ pub(crate) enum Network {
     Far,
     /// The same link as [`Network::Link`] with a client that has a part of a processor.
     Slow,
-    /// The same link with frames of 1500 bytes.
+    /// A link without a rate, whose frames have 1500 bytes.
     Frames1500,
     /// The same link with frames of 9000 bytes.
     Frames9000,

@@ -144,7 +144,7 @@ const LEGEND: &str = "\
 | `link` | a link with a rate (token bucket), frames of 9000 bytes |
 | `far` | the same with a delay of 51 us in each direction, which separated NFS from DAFS in 2002 |
 | `slow` | the same as `link`, and the client has a fifth of a processor |
-| `frames1500`, `frames9000` | the same link without segmentation offload |
+| `frames1500`, `frames9000` | a link without a rate and without segmentation offload |
 
 Client and server have a processor each, where there are two. All poll a while before they sleep, but for the floors and libnfs, which sleep at once. \
 The kernel's work for a socket counts for the process that runs meanwhile. \

@@ -505,7 +505,7 @@ static P3: [Claim; 14] = [
             in_order(Frames1500, NocopyIwarp, BLOCK_256K, 9),
             in_order(Frames9000, NocopyIwarp, BLOCK_256K, 9),
         ),
-        "",
+        "neither link has a rate, so processors are the limit",
     ),
     rows(
         "P3-F17",

@@ -64,11 +64,13 @@ fn at<T: Send>(node: Option<&Node>, work: impl FnOnce() -> Result<T> + Send) -> 
 /// The properties of a network's link.
 fn link(network: Network, megabits: u32) -> Link {
     let link = Link { megabits: Some(megabits), ..Link::default() };
+    // A rate that large frames and small ones reach would hide the cost of the small ones.
+    let by_frame = Link { is_by_frame: true, ..Link::default() };
     match network {
         Network::Free | Network::Link | Network::Slow => link,
         Network::Far => Link { delay: DELAY, ..link },
-        Network::Frames1500 => Link { frame_bytes: 1500, is_by_frame: true, ..link },
-        Network::Frames9000 => Link { is_by_frame: true, ..link },
+        Network::Frames1500 => Link { frame_bytes: 1500, ..by_frame },
+        Network::Frames9000 => by_frame,
     }
 }
 
@@ -311,7 +313,9 @@ mod tests {
     #[test]
     fn each_network_has_its_link() {
         let all = Network::ALL.map(|network| link(network, 100));
-        assert!(all.iter().all(|link| link.megabits == Some(100)));
+        let has_rate = |link: &&Link| link.megabits == Some(100);
+        assert_eq!(all.iter().filter(has_rate).count(), 4);
+        assert!(all.iter().all(|link| link.megabits.is_some() != link.is_by_frame));
         let delayed = all.iter().filter(|link| !link.delay.is_zero());
         assert_eq!(delayed.count(), 1);
         assert_eq!(all.iter().filter(|link| link.is_by_frame).count(), 2);
