@@ -1,7 +1,7 @@
 #!/bin/bash
 # The experiments of the papers, as short as possible: each runs, counters show that bytes took the way
-# of their row, and the page has every experiment. A run that is interrupted leaves its rows and no
-# process. Times are not checked.
+# of their row, and the page has every experiment. A run that is interrupted leaves its rows, no
+# process and no file. Times are not checked.
 source "$(dirname "$0")/lib.sh"
 
 bench=${DAFS_TARGET:-$PWD/target/debug}/dafs-bench
@@ -64,6 +64,7 @@ is_gone() { ! is_left "$1"; }
 control_groups() { ls -d /sys/fs/cgroup/{,cpu/}dafs-bench-* 2>/dev/null || true; }
 before=$(control_groups)
 has_no_more_groups() { [[ $(control_groups) == "$before" ]]; }
+has_no_folder() { ! compgen -G "$work/dafs-bench*" >/dev/null; }
 for signal in INT KILL; do
     step "a run that is interrupted by $signal"
     rm -f "$work/part.json"
@@ -80,6 +81,7 @@ for signal in INT KILL; do
     [[ $status != 0 ]] || { cat "$work/part.out"; fail "it ended well"; }
     eventually is_gone "$run"
     eventually has_no_more_groups
+    eventually has_no_folder
     python3 - "$work/part.json" <<'PYTHON' || fail "rows so far"
 import json
 import sys

@@ -1,6 +1,6 @@
 //! The processes at the other end of a measurement.
 
-use crate::{Child, cpu, limit, link, peer, pnfs, security, tcp, transport};
+use crate::{Child, cpu, folder, limit, link, peer, pnfs, security, tcp, transport};
 use anyhow::{Context, Result, anyhow, ensure};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
@@ -20,6 +20,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::ServeConfig { config } => pnfs::serve(&config),
         Child::ServeSecure { config, cpu } => security::serve(&config, cpu),
         Child::SecureLoad(load) => load.run(),
+        Child::HoldFolder { folder } => folder::hold(&folder),
         Child::HoldLimit { percent } => limit::hold(percent),
         Child::HoldNetwork => link::hold(),
         Child::PnfsLoad(load) => load.run(),

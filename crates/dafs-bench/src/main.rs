@@ -11,6 +11,7 @@ mod cpu;
 mod database;
 mod files;
 mod fio;
+mod folder;
 mod fronts;
 mod limit;
 mod link;
@@ -121,6 +122,8 @@ enum Child {
     ServeSecure { config: PathBuf, cpu: Option<usize> },
     #[command(hide = true)]
     SecureLoad(security::Load),
+    #[command(hide = true)]
+    HoldFolder { folder: PathBuf },
     #[command(hide = true)]
     HoldLimit { percent: u32 },
     #[command(hide = true)]

@@ -8,7 +8,8 @@
 //! Invariants
 //! * Client and server have one CPU each where there are two, and nothing else of the run is busy.
 //! * After each sample, counters must show that its bytes took the way of its cell.
-//! * Whatever ends the run, the file of results has all samples so far.
+//! * Whatever ends the run, the file of results has all samples so far, and the servers' files are
+//!   removed.
 
 mod cells;
 mod claims;
@@ -20,6 +21,7 @@ mod world;
 
 pub(crate) use load::Load;
 
+use crate::folder::Folder;
 use crate::{cpu, files};
 use anyhow::{Context, Result, bail, ensure};
 use cells::{Cell, Network, Way};
@@ -118,8 +120,7 @@ impl Options {
         if cells.is_empty() {
             return Ok(());
         }
-        let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir_in(&self.folder);
-        let prepared = folder.map_err(anyhow::Error::from).and_then(|folder| {
+        let prepared = Folder::make(&self.folder).and_then(|folder| {
             files::prepare(folder.path())?;
             Ok(folder)
         });
