@@ -61,7 +61,7 @@ grep -q '^| all | there is no file in ' "$work/none.md" || fail "no reason"
 is_left() { ps -e -o pgid= -o stat= | awk -v group="$1" '$1 == group && $2 !~ /^Z/' | grep . >/dev/null; }
 is_gone() { ! is_left "$1"; }
 # The control groups of all runs on this machine.
-control_groups() { ls -d /sys/fs/cgroup/{,cpu/}dafs-bench-* 2>/dev/null || true; }
+control_groups() { ls -d /sys/fs/cgroup/{,cpu/,memory/}dafs-bench-* 2>/dev/null || true; }
 before=$(control_groups)
 has_no_more_groups() { [[ $(control_groups) == "$before" ]]; }
 has_no_folder() { ! compgen -G "$work/dafs-bench*" >/dev/null; }

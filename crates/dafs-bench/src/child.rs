@@ -21,7 +21,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::ServeSecure { config, cpu } => security::serve(&config, cpu),
         Child::SecureLoad(load) => load.run(),
         Child::HoldFolder { folder } => folder::hold(&folder),
-        Child::HoldLimit { percent } => limit::hold(percent),
+        Child::HoldLimit { resource, amount } => limit::hold(resource, amount),
         Child::HoldNetwork => link::hold(),
         Child::PnfsLoad(load) => load.run(),
         Child::PnfsHere(here) => here.measure(),

@@ -1,4 +1,4 @@
-//! A limit of the processor time of some processes, by a control group (cgroup).
+//! A limit of the processor time or the memory of some processes, by a control group (cgroup).
 //!
 //! Invariants
 //! * A group lives as long as its holder, a child process. The holder ends the group's processes and
@@ -20,22 +20,41 @@ const PROCESSES: &str = "cgroup.procs";
 const CONTROL: &str = "cgroup.subtree_control";
 
 /// Processor time within one period: the least that the kernel takes, so that pauses are short.
-const QUOTA_US: u32 = 1000;
+const QUOTA_US: u64 = 1000;
 
 /// Attempts to remove a group whose processes are about to end, and the pause between them.
 const ATTEMPTS: usize = 100;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(20);
 
+/// The resource that a limit is about, and the name of its controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Resource {
+    /// Percent of one processor.
+    Cpu,
+    /// Bytes of memory, with the pages of files that the processes read.
+    Memory,
+}
+
+impl Resource {
+    fn controller(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+        }
+    }
+}
+
 /// A limit for all its processes together.
-pub(crate) struct CpuLimit {
+pub(crate) struct Limit {
     holder: Process,
 }
 
-impl CpuLimit {
-    /// Makes a group that may use so many percent of one processor.
-    pub(crate) fn start(percent: u32) -> Result<Self> {
-        let holder = Process::start(&["hold-limit", &percent.to_string()])?;
-        ensure!(!holder.address.is_empty(), "no limit of processor time here (cgroup)");
+impl Limit {
+    /// Makes a group that may use so much of a resource.
+    pub(crate) fn start(resource: Resource, amount: u64) -> Result<Self> {
+        let name = resource.controller();
+        let holder = Process::start(&["hold-limit", name, &amount.to_string()])?;
+        ensure!(!holder.address.is_empty(), "no limit of {name} here (cgroup)");
         Ok(Self { holder })
     }
 
@@ -52,10 +71,12 @@ impl CpuLimit {
 }
 
 /// Holds a group in a child until its parent is gone.
-pub(crate) fn hold(percent: u32) -> Result<()> {
-    ensure!((1..=100).contains(&percent), "a limit is 1 to 100 percent");
+pub(crate) fn hold(resource: Resource, amount: u64) -> Result<()> {
+    let is_possible = amount > 0 && (resource != Resource::Cpu || amount <= 100);
+    ensure!(is_possible, "a limit is 1 to 100 percent, or 1 byte or more");
     leave_interrupts_to_parent()?;
-    let group = Group::make(Hierarchy::find(Path::new(ROOT))?, percent)?;
+    let hierarchy = Hierarchy::find(Path::new(ROOT), resource)?;
+    let group = Group::make(hierarchy, resource, amount)?;
     announce(&group.folder.display().to_string())?;
     wait_for_parent();
     drop(group);
@@ -70,27 +91,34 @@ enum Hierarchy {
 }
 
 impl Hierarchy {
-    fn find(root: &Path) -> Result<Self> {
-        let of_processors = root.join("cpu");
-        if of_processors.join(PROCESSES).exists() {
-            return Ok(Self::One(of_processors));
+    fn find(root: &Path, resource: Resource) -> Result<Self> {
+        let wanted = resource.controller();
+        let of_resource = root.join(wanted);
+        if of_resource.join(PROCESSES).exists() {
+            return Ok(Self::One(of_resource));
         }
         let controllers = std::fs::read_to_string(root.join("cgroup.controllers"));
         let controllers = controllers.context("there are no control groups")?;
-        let has_processors = controllers.split_whitespace().any(|name| name == "cpu");
-        ensure!(has_processors, "no control group limits processor time");
+        let is_there = controllers.split_whitespace().any(|name| name == wanted);
+        ensure!(is_there, "no control group limits {wanted}");
         Ok(Self::Two(root.to_owned()))
     }
 
     /// The files of a group and their content.
-    fn settings(&self, percent: u32) -> Vec<(&'static str, String)> {
-        let period_us = QUOTA_US * 100 / percent;
-        match self {
-            Self::One(_) => vec![
+    fn settings(&self, resource: Resource, amount: u64) -> Vec<(&'static str, String)> {
+        let period_us = QUOTA_US * 100 / amount.max(1);
+        match (self, resource) {
+            (Self::One(_), Resource::Cpu) => vec![
                 ("cpu.cfs_period_us", period_us.to_string()),
                 ("cpu.cfs_quota_us", QUOTA_US.to_string()),
             ],
-            Self::Two(_) => vec![("cpu.max", format!("{QUOTA_US} {period_us}"))],
+            (Self::Two(_), Resource::Cpu) => {
+                vec![("cpu.max", format!("{QUOTA_US} {period_us}"))]
+            }
+            (Self::One(_), Resource::Memory) => {
+                vec![("memory.limit_in_bytes", amount.to_string())]
+            }
+            (Self::Two(_), Resource::Memory) => vec![("memory.max", amount.to_string())],
         }
     }
 }
@@ -98,24 +126,26 @@ impl Hierarchy {
 /// A group, removed on drop.
 struct Group {
     folder: PathBuf,
-    /// The file in which processor time was made a resource for this group.
-    changed: Option<PathBuf>,
+    /// The file in which the resource was made one for this group, and the name of its controller.
+    changed: Option<(PathBuf, &'static str)>,
 }
 
 impl Group {
-    fn make(hierarchy: Hierarchy, percent: u32) -> Result<Self> {
-        let settings = hierarchy.settings(percent);
+    fn make(hierarchy: Hierarchy, resource: Resource, amount: u64) -> Result<Self> {
+        let settings = hierarchy.settings(resource, amount);
+        let name = resource.controller();
         let (above, changed) = match hierarchy {
             Hierarchy::One(above) => (above, None),
             Hierarchy::Two(above) => {
                 let control = above.join(CONTROL);
                 let set = std::fs::read_to_string(&control)?;
-                let is_set = set.split_whitespace().any(|name| name == "cpu");
-                (above, (!is_set).then_some(control))
+                let is_set = set.split_whitespace().any(|other| other == name);
+                (above, (!is_set).then_some((control, name)))
             }
         };
-        if let Some(control) = &changed {
-            std::fs::write(control, "+cpu").with_context(|| control.display().to_string())?;
+        if let Some((control, name)) = &changed {
+            let done = std::fs::write(control, format!("+{name}"));
+            done.with_context(|| control.display().to_string())?;
         }
         let folder = above.join(format!("dafs-bench-{}", std::process::id()));
         let group = Self { folder, changed };
@@ -142,8 +172,8 @@ impl Drop for Group {
             }
             std::thread::sleep(ATTEMPT_PAUSE);
         }
-        if let Some(control) = &self.changed {
-            let _ = std::fs::write(control, "-cpu");
+        if let Some((control, name)) = &self.changed {
+            let _ = std::fs::write(control, format!("-{name}"));
         }
     }
 }
@@ -151,27 +181,46 @@ impl Drop for Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::ValueEnum;
 
     #[test]
     fn the_version_of_control_groups_is_found_and_decides_on_the_files() {
+        use Resource::{Cpu, Memory};
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
-        assert!(Hierarchy::find(root).is_err());
+        let files = |hierarchy: &Hierarchy, resource, amount| -> Vec<String> {
+            let settings = hierarchy.settings(resource, amount).into_iter();
+            settings.map(|(name, text)| name.to_owned() + "=" + &text).collect()
+        };
+        assert!(Hierarchy::find(root, Cpu).is_err());
         std::fs::write(root.join("cgroup.controllers"), "memory pids\n").expect("written");
-        assert!(Hierarchy::find(root).is_err());
+        assert!(Hierarchy::find(root, Cpu).is_err());
         std::fs::write(root.join("cgroup.controllers"), "cpuset cpu memory\n").expect("written");
-        let two = Hierarchy::find(root).expect("version 2");
-        assert_eq!(two, Hierarchy::Two(root.to_owned()));
-        assert_eq!(two.settings(20), [("cpu.max", "1000 5000".to_owned())]);
-        std::fs::create_dir(root.join("cpu")).expect("a folder");
-        std::fs::write(root.join("cpu").join(PROCESSES), "").expect("written");
-        let one = Hierarchy::find(root).expect("version 1");
-        assert_eq!(one, Hierarchy::One(root.join("cpu")));
-        let files: Vec<_> = one
-            .settings(50)
-            .into_iter()
-            .map(|(name, text)| name.to_owned() + "=" + &text)
-            .collect();
-        assert_eq!(files, ["cpu.cfs_period_us=2000", "cpu.cfs_quota_us=1000"]);
+        for resource in [Cpu, Memory] {
+            let two = Hierarchy::find(root, resource).expect("version 2");
+            assert_eq!(two, Hierarchy::Two(root.to_owned()));
+        }
+        let two = Hierarchy::Two(root.to_owned());
+        assert_eq!(files(&two, Cpu, 20), ["cpu.max=1000 5000"]);
+        assert_eq!(files(&two, Memory, 1 << 20), ["memory.max=1048576"]);
+        for (resource, wanted) in [
+            (Cpu, vec!["cpu.cfs_period_us=2000", "cpu.cfs_quota_us=1000"]),
+            (Memory, vec!["memory.limit_in_bytes=50"]),
+        ] {
+            let place = root.join(resource.controller());
+            std::fs::create_dir(&place).expect("a folder");
+            std::fs::write(place.join(PROCESSES), "").expect("written");
+            let one = Hierarchy::find(root, resource).expect("version 1");
+            assert_eq!(one, Hierarchy::One(place));
+            assert_eq!(files(&one, resource, 50), wanted);
+        }
+    }
+
+    #[test]
+    fn a_resource_is_named_as_a_child_understands_it() {
+        for resource in Resource::value_variants() {
+            let named = Resource::from_str(resource.controller(), false);
+            assert_eq!(named.as_ref(), Ok(resource));
+        }
     }
 }

@@ -125,7 +125,7 @@ enum Child {
     #[command(hide = true)]
     HoldFolder { folder: PathBuf },
     #[command(hide = true)]
-    HoldLimit { percent: u32 },
+    HoldLimit { resource: limit::Resource, amount: u64 },
     #[command(hide = true)]
     HoldNetwork,
     #[command(hide = true)]

@@ -9,7 +9,7 @@ use super::cells::{Cell, Network, Order, Way};
 use super::load::Running;
 use super::results::Sample;
 use crate::child::Process;
-use crate::limit::CpuLimit;
+use crate::limit::{Limit, Resource};
 use crate::link::{self, Link, Node};
 use crate::peer::{self, Ganesha};
 use crate::{cpu, nfs};
@@ -25,7 +25,7 @@ const DELAY: Duration = Duration::from_micros(51);
 
 /// Processor time of the clients of [`Network::Slow`], in percent of one processor: about what DAFS
 /// needs on a link of 1 Gbit/s, and less than NFS needs.
-const SLOW_PERCENT: u32 = 20;
+const SLOW_PERCENT: u64 = 20;
 
 /// From this block on data must be placed, and headers are few beside it.
 const CHECKED_BLOCK: usize = 32 << 10;
@@ -38,7 +38,7 @@ pub(super) struct World {
     floors: BTreeMap<Way, Process>,
     server: Process,
     /// That of all clients together.
-    limit: Option<CpuLimit>,
+    limit: Option<Limit>,
     host: Ipv4Addr,
     /// None for the network of this process; one where both ends are one node; server and client.
     nodes: Vec<Node>,
@@ -87,8 +87,8 @@ pub(super) fn nodes(network: Network, megabits: u32) -> Result<Vec<Node>> {
 }
 
 /// Limits the processor time of a network's clients.
-pub(super) fn limit(network: Network) -> Result<Option<CpuLimit>> {
-    (network == Network::Slow).then(|| CpuLimit::start(SLOW_PERCENT)).transpose()
+pub(super) fn limit(network: Network) -> Result<Option<Limit>> {
+    (network == Network::Slow).then(|| Limit::start(Resource::Cpu, SLOW_PERCENT)).transpose()
 }
 
 impl World {
@@ -98,7 +98,7 @@ impl World {
     pub(super) fn start(
         network: Network,
         nodes: Vec<Node>,
-        limit: Option<CpuLimit>,
+        limit: Option<Limit>,
         file_of: &Path,
     ) -> Result<Self> {
         let host = match &nodes[..] {
