@@ -1,6 +1,6 @@
 //! The processes at the other end of a measurement.
 
-use crate::{Child, cpu, folder, limit, link, peer, pnfs, security, tcp, transport};
+use crate::{Child, cpu, folder, fronts, limit, link, peer, pnfs, security, tcp, transport};
 use anyhow::{Context, Result, anyhow, ensure};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
@@ -22,6 +22,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::SecureLoad(load) => load.run(),
         Child::HoldFolder { folder } => folder::hold(&folder),
         Child::HoldLimit { resource, amount } => limit::hold(resource, amount),
+        Child::HoldMount { point, command } => fronts::hold_mount(&point, &command),
         Child::HoldNetwork => link::hold(),
         Child::PnfsLoad(load) => load.run(),
         Child::PnfsHere(here) => here.measure(),

@@ -127,6 +127,12 @@ enum Child {
     #[command(hide = true)]
     HoldLimit { resource: limit::Resource, amount: u64 },
     #[command(hide = true)]
+    HoldMount {
+        point: PathBuf,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    #[command(hide = true)]
     HoldNetwork,
     #[command(hide = true)]
     PnfsLoad(pnfs::Load),

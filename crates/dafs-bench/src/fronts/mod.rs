@@ -13,7 +13,7 @@ mod start;
 mod ways;
 
 pub(crate) use ways::{
-    Front, MEMORY, OPTIMISTIC, ROOT, Site, Way, dafs, in_own_mounts, missing, output,
+    Front, MEMORY, OPTIMISTIC, ROOT, Site, Way, dafs, hold_mount, in_own_mounts, missing, output,
 };
 
 use crate::report::Report;

@@ -1,6 +1,10 @@
 //! The ways to a server's files for unmodified programs, and the local way to the same files.
+//!
+//! Invariants
+//! * A mount has a holder, a child process. The holder unmounts it when its parent is gone, also if
+//!   that is killed.
 
-use crate::child::Process;
+use crate::child::{Process, announce, leave_interrupts_to_parent, wait_for_parent};
 use crate::{cpu, peer};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
@@ -122,31 +126,20 @@ impl Site {
     /// Prepares a way, with options behind the URL.
     pub(crate) fn front_with(&self, way: Way, options: &str) -> Result<Front> {
         let url = format!("{}{options}", self.url()?);
-        let (mut helper, mut wrapper) = (None, Vec::new());
-        let root = match way {
-            Way::Local | Way::Fsspec => self.export.clone(),
-            Way::Run => {
-                let dafs = dafs()?.to_str().context("a path is not UTF-8")?.to_owned();
-                let at = format!("--at={PREFIX}={url}");
-                wrapper = vec![dafs, "run".to_owned(), at];
-                PREFIX.into()
+        match way {
+            Way::Local | Way::Fsspec => {
+                Ok(Front { root: self.export.clone(), wrapper: Vec::new(), helper: None })
             }
-            Way::Mount => {
-                let mut command = Command::new(dafs()?);
-                command.args(["mount", "--foreground", &url]);
-                let mounted = Mounted::start(self.point("mount")?, command)?;
-                helper.insert(mounted).point.clone()
-            }
+            Way::Run => Front::run(&url, &[]),
+            Way::Mount => Front::mount(&url, self.point("mount")?, &[]),
             Way::Passthrough => {
-                let mut command = Command::new(self.passthrough()?);
+                let program = self.passthrough()?;
                 let source = format!("source={}", self.export.display());
                 let options = format!("{source},clone_fd,max_threads=10");
-                command.args(["-f", "-o", &options]);
-                let mounted = Mounted::start(self.point("passthrough")?, command)?;
-                helper.insert(mounted).point.clone()
+                let command = [text(&program)?, "-f", "-o", &options];
+                Front::mounted(self.point("passthrough")?, &command, &[])
             }
-        };
-        Ok(Front { root, wrapper, helper })
+        }
     }
 
     /// Processor time of the programs of a way and of the server.
@@ -193,6 +186,25 @@ pub(crate) struct Front {
 }
 
 impl Front {
+    /// Programs under `dafs run`. `before` stands before each of their command lines.
+    pub(crate) fn run(url: &str, before: &[String]) -> Result<Self> {
+        let mut wrapper = before.to_vec();
+        wrapper.push(text(&dafs()?)?.to_owned());
+        wrapper.extend(["run".to_owned(), format!("--at={PREFIX}={url}")]);
+        Ok(Self { root: PREFIX.into(), wrapper, helper: None })
+    }
+
+    /// Programs on a mount at an empty folder. `before` stands before each of their command lines.
+    pub(crate) fn mount(url: &str, point: PathBuf, before: &[String]) -> Result<Self> {
+        let dafs = dafs()?;
+        Self::mounted(point, &[text(&dafs)?, "mount", "--foreground", url], before)
+    }
+
+    fn mounted(point: PathBuf, command: &[&str], before: &[String]) -> Result<Self> {
+        let helper = Some(Mounted::start(&point, command)?);
+        Ok(Self { root: point, wrapper: before.to_vec(), helper })
+    }
+
     /// A command for a program that uses this way. It is killed if it does not end in time.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("timeout");
@@ -202,7 +214,7 @@ impl Front {
     }
 
     /// Processor time of programs that have ended, and of the mount's process, if there is one.
-    fn client_time(&self) -> Result<Duration> {
+    pub(crate) fn client_time(&self) -> Result<Duration> {
         let helper = self.helper.as_ref().map(Mounted::time).transpose()?;
         Ok(cpu::children_time() + helper.unwrap_or_default())
     }
@@ -215,31 +227,54 @@ impl Front {
 
 /// A file system in user space, unmounted when dropped.
 struct Mounted {
-    point: PathBuf,
-    child: Child,
+    /// The process id of its server.
+    pid: u32,
+    _holder: Process,
 }
 
 impl Mounted {
-    /// Runs `command` with the mount point in the foreground, and waits for the mount.
-    fn start(point: PathBuf, mut command: Command) -> Result<Self> {
-        let before = std::fs::metadata(&point)?.dev();
-        let child = command.arg(&point).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        let mut mounted = Self { point, child };
-        let end = Instant::now() + Duration::from_secs(MOUNT_SECONDS);
-        while std::fs::metadata(&mounted.point).map_or(before, |found| found.dev()) == before {
-            let is_over = mounted.child.try_wait()?.is_some() || Instant::now() > end;
-            ensure!(!is_over, "nothing was mounted: {command:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(mounted)
+    /// Mounts by a command line, to which the mount point is added.
+    fn start(point: &Path, command: &[&str]) -> Result<Self> {
+        let mut arguments = vec!["hold-mount", text(point)?];
+        arguments.extend(command);
+        let holder = Process::start(&arguments)?;
+        let pid = holder.address.parse().ok();
+        let pid = pid.with_context(|| format!("nothing was mounted: {command:?}"))?;
+        Ok(Self { pid, _holder: holder })
     }
 
     fn time(&self) -> Result<Duration> {
-        cpu::process_time(Some(self.child.id()))
+        cpu::process_time(Some(self.pid))
     }
 }
 
-impl Drop for Mounted {
+/// Holds a mount in a child until its parent is gone. `command` serves it in the foreground.
+pub(crate) fn hold_mount(point: &Path, command: &[String]) -> Result<()> {
+    leave_interrupts_to_parent()?;
+    let (program, arguments) = command.split_first().context("no program to mount with")?;
+    let before = std::fs::metadata(point)?.dev();
+    let mut command = Command::new(program);
+    command.args(arguments).arg(point).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut mounting = Mounting { point, child: command.spawn()? };
+    let end = Instant::now() + Duration::from_secs(MOUNT_SECONDS);
+    while std::fs::metadata(point).map_or(before, |found| found.dev()) == before {
+        let is_over = mounting.child.try_wait()?.is_some() || Instant::now() > end;
+        ensure!(!is_over, "nothing was mounted: {command:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    announce(&mounting.child.id().to_string())?;
+    wait_for_parent();
+    drop(mounting);
+    Ok(())
+}
+
+/// The server of a mount, which ends when this is dropped.
+struct Mounting<'a> {
+    point: &'a Path,
+    child: Child,
+}
+
+impl Drop for Mounting<'_> {
     fn drop(&mut self) {
         let _ = peer::run("umount", [OsStr::new("-l"), self.point.as_ref()]);
         let mut end = Instant::now() + Duration::from_secs(MOUNT_SECONDS);
@@ -258,6 +293,11 @@ impl Drop for Mounted {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// A path as a word of a command line.
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path is not UTF-8")
 }
 
 /// The option behind a URL by which a client reads from memory that the server shows.
