@@ -1,0 +1,212 @@
+//! Claims of the papers on DAFS: its protocol (P0) and its kernel server (P1).
+
+use super::super::cells::Network::{Free, Link, Slow};
+use super::super::cells::Way::{DafsIwarp, DafsShm, Libnfs, NfsTcp, NocopyIwarp, NocopyShm, Rdma};
+use super::super::cells::{Network, Way};
+use super::super::claims::Bound::{AtLeast, AtMost, Within};
+use super::super::claims::Claim;
+use super::super::claims::Value::{LinkShare, Plain, Ratio};
+use super::super::results::Quantity::{ClientCpu, Copies, Throughput};
+use super::{
+    BLOCK_2K, BLOCK_4K, BLOCK_8K, BLOCK_16K, BLOCK_32K, BLOCK_128K, BLOCK_256K, BLOCK_512K,
+    CPU_LIMIT, FROM_16K, GANESHA, GZIP, IDEAL, NO_FLIPS, OWN_NFS, SOFTWARE, drawing, in_order,
+    not_here, not_yet, random, rows,
+};
+
+/// Processor time of NFS beside that of DAFS, for reads of 16 KiB.
+const fn five_times(
+    id: &'static str,
+    network: Network,
+    (nfs, dafs): (Way, Way),
+    depth: usize,
+    note: &'static str,
+) -> Claim {
+    let (nfs, dafs) =
+        (random(network, nfs, BLOCK_16K, depth), random(network, dafs, BLOCK_16K, depth));
+    let text = match depth {
+        1 => "one read of 16 KiB at a time costs an NFS client 5 times the processor of DAFS",
+        _ => "each of 32 reads of 16 KiB costs an NFS client 5 times the processor of DAFS",
+    };
+    rows(id, text, "5 (100 and 20 us)", AtLeast(5.0), Ratio(ClientCpu, nfs, dafs), note)
+}
+
+/// Throughput of DAFS beside that of NFS, both with a part of a processor.
+const fn beyond(id: &'static str, nfs: Way, depth: usize) -> Claim {
+    let (dafs, nfs) =
+        (random(Slow, DafsIwarp, FROM_16K, depth), random(Slow, nfs, FROM_16K, depth));
+    let text = "beyond the NFS client's limit DAFS moves more";
+    rows(id, text, "above 1 (DAFS 85 MB/s)", AtLeast(1.0), Ratio(Throughput, dafs, nfs), CPU_LIMIT)
+}
+
+/// Processor time of DAFS beside that of NFS without copies.
+const fn placed(
+    blocks: &'static [usize],
+    paper: &'static str,
+    most: f64,
+    network: Network,
+    (dafs, nfs): (Way, Way),
+    note: &'static str,
+) -> Claim {
+    let (dafs, nfs) = (in_order(network, dafs, blocks, 9), in_order(network, nfs, blocks, 9));
+    let text = "direct placement costs a part of the processor of NFS without copies";
+    rows("P0-H1", text, paper, AtMost(most), Ratio(ClientCpu, dafs, nfs), note)
+}
+
+pub(super) static P0: [Claim; 26] = [
+    drawing("P0-F1", "descriptors of the virtual interface"),
+    rows(
+        "P0-F2",
+        "an inline read is copied once at the client",
+        "1",
+        Within(0.99, 1.01),
+        Plain(Copies, random(Free, DafsIwarp, BLOCK_4K, 1)),
+        "the transport's copies are not counted: they stand for an adapter's",
+    ),
+    rows(
+        "P0-F3",
+        "a direct read is not copied at the client",
+        "0",
+        AtMost(0.01),
+        Plain(Copies, random(Free, DafsIwarp, BLOCK_256K, 1)),
+        "the copy out of the kernel's socket is not counted",
+    ),
+    rows(
+        "P0-F3",
+        "a direct read is not copied at the client",
+        "0",
+        AtMost(0.01),
+        Plain(Copies, random(Free, DafsShm, BLOCK_256K, 1)),
+        IDEAL,
+    ),
+    five_times("P0-F4", Link, (Libnfs, DafsIwarp), 1, GANESHA),
+    five_times("P0-F4", Link, (NfsTcp, DafsIwarp), 1, OWN_NFS),
+    five_times("P0-F4", Free, (Libnfs, DafsShm), 1, IDEAL),
+    rows(
+        "P0-F4",
+        "the processor time of a DAFS client does not grow with the block",
+        "flat, 2 to 512 KiB",
+        AtMost(1.2),
+        Ratio(ClientCpu, random(Free, DafsShm, BLOCK_512K, 1), random(Free, DafsShm, BLOCK_2K, 1)),
+        IDEAL,
+    ),
+    not_here(
+        "P0-F4",
+        "the same over a network",
+        "iWARP in software pays the kernel's TCP for each byte; the figure has the slope",
+    ),
+    beyond("P0-F5", Libnfs, 1),
+    beyond("P0-F5", NfsTcp, 1),
+    five_times("P0-F6", Link, (Libnfs, DafsIwarp), 32, GANESHA),
+    five_times("P0-F6", Free, (Libnfs, DafsShm), 32, IDEAL),
+    rows(
+        "P0-F6",
+        "a DAFS read costs less with 32 under way than with one",
+        "below 1",
+        AtMost(1.0),
+        Ratio(
+            ClientCpu,
+            random(Link, DafsIwarp, BLOCK_16K, 32),
+            random(Link, DafsIwarp, BLOCK_16K, 1),
+        ),
+        "",
+    ),
+    rows(
+        "P0-F6",
+        "an NFS read costs more with 32 under way than with one",
+        "above 1",
+        AtLeast(1.0),
+        Ratio(ClientCpu, random(Link, Libnfs, BLOCK_16K, 32), random(Link, Libnfs, BLOCK_16K, 1)),
+        "libnfs has one thread and no processes that wait for each other",
+    ),
+    rows(
+        "P0-F7",
+        "DAFS with 32 reads under way fills the link from 16 KiB on",
+        "85 MB/s, the bus's limit",
+        AtLeast(0.95),
+        LinkShare(random(Link, DafsIwarp, FROM_16K, 32)),
+        "",
+    ),
+    beyond("P0-F7", Libnfs, 32),
+    beyond("P0-F7", NfsTcp, 32),
+    not_yet("P0-F8", "gzip: DAFS costs no more processor, and idles 1 % or less", "0.4 %", GZIP),
+    not_yet("P0-F8", "two of gzip run 1.95 times as fast as one", "2.0; NFS below 1.6", GZIP),
+    placed(BLOCK_8K, "0.67", 0.67, Link, (DafsIwarp, NocopyIwarp), SOFTWARE),
+    placed(BLOCK_8K, "0.67", 0.67, Free, (DafsShm, NocopyShm), IDEAL),
+    placed(BLOCK_256K, "0.10", 0.10, Link, (DafsIwarp, NocopyIwarp), NO_FLIPS),
+    placed(BLOCK_256K, "0.10", 0.10, Free, (DafsShm, NocopyShm), NO_FLIPS),
+    not_yet(
+        "P0-H2",
+        "a DAFS client is faster than a local file system",
+        "below 1",
+        "`--group fio` measures it; this command does not read its rows yet",
+    ),
+    not_here(
+        "P0-H3",
+        "fencing, exactly-once, broken locks, shared keys",
+        "semantics without a measurement; tests and the simulation show them",
+    ),
+];
+
+pub(super) static P1: [Claim; 12] = [
+    drawing("P1-F1", "the server's state machine"),
+    drawing("P1-F2", "memory management of processor and adapter"),
+    drawing("P1-T1", "an interface of the kernel server"),
+    drawing("P1-T2", "an interface of the kernel server"),
+    drawing("P1-T3", "an interface of the kernel server"),
+    drawing("P1-T4", "an interface of the kernel server"),
+    rows(
+        "P1-F3",
+        "64 reads of 4 KiB under way come near the floor",
+        "0.88 (100 of 113 MB/s)",
+        AtLeast(0.88),
+        Ratio(
+            Throughput,
+            random(Link, DafsIwarp, BLOCK_4K, 64),
+            in_order(Link, Rdma, BLOCK_32K, 8),
+        ),
+        "the floor is RDMA writes of 32 KiB on the same link",
+    ),
+    rows(
+        "P1-F3",
+        "one read of 128 KiB at a time comes near the floor",
+        "close to the wire",
+        AtLeast(0.9),
+        Ratio(
+            Throughput,
+            random(Link, DafsIwarp, BLOCK_128K, 1),
+            in_order(Link, Rdma, BLOCK_32K, 8),
+        ),
+        "",
+    ),
+    rows(
+        "P1-F3",
+        "one read of 4 KiB at a time is far below the floor",
+        "far less",
+        AtMost(0.5),
+        Ratio(Throughput, random(Link, DafsIwarp, BLOCK_4K, 1), in_order(Link, Rdma, BLOCK_32K, 8)),
+        "",
+    ),
+    rows(
+        "P1-F3",
+        "with 64 reads under way the throughput is flat from 4 KiB on",
+        "1.13 (113 of 100 MB/s)",
+        AtMost(1.13),
+        Ratio(
+            Throughput,
+            random(Link, DafsIwarp, BLOCK_512K, 64),
+            random(Link, DafsIwarp, BLOCK_4K, 64),
+        ),
+        "",
+    ),
+    not_yet(
+        "P1-H1",
+        "a server that fetches writes takes no more than its disk writes",
+        "stated",
+        "needs a slow disk (cgroup io.max), which is not built",
+    ),
+    not_here(
+        "P1-H2",
+        "the server's handler does not wait for its RDMA",
+        "a design without a measurement; tests of the engine show it",
+    ),
+];
