@@ -10,14 +10,15 @@ bench=${DAFS_TARGET:-$PWD/target/debug}/dafs-bench
 step "all experiments, with two sizes of blocks"
 timeout 600 "$bench" papers --scale 1 --rounds 1 --blocks 4096,262144 \
     --json "$work/papers.json" --document "$work/page.md" | tee "$work/out"
-python3 - "$work/papers.json" "$work/out" <<'PYTHON' || fail "the rows"
+python3 - "$work/papers.json" "$work/out" >"$work/rows" <<'PYTHON' || fail "the rows"
 import json
 import sys
 
 results, output = json.load(open(sys.argv[1])), open(sys.argv[2]).read()
 assert results["is_complete"]
 skipped = {(row["network"], row["way"]) for row in results["skipped"]}
-assert output.count("SKIPPED") == len(results["skipped"])
+programs = results["programs"]
+assert output.count("SKIPPED") == len(results["skipped"]) + len(programs["skipped"])
 assert all(way in (None, "libnfs") for _, way in skipped), skipped
 rows = {(row["network"], row["way"]) for row in results["rows"]}
 ways = ["tcp", "rdma", "dafs-iwarp", "dafs-shm", "libnfs", "nfs-tcp", "nocopy-iwarp", "nocopy-shm", "prepost"]
@@ -35,7 +36,24 @@ for row in results["rows"]:
         assert crossed is None or (crossed < count / 10 if row["way"].endswith("-shm") else crossed >= count), row
         assert copied is None or copied < count / 10 or row["way"] in ("nfs-tcp", "prepost"), row
 print(len(results["rows"]), "rows,", len(results["skipped"]), "skipped")
+
+skipped = {(row["work"], row["network"]) for row in programs["skipped"]}
+rows = {(row["work"], row["network"], row["door"]) for row in programs["rows"]}
+for work, doors in {"sizes": 2, "counts": 2, "queue": 3}.items():
+    for network in ["free", "link"]:
+        gone = {(work, network), (work, None), (None, network), (None, None)} & skipped
+        found = [row for row in rows if row[:2] == (work, network)]
+        assert len(found) == (0 if gone else doors), (work, network, found)
+for row in programs["rows"]:
+    for sample in row["samples"]:
+        count, crossed = sample["bytes"], sample["crossed_bytes"]
+        assert sample["operations"] > 0 and count > 0, row
+        if row["work"] == "queue" and crossed is not None:
+            assert crossed < count / 10 if row["network"] == "free" else crossed > count / 10 * 9, row
+print(len(programs["rows"]), "rows of programs,", len(programs["skipped"]), "skipped")
 PYTHON
+
+cat "$work/rows"
 
 step "a page with all experiments and figures"
 ids=(P0-{F{1..8},H{1..3}} P1-{F{1..3},T{1..4},H1,H2} P2-{T1,F{1..12},S6} P3-{F{1..18},H{1..3}}
@@ -65,17 +83,18 @@ control_groups() { ls -d /sys/fs/cgroup/{,cpu/,memory/}dafs-bench-* 2>/dev/null 
 before=$(control_groups)
 has_no_more_groups() { [[ $(control_groups) == "$before" ]]; }
 has_no_folder() { ! compgen -G "$work/dafs-bench*" >/dev/null; }
-for signal in INT KILL; do
-    step "a run that is interrupted by $signal"
+# interrupt SIGNAL EXPERIMENT -- ends a run by a signal.
+interrupt() {
+    step "a run of $2 that is interrupted by $1"
     rm -f "$work/part.json"
     # Many rounds in a group of processes of its own, with all servers, links and limits.
-    setsid "$bench" papers --rounds 1000 --only P0-F5 --folder "$work" --json "$work/part.json" \
+    setsid "$bench" papers --rounds 1000 --scale 1 --only "$2" --folder "$work" --json "$work/part.json" \
         >"$work/part.out" 2>&1 &
     run=$!
     started+=("$run")
     eventually grep -q '^round 1 ' "$work/part.out"
     eventually test -s "$work/part.json"
-    kill -"$signal" "$run"
+    kill -"$1" "$run"
     status=0
     wait "$run" || status=$?
     [[ $status != 0 ]] || { cat "$work/part.out"; fail "it ended well"; }
@@ -87,6 +106,11 @@ import json
 import sys
 
 results = json.load(open(sys.argv[1]))
-assert not results["is_complete"] and results["rows"], results
+assert not results["is_complete"] and (results["rows"] or results["programs"]["rows"]), results
 PYTHON
+}
+for signal in INT KILL; do
+    interrupt "$signal" P0-F5
+    # Where no program can run, there is none to interrupt.
+    ! grep -q '^[0-9].* rows of programs, 0 skipped' "$work/rows" || interrupt "$signal" P2-F10
 done

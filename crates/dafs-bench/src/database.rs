@@ -84,11 +84,8 @@ fn measure_all(
     if list.is_empty() {
         return Ok(());
     }
-    if peer::find("cc").is_none() || !Path::new("/usr/include/db.h").exists() {
-        println!(
-            "\nBerkeley DB's own cache: SKIPPED, there is no cc or libdb5.3-dev; run: \
-             scripts/setup.sh bench"
-        );
+    if let Some(reason) = missing() {
+        println!("\nBerkeley DB's own cache: SKIPPED, {reason}");
         return Ok(());
     }
     let site = start()?;
@@ -113,6 +110,22 @@ fn measure_all(
     report.hit_ratios(&title, ratios);
     signs::tell(report, &signs);
     Ok(())
+}
+
+/// The missing requirement of programs on Berkeley DB, in words, if any.
+pub(crate) fn missing() -> Option<String> {
+    let is_there = peer::find("cc").is_some() && Path::new("/usr/include/db.h").exists();
+    let reason = "there is no cc or libdb5.3-dev; run: scripts/setup.sh bench";
+    (!is_there).then(|| reason.to_owned())
+}
+
+/// Builds the program on Berkeley DB in `folder`.
+pub(crate) fn build(folder: &Path) -> Result<PathBuf> {
+    let source = Path::new(ROOT).join("crates/dafs-bench/applications/berkeley_db.c");
+    let program = folder.join("berkeley_db");
+    let output: [&OsStr; 3] = ["-O2".as_ref(), "-o".as_ref(), program.as_ref()];
+    peer::run("cc", output.into_iter().chain([source.as_ref(), "-ldb-5.3".as_ref()]))?;
+    Ok(program)
 }
 
 /// The hit ratio of each row with reads from memory that the server shows. Runs on the same table read the same
@@ -179,10 +192,7 @@ struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     fn new(site: &'a Site, scale: u64) -> Result<Self> {
-        let source = Path::new(ROOT).join("crates/dafs-bench/applications/berkeley_db.c");
-        let program = site.folder.path().join("berkeley_db");
-        let output: [&OsStr; 3] = ["-O2".as_ref(), "-o".as_ref(), program.as_ref()];
-        peer::run("cc", output.into_iter().chain([source.as_ref(), "-ldb-5.3".as_ref()]))?;
+        let program = build(site.folder.path())?;
         let scaled = |count: u64| (count * scale / 100).max(1);
         let (records, lookups) = (scaled(RECORDS), scaled(LOOKUPS));
         let table = site.export.join("table.db");

@@ -63,6 +63,13 @@ impl Limit {
         Path::new(&self.holder.address).join(PROCESSES)
     }
 
+    /// The words before a command line by which its process is limited.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let script = "echo $$ >\"$0\" && exec \"$@\"";
+        let processes = self.processes().display().to_string();
+        ["sh", "-c", script, &processes].map(str::to_owned).into()
+    }
+
     /// Limits a process.
     pub(crate) fn take(&self, process: u32) -> Result<()> {
         let file = self.processes();

@@ -1,6 +1,7 @@
 //! Claims of the papers: each has a bound and the rows that it reads, from which its verdict follows.
 
 use super::cells::{ALL_BLOCKS, Cell, Line, Network, Order, READ_AHEADS, Way};
+use super::programs::trials::Series;
 use super::results::{Quantity, Results};
 use std::fmt;
 
@@ -33,7 +34,8 @@ pub(super) enum Bound {
     Within(f64, f64),
 }
 
-/// The value of a claim. Along lines it is that of the block that is the furthest from the bound.
+/// The value of a claim. Along lines and series it is that of the block or step that is the furthest
+/// from the bound.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Value {
     Plain(Quantity, Line),
@@ -47,6 +49,8 @@ pub(super) enum Value {
     BestBlock(Best),
     /// The number of reads under way at the highest throughput, relative to that of the second.
     BestDepthRatio(Best, Best),
+    /// A quantity of the programs of the first series relative to the second, step by step.
+    TrialRatio(Quantity, Series, Series),
 }
 
 /// The highest throughput of a way over blocks and read-aheads, in order.
@@ -138,6 +142,7 @@ impl Claim {
                 Value::BestRatio(of, to) | Value::BestDepthRatio(of, to) => {
                     [best(of), best(to)].concat()
                 }
+                Value::TrialRatio(..) => Vec::new(),
             },
         }
     }
@@ -207,6 +212,10 @@ impl Value {
                 let depth = |best: Best| Ok::<_, String>(best.find(results)?.1.depth as f64);
                 Ok(vec![depth(of)? / depth(to)?])
             }
+            Self::TrialRatio(quantity, of, to) => {
+                let pairs = of.trials().zip(to.trials());
+                pairs.map(|(of, to)| results.programs.ratio(quantity, &of, &to)).collect()
+            }
         }
     }
 
@@ -226,6 +235,9 @@ impl fmt::Display for Value {
             Self::BestRatio(of, to) => write!(f, "MB/s: {of} / {to}"),
             Self::BestBlock(of) => write!(f, "KiB: {of}"),
             Self::BestDepthRatio(of, to) => write!(f, "reads under way: {of} / {to}"),
+            Self::TrialRatio(quantity, of, to) => {
+                write!(f, "{}: {of} / {}", quantity.unit(), to.door.name())
+            }
         }
     }
 }
@@ -233,6 +245,7 @@ impl fmt::Display for Value {
 #[cfg(test)]
 mod tests {
     use super::super::list;
+    use super::super::programs::trials::{self, Door, Work};
     use super::super::results::{Skipped, tests::run};
     use super::*;
 
@@ -319,6 +332,20 @@ mod tests {
     }
 
     #[test]
+    fn programs_that_did_not_run_decide_nothing() {
+        let series =
+            |door| Series { work: Work::Sizes, steps: &[270], network: Network::Link, door };
+        let value = Value::TrialRatio(Quantity::Elapsed, series(Door::Mount), series(Door::Run));
+        let claim = claim(Bound::AtLeast(1.0), value);
+        let mut results = run(|_| 100);
+        assert_eq!(claim.judge(&results).verdict, Verdict::Met);
+        results.programs.rows.retain(|row| row.trial.door != Door::Mount);
+        let judged = claim.judge(&results);
+        assert_eq!((judged.verdict, judged.value), (Verdict::NotHere, None));
+        assert_eq!(judged.reason, "its programs did not run");
+    }
+
+    #[test]
     fn every_row_that_a_claim_reads_is_measured_for_its_experiment() {
         for claim in list::claims() {
             let measured = super::super::cells::wanted(&[claim.id.to_owned()], &[]);
@@ -329,8 +356,17 @@ mod tests {
                 assert!(!claim.note.is_empty(), "{}: no reason", claim.id);
                 continue;
             };
-            if let Value::Ratio(_, of, to) = value {
-                assert_eq!(of.blocks.len(), to.blocks.len(), "{}: {value}", claim.id);
+            match value {
+                Value::Ratio(_, of, to) => {
+                    assert_eq!(of.blocks.len(), to.blocks.len(), "{}: {value}", claim.id);
+                }
+                Value::TrialRatio(_, of, to) => {
+                    assert_eq!(of.steps.len(), to.steps.len(), "{}: {value}", claim.id);
+                    let run = trials::wanted(&[claim.id.to_owned()]);
+                    let mut trials = of.trials().chain(to.trials());
+                    assert!(trials.all(|trial| run.contains(&trial)), "{}: {value}", claim.id);
+                }
+                _ => {}
             }
             assert!(bound.excess(f64::INFINITY).max(bound.excess(f64::NEG_INFINITY)) > 0.0);
         }

@@ -3,6 +3,7 @@
 use super::cells::{ALL_BLOCKS, FROM_2K, FROM_4K, Line, Network, Order, READ_AHEADS, Way, size};
 use super::claims::Verdict;
 use super::list;
+use super::programs::{self, trials::Work};
 use super::results::{Quantity, Results};
 use crate::plot::{self, Panel};
 use anyhow::Result;
@@ -146,6 +147,12 @@ const LEGEND: &str = "\
 | `slow` | the same as `link`, and the client has a fifth of a processor |
 | `frames1500`, `frames9000` | a link without a rate and without segmentation offload |
 
+| door | of programs that cannot change |
+|---|---|
+| `run` | `dafs run`, which reads ahead; without a link over shared memory |
+| `run-plain` | the same with the file open for writing as well, for which it never reads ahead |
+| `mount` | `dafs mount`: the kernel caches and reads ahead, as that of an NFS client does |
+
 Client and server have a processor each, where there are two. All poll a while before they sleep, but for the floors and libnfs, which sleep at once. \
 The kernel's work for a socket counts for the process that runs meanwhile. \
 After each sample, counters of the network and of copies must show the way of its bytes.";
@@ -170,13 +177,16 @@ fn page(results: &Results) -> String {
     page += &description(results);
     let _ = writeln!(page, "\n{LEGEND}\n\n## Claims\n");
     page += &claims(results);
-    if !results.skipped.is_empty() {
+    if !results.skipped.is_empty() || !results.programs.skipped.is_empty() {
         page += "\n## Skipped\n\n| rows | reason |\n|---|---|\n";
         for skipped in &results.skipped {
             let rows = [skipped.network.map(Network::name), skipped.way.map(Way::name)];
             let rows: Vec<&str> = rows.into_iter().flatten().collect();
             let rows = if rows.is_empty() { "all".to_owned() } else { rows.join(" ") };
             let _ = writeln!(page, "| {rows} | {} |", cell(&skipped.reason));
+        }
+        for skipped in &results.programs.skipped {
+            let _ = writeln!(page, "| {} | {} |", skipped.rows(), cell(&skipped.reason));
         }
     }
     page += "\n## Floors\n\nOne byte there and back, in microseconds.\n\n";
@@ -193,6 +203,9 @@ fn page(results: &Results) -> String {
             let _ = writeln!(page, "\n{}, in {}.\n", panel.title, panel.unit);
             page += &table(picture.blocks, panel);
         }
+    }
+    for work in Work::ALL {
+        page += &programs::tables(&results.programs, work);
     }
     page
 }
@@ -249,7 +262,7 @@ fn cell(text: &str) -> String {
 }
 
 /// A value with about three digits.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     match value.abs() {
         _ if !value.is_finite() => "-".to_owned(),
         size if size >= 100.0 => format!("{value:.0}"),
@@ -369,6 +382,9 @@ mod tests {
             assert!(panels.iter().all(|panel| figure.contains(&panel.title)), "{}", picture.file);
             assert!(!panels.iter().any(|panel| panel.title == "P3-F16, nocopy-shm, link"));
         }
+        for work in Work::ALL {
+            assert!(page.contains(&format!("\n## {}\n", work.title())), "{}", work.title());
+        }
         assert!(page.contains("\n| 512 KiB | "), "{page}");
         assert!(!page.contains("interrupted") && !page.contains("## Skipped"), "{page}");
     }
@@ -380,10 +396,11 @@ mod tests {
         results.rows.clear();
         let reason = "there is no tc\n| here".to_owned();
         results.skipped.push(Skipped { network: None, way: Some(Way::Libnfs), reason });
+        results.programs.rows.clear();
         let page = page(&results);
         assert!(page.contains("The run was interrupted"), "{page}");
         assert!(page.contains("| libnfs | there is no tc / here |"), "{page}");
-        assert!(!page.contains("(figures/"), "{page}");
+        assert!(!page.contains("(figures/") && !page.contains("Berkeley DB over"), "{page}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The experiments of the papers on DAFS, NFS over RDMA and Direct-pNFS, run again: a sweep of blocks,
-//! ways, depths and orders, the verdict on each claim of the papers, and a page with tables and
-//! figures.
+//! ways, depths and orders, programs, the verdict on each claim of the papers, and a page with tables
+//! and figures.
 //!
 //! Each network has a server of its own for all ways, and each way has a client process. Ways that are
 //! compared run within milliseconds, so that their ratios mean something beside other load.
@@ -16,6 +16,7 @@ mod claims;
 mod document;
 mod list;
 mod load;
+mod programs;
 mod results;
 mod world;
 
@@ -50,7 +51,7 @@ pub(crate) struct Options {
     /// Only blocks of so many bytes; all from 512 to 1048576 by default
     #[arg(long, value_delimiter = ',')]
     blocks: Vec<usize>,
-    /// Percent of the full length of each sample
+    /// Percent of the full length of each sample, and of the full size of programs' files
     #[arg(long, default_value_t = 100)]
     scale: u64,
     /// Rounds; medians are over these
@@ -105,7 +106,9 @@ impl Options {
             let interrupt = Interrupt::watch()?;
             let milliseconds = (MILLISECONDS * self.scale / 100).max(MILLISECONDS_MIN);
             let mut results = Results::new(self.rounds.max(1), milliseconds, self.megabits);
-            let outcome = self.sweep(&mut results, &interrupt);
+            let outcome = self
+                .sweep(&mut results, &interrupt)
+                .and_then(|()| programs::measure(self, &mut results, &interrupt));
             results.is_complete = outcome.is_ok();
             results.write(&self.json)?;
             outcome.with_context(|| format!("rows so far are in {}", self.json.display()))?;

@@ -5,6 +5,7 @@
 //! * The file is replaced as a whole: an interrupted run leaves the rows that it has measured.
 
 use super::cells::{Cell, Line, Network, Way};
+use super::programs::Programs;
 use crate::report::{self, median};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -76,7 +77,7 @@ impl Quantity {
         }
     }
 
-    fn of(self, sample: &Sample) -> f64 {
+    pub(super) fn of(self, sample: &Sample) -> f64 {
         let operations = sample.operations.max(1) as f64;
         let bytes = sample.bytes.max(1) as f64;
         let elapsed_ns = sample.elapsed_ns.max(1) as f64;
@@ -131,6 +132,8 @@ pub(crate) struct Results {
     pub(crate) is_complete: bool,
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) rows: Vec<Row>,
+    #[serde(default)]
+    pub(crate) programs: Programs,
 }
 
 impl Results {
@@ -149,6 +152,7 @@ impl Results {
             is_complete: false,
             skipped: Vec::new(),
             rows: Vec::new(),
+            programs: Programs::default(),
         }
     }
 
@@ -216,6 +220,7 @@ impl Results {
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::cells::{self, Order};
+    use super::super::programs::trials;
     use super::*;
 
     /// A run of two rounds, in which the time of all cells is `elapsed_ns` of the cell for an
@@ -235,6 +240,18 @@ pub(super) mod tests {
                     crossed_bytes: None,
                 };
                 results.add(cell, sample);
+            }
+            for trial in trials::wanted(&[]) {
+                let sample = Sample {
+                    operations: 1,
+                    bytes: 1000,
+                    elapsed_ns: 1000 * round,
+                    client_cpu_ns: 500 * round,
+                    server_cpu_ns: 250 * round,
+                    copied_bytes: None,
+                    crossed_bytes: None,
+                };
+                results.programs.add(trial, sample);
             }
         }
         results.is_complete = true;

@@ -54,7 +54,10 @@ struct Libnfs {
 }
 
 /// Runs `work` in a node's network, or in that of this process.
-fn at<T: Send>(node: Option<&Node>, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub(super) fn at<T: Send>(
+    node: Option<&Node>,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
     match node {
         Some(node) => node.inside(work)?,
         None => work(),
@@ -86,6 +89,14 @@ pub(super) fn nodes(network: Network, megabits: u32) -> Result<Vec<Node>> {
     })
 }
 
+/// The address of the server.
+pub(super) fn host(nodes: &[Node]) -> Ipv4Addr {
+    match nodes {
+        [server, _] => server.address(),
+        _ => Ipv4Addr::LOCALHOST,
+    }
+}
+
 /// Limits the processor time of a network's clients.
 pub(super) fn limit(network: Network) -> Result<Option<Limit>> {
     (network == Network::Slow).then(|| Limit::start(Resource::Cpu, SLOW_PERCENT)).transpose()
@@ -101,10 +112,7 @@ impl World {
         limit: Option<Limit>,
         file_of: &Path,
     ) -> Result<Self> {
-        let host = match &nodes[..] {
-            [server, _] => server.address(),
-            _ => Ipv4Addr::LOCALHOST,
-        };
+        let host = host(&nodes);
         let export = file_of.join(network.name()).join("export");
         // A directory that the load generator on libnfs wants to see.
         std::fs::create_dir_all(export.join("new"))?;
@@ -213,7 +221,7 @@ impl World {
 }
 
 /// Starts a process in a node's network, on the CPU of servers.
-fn start(node: Option<&Node>, before: &[&str], behind: &[&str]) -> Result<Process> {
+pub(super) fn start(node: Option<&Node>, before: &[&str], behind: &[&str]) -> Result<Process> {
     let cpu = usize::from(cpu::cpu_count() > 1).to_string();
     let mut arguments = before.to_vec();
     arguments.push(&cpu);

@@ -1,0 +1,177 @@
+//! Programs that cannot change, on files of a server: by `dafs run` and on a mount, whose kernel
+//! caches and reads ahead as that of an NFS client does.
+//!
+//! Invariants
+//! * A client's program and the server have one CPU each where there are two.
+//! * After each trial, counters must show the way of its bytes.
+
+mod berkeley;
+mod rows;
+mod stage;
+pub(crate) mod trials;
+
+pub(crate) use rows::Programs;
+
+use super::cells::Network;
+use super::document::number;
+use super::results::Results;
+use super::{Interrupt, Options, WRITE_EACH};
+use crate::folder::Folder;
+use crate::limit::{Limit, Resource};
+use crate::{cpu, database, fronts};
+use anyhow::{Context, Result};
+use berkeley::Berkeley;
+use rows::Skipped;
+use stage::Stage;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Instant;
+use trials::{Door, NETWORKS, Trial, Work};
+
+/// Runs the trials of the experiments that are wanted.
+pub(super) fn measure(
+    options: &Options,
+    results: &mut Results,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    results.programs.scale = options.scale;
+    let trials = trials::wanted(&options.only);
+    if trials.is_empty() {
+        return Ok(());
+    }
+    if let Some(reason) = fronts::missing().or_else(database::missing) {
+        skip(results, None, None, &reason);
+        return Ok(());
+    }
+    // Its holder is outside of the mounts, through which it would remove the server's files.
+    let folder = match Folder::make(&options.folder) {
+        Ok(folder) => folder,
+        Err(error) => {
+            let reason = format!("no folder in {}: {error:#}", options.folder.display());
+            skip(results, None, None, &reason);
+            return Ok(());
+        }
+    };
+    let folder = folder.path();
+    cpu::pin(0)?;
+    let outcome =
+        fronts::in_own_mounts(|| measure_inside(options, folder, &trials, results, interrupt));
+    cpu::unpin()?;
+    // A child that an interrupt has ended, too, fails in its own words.
+    interrupt.check()?;
+    outcome
+}
+
+fn measure_inside(
+    options: &Options,
+    folder: &Path,
+    trials: &BTreeSet<Trial>,
+    results: &mut Results,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let files = folder.join("files");
+    std::fs::create_dir(&files)?;
+    let berkeley = match Berkeley::make(folder, &files, trials, options.scale) {
+        Ok(berkeley) => berkeley,
+        Err(error) => {
+            skip(results, None, None, &format!("{error:#}"));
+            return Ok(());
+        }
+    };
+    let stages = start(options, folder, &files, results, interrupt)?;
+    let limit = match Limit::start(Resource::Memory, berkeley.memory_bytes()) {
+        Ok(limit) => Some(limit),
+        Err(error) => {
+            skip(results, Some(Work::Sizes), None, &format!("{error:#}"));
+            None
+        }
+    };
+    let is_possible = |trial: &&Trial| results.programs.reason(trial).is_none();
+    let trials: Vec<Trial> = trials.iter().filter(is_possible).copied().collect();
+    let mut written = Instant::now();
+    for round in 1..=results.rounds {
+        println!("round {round} of {}: {} trials of programs", results.rounds, trials.len());
+        for trial in &trials {
+            interrupt.check()?;
+            let stage = stages.get(&trial.network).context("a trial without network")?;
+            let limit = limit.as_ref().filter(|_| trial.work == Work::Sizes);
+            let sample = stage.run(trial, &berkeley, limit);
+            results.programs.add(*trial, sample.with_context(|| format!("{trial:?}"))?);
+            if written.elapsed() > WRITE_EACH {
+                results.write(&options.json)?;
+                written = Instant::now();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Starts the servers. Networks that cannot be are noted.
+fn start(
+    options: &Options,
+    folder: &Path,
+    files: &Path,
+    results: &mut Results,
+    interrupt: &Interrupt,
+) -> Result<BTreeMap<Network, Stage>> {
+    let mut stages = BTreeMap::new();
+    for network in NETWORKS {
+        interrupt.check()?;
+        match Stage::start(network, options.megabits, folder, files) {
+            Ok(stage) => {
+                stages.insert(network, stage);
+            }
+            Err(error) => skip(results, None, Some(network), &format!("{error:#}")),
+        }
+    }
+    Ok(stages)
+}
+
+/// Notes trials that cannot be, and says why.
+fn skip(results: &mut Results, work: Option<Work>, network: Option<Network>, reason: &str) {
+    let skipped = Skipped { work, network, reason: reason.to_owned() };
+    println!("papers: SKIPPED {}, {reason}", skipped.rows());
+    results.programs.skipped.push(skipped);
+}
+
+/// The tables of a work; nothing where none of its trials ran.
+pub(super) fn tables(programs: &Programs, work: Work) -> String {
+    let columns: Vec<(Network, Door)> = NETWORKS
+        .into_iter()
+        .flat_map(|network| work.doors().iter().map(move |&door| (network, door)))
+        .collect();
+    let mut text = String::new();
+    for &quantity in work.quantities() {
+        let (mut table, mut is_empty) = (String::new(), true);
+        let names: Vec<String> = columns
+            .iter()
+            .map(|(network, door)| format!("{} {}", network.name(), door.name()))
+            .collect();
+        let _ = writeln!(
+            table,
+            "\nIn {}.\n\n| step | {} |\n|---|{}",
+            quantity.unit(),
+            names.join(" | "),
+            "---|".repeat(names.len())
+        );
+        for &step in work.steps() {
+            let value = |&(network, door): &(Network, Door)| {
+                programs.value(quantity, &Trial { work, step, network, door }).ok()
+            };
+            let values: Vec<Option<f64>> = columns.iter().map(value).collect();
+            is_empty &= values.iter().all(Option::is_none);
+            let values: Vec<String> =
+                values.into_iter().map(|value| number(value.unwrap_or(f64::NAN))).collect();
+            let _ = writeln!(table, "| {} | {} |", work.step(step), values.join(" | "));
+        }
+        if !is_empty {
+            text += &table;
+        }
+    }
+    if text.is_empty() {
+        return text;
+    }
+    let scale = programs.scale;
+    format!("\n## {}\n\nAll sizes and numbers are at {scale} %.\n{text}", work.title())
+}

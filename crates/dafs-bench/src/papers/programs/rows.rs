@@ -1,0 +1,123 @@
+//! The results of trials.
+//!
+//! Invariants
+//! * Sample n of each row is of round n, so that two rows are compared within a round.
+
+use super::super::cells::Network;
+use super::super::results::{Quantity, Sample};
+use super::trials::{Trial, Work};
+use crate::report::median;
+use serde::{Deserialize, Serialize};
+
+/// All rounds of a trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    #[serde(flatten)]
+    pub(crate) trial: Trial,
+    pub(crate) samples: Vec<Sample>,
+}
+
+/// Trials that this machine cannot run: those of a work, on a network, or all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Skipped {
+    pub(crate) work: Option<Work>,
+    pub(crate) network: Option<Network>,
+    pub(crate) reason: String,
+}
+
+impl Skipped {
+    /// The trials in words.
+    pub(crate) fn rows(&self) -> String {
+        let words = [self.work.map(Work::title), self.network.map(Network::name)];
+        let words: Vec<&str> = words.into_iter().flatten().collect();
+        if words.is_empty() { "all programs".to_owned() } else { words.join("; ") }
+    }
+
+    fn covers(&self, trial: &Trial) -> bool {
+        self.work.is_none_or(|work| work == trial.work)
+            && self.network.is_none_or(|network| network == trial.network)
+    }
+}
+
+/// The trials of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Programs {
+    /// Percent of their full size at which programs run.
+    pub(crate) scale: u64,
+    pub(crate) skipped: Vec<Skipped>,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Programs {
+    /// The reason why this machine cannot run a trial, if it cannot.
+    pub(crate) fn reason(&self, trial: &Trial) -> Option<&str> {
+        let skipped = self.skipped.iter().find(|skipped| skipped.covers(trial))?;
+        Some(&skipped.reason)
+    }
+
+    /// Adds the next round of a trial.
+    pub(crate) fn add(&mut self, trial: Trial, sample: Sample) {
+        match self.rows.iter_mut().find(|row| row.trial == trial) {
+            Some(row) => row.samples.push(sample),
+            None => self.rows.push(Row { trial, samples: vec![sample] }),
+        }
+    }
+
+    /// All rounds of a trial, or the reason why there are none.
+    fn samples(&self, trial: &Trial) -> Result<&[Sample], String> {
+        let row = self.rows.iter().find(|row| row.trial == *trial);
+        let samples = row.map(|row| &row.samples[..]).filter(|samples| !samples.is_empty());
+        samples.ok_or_else(|| match self.reason(trial) {
+            Some(reason) => reason.to_owned(),
+            None => "its programs did not run".to_owned(),
+        })
+    }
+
+    /// The median of a quantity over the rounds of a trial.
+    pub(crate) fn value(&self, quantity: Quantity, trial: &Trial) -> Result<f64, String> {
+        Ok(median(self.samples(trial)?.iter().map(|sample| quantity.of(sample)).collect()))
+    }
+
+    /// The median of the ratios of a quantity of two trials in each round.
+    pub(crate) fn ratio(&self, quantity: Quantity, of: &Trial, to: &Trial) -> Result<f64, String> {
+        let pairs = self.samples(of)?.iter().zip(self.samples(to)?);
+        Ok(median(pairs.map(|(of, to)| quantity.of(of) / quantity.of(to)).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trials::Door;
+    use super::*;
+
+    #[test]
+    fn trials_are_compared_round_by_round_and_missing_ones_have_a_reason() {
+        let trial = |door| Trial { work: Work::Sizes, step: 270, network: Network::Link, door };
+        let sample = |elapsed_ns| Sample {
+            operations: 1,
+            bytes: 1000,
+            elapsed_ns,
+            client_cpu_ns: 1,
+            server_cpu_ns: 1,
+            copied_bytes: None,
+            crossed_bytes: None,
+        };
+        let mut programs = Programs::default();
+        for round in 1..=3 {
+            programs.add(trial(Door::Run), sample(round * 100));
+            programs.add(trial(Door::Mount), sample(round * 300));
+        }
+        let ratio = programs.ratio(Quantity::Elapsed, &trial(Door::Mount), &trial(Door::Run));
+        assert!((ratio.expect("both are there") - 3.0).abs() < 1e-9);
+        let value = programs.value(Quantity::Elapsed, &trial(Door::Run)).expect("it is there");
+        assert!((value - 0.2).abs() < 1e-9, "{value}");
+        let absent = Trial { work: Work::Queue, ..trial(Door::Run) };
+        let reason = programs.value(Quantity::Elapsed, &absent).expect_err("no row");
+        assert_eq!(reason, "its programs did not run");
+        let reason = "there is no cc".to_owned();
+        programs.skipped.push(Skipped { work: Some(Work::Queue), network: None, reason });
+        let reason = programs.value(Quantity::Elapsed, &absent).expect_err("no row");
+        assert_eq!(reason, "there is no cc");
+        assert!(programs.reason(&trial(Door::Run)).is_none());
+    }
+}

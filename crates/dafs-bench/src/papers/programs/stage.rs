@@ -1,0 +1,196 @@
+//! A network with a server for programs, and the run of a trial there.
+
+use super::berkeley::{Berkeley, Task, file_name};
+use super::trials::{Door, Trial, Work};
+use crate::child::Process;
+use crate::cpu;
+use crate::fronts::Front;
+use crate::limit::Limit;
+use crate::link::Node;
+use crate::papers::cells::Network;
+use crate::papers::results::Sample;
+use crate::papers::world;
+use crate::report;
+use anyhow::{Context, Result, ensure};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Bytes of a session's start and end, which cross any network.
+const SESSION_BYTES: u64 = 1 << 20;
+
+/// A network with its server.
+pub(super) struct Stage {
+    /// The address of the server's files.
+    url: String,
+    export: PathBuf,
+    /// An empty folder for mounts.
+    point: PathBuf,
+    server: Process,
+    /// As for the sweep of blocks: none, one, or server and client.
+    nodes: Vec<Node>,
+}
+
+impl Stage {
+    /// Starts the server of a network, with the files that are in `files`.
+    pub(super) fn start(
+        network: Network,
+        megabits: u32,
+        folder: &Path,
+        files: &Path,
+    ) -> Result<Self> {
+        let nodes = world::nodes(network, megabits)?;
+        let host = world::host(&nodes);
+        let folder = folder.join(network.name());
+        let (export, point) = (folder.join("export"), folder.join("mount"));
+        for each in [&export, &point] {
+            std::fs::create_dir_all(each)?;
+        }
+        for file in std::fs::read_dir(files)? {
+            let file = file?;
+            std::fs::hard_link(file.path(), export.join(file.file_name()))?;
+        }
+        let directory = export.to_str().context("the directory's name is not UTF-8")?;
+        let server =
+            world::start(nodes.first(), &["serve-all", directory, &host.to_string()], &[])?;
+        let port = server.address.split(' ').next().context("no dafs server")?;
+        let transport = if network == Network::Free { "shm" } else { "iwarp" };
+        let url = format!("dafs://{host}:{port}/?transport={transport}");
+        Ok(Self { url, export, point, server, nodes })
+    }
+
+    /// Runs a trial and checks the way of its bytes.
+    pub(super) fn run(
+        &self,
+        trial: &Trial,
+        berkeley: &Berkeley,
+        limit: Option<&Limit>,
+    ) -> Result<Sample> {
+        let before = limit.map_or_else(Vec::new, Limit::words);
+        let node = self.nodes.last();
+        let crossed_before = node.map(Node::crossed).transpose()?;
+        let front = world::at(node, || match trial.door {
+            Door::Run | Door::RunPlain => Front::run(&self.url, &before),
+            Door::Mount => Front::mount(&self.url, self.point.clone(), &before),
+        })?;
+        let task = berkeley.task(trial, &front.root);
+        let mut command = front.command(&berkeley.program);
+        command.args(&task.words);
+        let mut program = world::at(node, || Program::start(&mut command))?;
+        let sample = self.measure(&front, &mut program, &task)?;
+        program.end()?;
+        drop(front);
+        let crossed = node.map(Node::crossed).transpose()?;
+        let crossed_bytes =
+            crossed.zip(crossed_before).map(|(after, before)| after.since(before).to_node);
+        let file_bytes = std::fs::metadata(self.export.join(file_name(trial)))?.len();
+        check(trial, file_bytes, crossed_bytes)?;
+        Ok(Sample { crossed_bytes, ..Sample::from(sample) })
+    }
+
+    fn measure(&self, front: &Front, program: &mut Program, task: &Task) -> Result<report::Sample> {
+        let process = program.hear("ready")?;
+        report::Sample::of(
+            || {
+                let client = cpu::process_time(Some(process))? + front.helper_time()?;
+                Ok((client, cpu::process_time(Some(self.server.id()))?))
+            },
+            || {
+                program.go()?;
+                program.hear("done")?;
+                Ok((task.operations, task.bytes))
+            },
+        )
+    }
+}
+
+/// A program that tells how far it is, and waits for a word each time.
+struct Program {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    /// Starts it in the network of the calling thread.
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let input = child.stdin.take().context("no input")?;
+        let output = BufReader::new(child.stdout.take().context("no output")?);
+        Ok(Self { child, input, output })
+    }
+
+    /// Waits until it says `word`. Returns its process id.
+    fn hear(&mut self, word: &str) -> Result<u32> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        let process = line.strip_prefix(word).and_then(|process| process.trim().parse().ok());
+        process.with_context(|| format!("a program has ended before it was {word}"))
+    }
+
+    fn go(&mut self) -> Result<()> {
+        Ok(writeln!(self.input)?)
+    }
+
+    /// Waits for its end.
+    fn end(mut self) -> Result<()> {
+        self.go()?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "a program ended with {status}");
+        Ok(())
+    }
+}
+
+/// Checks that a network was crossed by what the program has read, and not at all where memory is
+/// shared.
+fn check(trial: &Trial, file_bytes: u64, crossed_bytes: Option<u64>) -> Result<()> {
+    let Some(crossed) = crossed_bytes else { return Ok(()) };
+    let name = trial.door.name();
+    if trial.network == Network::Free {
+        let most = SESSION_BYTES.max(file_bytes / 10);
+        ensure!(crossed <= most, "{crossed} bytes of {name} crossed a network");
+        return Ok(());
+    }
+    let least = match trial.work {
+        // All of the file is read. Whatever reads ahead may read more.
+        Work::Sizes | Work::Queue => file_bytes / 10 * 9,
+        // Some pages are.
+        Work::Counts => 1,
+    };
+    ensure!(crossed >= least, "{crossed} of {file_bytes} bytes of {name} crossed the network");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_on_another_way_are_found() {
+        let trial = |work, network| Trial { work, step: 50, network, door: Door::Run };
+        let link = |work, crossed| check(&trial(work, Network::Link), 100 << 20, Some(crossed));
+        assert!(link(Work::Queue, 100 << 20).is_ok());
+        assert!(link(Work::Queue, 50 << 20).is_err());
+        assert!(link(Work::Sizes, 0).is_err());
+        assert!(link(Work::Counts, 4096).is_ok());
+        assert!(link(Work::Counts, 0).is_err());
+        let free = |crossed| check(&trial(Work::Queue, Network::Free), 100 << 20, Some(crossed));
+        assert!(free(4096).is_ok());
+        assert!(free(50 << 20).is_err());
+        assert!(check(&trial(Work::Queue, Network::Link), 1, None).is_ok());
+    }
+
+    #[test]
+    fn a_program_is_heard_and_one_that_ends_early_is_found() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo ready $$; read -r line; echo done $$; read -r line"]);
+        let mut program = Program::start(&mut command).expect("it starts");
+        let process = program.hear("ready").expect("it is ready");
+        assert_eq!(process, program.child.id());
+        program.go().expect("it waits");
+        assert_eq!(program.hear("done").expect("it is done"), process);
+        program.end().expect("it ends well");
+        let mut program = Program::start(Command::new("true").arg("now")).expect("it starts");
+        assert!(program.hear("ready").is_err());
+    }
+}

@@ -1,0 +1,199 @@
+//! The trials of programs, and the experiments that read them.
+//!
+//! A trial is one combination of a work, a step of it, a network, and a door to the files.
+
+use super::super::cells::Network;
+use super::super::results::Quantity;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// The work of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Work {
+    /// Lookups of Berkeley DB in a cache that others have warmed, in limited memory. A step is the
+    /// size of the table, in percent of the cache.
+    Sizes,
+    /// Lookups of Berkeley DB from empty caches. A step is their number at full scale.
+    Counts,
+    /// One traversal of a queue of Berkeley DB. A step is the length of its records, in bytes.
+    Queue,
+}
+
+/// The way of a program to the server's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Door {
+    /// `dafs run`, which reads ahead where that helps.
+    Run,
+    /// `dafs run` on a file that is open for writing as well, for which it never reads ahead.
+    RunPlain,
+    /// `dafs mount`, with the kernel's page cache and read-ahead.
+    Mount,
+}
+
+impl Door {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::RunPlain => "run-plain",
+            Self::Mount => "mount",
+        }
+    }
+}
+
+/// One measurement of a program. The order of the fields is that of the trials: doors that are
+/// compared run one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Trial {
+    pub(crate) work: Work,
+    pub(crate) step: u64,
+    pub(crate) network: Network,
+    pub(crate) door: Door,
+}
+
+/// Trials that differ in their steps alone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Series {
+    pub(crate) work: Work,
+    pub(crate) steps: &'static [u64],
+    pub(crate) network: Network,
+    pub(crate) door: Door,
+}
+
+/// The networks of all trials.
+pub(crate) const NETWORKS: [Network; 2] = [Network::Free, Network::Link];
+
+impl Work {
+    pub(crate) const ALL: [Self; 3] = [Self::Sizes, Self::Counts, Self::Queue];
+
+    /// The experiments that read its trials.
+    fn ids(self) -> &'static [&'static str] {
+        match self {
+            Self::Sizes => &["P2-F6", "P2-F7"],
+            Self::Counts => &["P2-F8"],
+            Self::Queue => &["P2-F10"],
+        }
+    }
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Sizes => "P2, figures 6 and 7: Berkeley DB over the size of its table",
+            Self::Counts => {
+                "P2, figure 8: Berkeley DB from cold caches, over the number of lookups"
+            }
+            Self::Queue => "P2, figure 10: a queue of Berkeley DB over the length of its records",
+        }
+    }
+
+    pub(crate) fn steps(self) -> &'static [u64] {
+        match self {
+            Self::Sizes => &[50, 90, 150, 270],
+            Self::Counts => &[1000, 3000, 10_000, 30_000, 100_000, 300_000],
+            Self::Queue => &[32, 128, 512, 2048, 8000],
+        }
+    }
+
+    pub(crate) fn doors(self) -> &'static [Door] {
+        match self {
+            Self::Sizes | Self::Counts => &[Door::Run, Door::Mount],
+            Self::Queue => &[Door::Run, Door::RunPlain, Door::Mount],
+        }
+    }
+
+    /// The quantities of its tables.
+    pub(crate) fn quantities(self) -> &'static [Quantity] {
+        match self {
+            Self::Sizes | Self::Counts => &[Quantity::Elapsed, Quantity::ClientCpu],
+            Self::Queue => &[Quantity::Throughput, Quantity::ClientCpuPerMegabyte],
+        }
+    }
+
+    /// A step in words.
+    pub(crate) fn step(self, step: u64) -> String {
+        match self {
+            Self::Sizes => format!("{step} % of the cache"),
+            Self::Counts => format!("{step} lookups"),
+            Self::Queue => format!("{step} B"),
+        }
+    }
+
+    /// All its trials.
+    fn trials(self) -> impl Iterator<Item = Trial> {
+        NETWORKS.into_iter().flat_map(move |network| {
+            self.doors().iter().flat_map(move |&door| {
+                Series { work: self, steps: self.steps(), network, door }.trials()
+            })
+        })
+    }
+}
+
+impl Series {
+    pub(crate) fn trials(self) -> impl Iterator<Item = Trial> {
+        let Self { work, steps, network, door } = self;
+        steps.iter().map(move |&step| Trial { work, step, network, door })
+    }
+}
+
+impl fmt::Display for Series {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.network.name(), self.door.name())?;
+        let (first, last) = (self.steps.first(), self.steps.last());
+        if let Some(&first) = first {
+            write!(f, " {}", self.work.step(first))?;
+        }
+        match last.filter(|last| first != Some(*last)) {
+            Some(&last) => write!(f, " to {}", self.work.step(last)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The trials that the experiments `only` read, or all experiments where it is empty.
+pub(crate) fn wanted(only: &[String]) -> BTreeSet<Trial> {
+    let is_wanted = |work: &Work| {
+        only.is_empty() || work.ids().iter().any(|id| only.iter().any(|wanted| wanted == id))
+    };
+    Work::ALL.into_iter().filter(is_wanted).flat_map(Work::trials).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::list;
+    use super::*;
+
+    #[test]
+    fn a_choice_of_experiments_is_a_part_of_all_trials() {
+        let all = wanted(&[]);
+        let some = wanted(&["P2-F7".to_owned()]);
+        assert!(!some.is_empty() && some.is_subset(&all));
+        assert!(some.iter().all(|trial| trial.work == Work::Sizes));
+        assert!(wanted(&["P0-F4".to_owned()]).is_empty());
+        let mut ids = Work::ALL.into_iter().flat_map(Work::ids);
+        assert!(ids.all(|id| list::claims().any(|claim| claim.id == *id)), "an unknown experiment");
+    }
+
+    #[test]
+    fn doors_that_are_compared_run_one_after_the_other() {
+        let all: Vec<Trial> = wanted(&[]).into_iter().collect();
+        let is_beside =
+            |a: &Trial, b: &Trial| (a.work, a.step, a.network) == (b.work, b.step, b.network);
+        for group in all.chunk_by(is_beside) {
+            assert_eq!(group.len(), group[0].work.doors().len(), "{group:?}");
+        }
+    }
+
+    #[test]
+    fn series_are_named_by_their_ends() {
+        let series = Series {
+            work: Work::Queue,
+            steps: &[32, 8000],
+            network: Network::Link,
+            door: Door::RunPlain,
+        };
+        assert_eq!(series.to_string(), "link run-plain 32 B to 8000 B");
+        let series = Series { work: Work::Sizes, steps: &[270], ..series };
+        assert_eq!(series.to_string(), "link run-plain 270 % of the cache");
+    }
+}
