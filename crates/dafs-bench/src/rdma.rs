@@ -16,6 +16,7 @@ use dafs_nfs_client::mount::{
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -109,6 +110,12 @@ impl Target {
         let file = mount.open(url.path(), &OpenOptions::read_write())?;
         let memory = mount.allocate(memory_bytes)?;
         Ok(Self { mount, file, memory, file_bytes })
+    }
+
+    /// Starts a read into a part of its memory.
+    pub(crate) fn fetch(&self, place: Range<usize>, offset: u64) -> Result<PendingRead> {
+        let memory = self.memory.slice(place).context("too little memory")?;
+        Ok(self.file.submit_read(memory, offset)?)
     }
 
     /// All of its memory.

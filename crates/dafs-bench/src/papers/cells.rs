@@ -102,12 +102,22 @@ impl Way {
     }
 }
 
-/// The order of a file's blocks.
+/// The order of a file's blocks, and the work on each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Order {
     Random,
     Sequential,
+    /// At random, with some work on each, as a database joins tables.
+    Join,
+    /// The same, and the client copies each to memory that is not aligned.
+    CopiedJoin,
+}
+
+impl Order {
+    pub(crate) fn is_join(self) -> bool {
+        matches!(self, Self::Join | Self::CopiedJoin)
+    }
 }
 
 /// One measurement. The order of the fields is that of the sweep: ways that are compared run one
@@ -155,7 +165,12 @@ impl fmt::Display for Line {
         if first != last {
             write!(f, " to {}", size(last))?;
         }
-        let order = if self.order == Order::Random { "random" } else { "in order" };
+        let order = match self.order {
+            Order::Random => "random",
+            Order::Sequential => "in order",
+            Order::Join => "join",
+            Order::CopiedJoin => "join with copies",
+        };
         write!(f, " depth {} {order}", self.depth)
     }
 }
@@ -179,6 +194,10 @@ const fn powers<const COUNT: usize>(first: usize) -> [usize; COUNT] {
 pub(crate) const ALL_BLOCKS: [usize; 12] = powers(512);
 pub(crate) const FROM_2K: [usize; 9] = powers(2 << 10);
 pub(crate) const FROM_4K: [usize; 8] = powers(4 << 10);
+
+/// The record of a join, and the records that are fetched at a time: without prefetching, and with it.
+pub(crate) const RECORD: [usize; 1] = [4 << 10];
+pub(crate) const JOIN_DEPTHS: [usize; 2] = [1, 32];
 
 /// The most bytes under way.
 pub(crate) const UNDER_WAY_MAX: usize = 32 << 20;
@@ -206,9 +225,9 @@ const ALL_NFS: [Way; 7] = [
 ];
 const DAFS: [Way; 2] = [Way::DafsIwarp, Way::DafsShm];
 
-static EXPERIMENTS: [Experiment; 11] = {
+static EXPERIMENTS: [Experiment; 13] = {
     use Network::{Far, Frames1500, Frames9000, Free, Link, Slow};
-    use Order::{Random, Sequential};
+    use Order::{CopiedJoin, Join, Random, Sequential};
     [
         Experiment {
             ids: &["P2-T1"],
@@ -273,6 +292,22 @@ static EXPERIMENTS: [Experiment; 11] = {
             blocks: &FROM_4K,
             depths: &[9],
             order: Sequential,
+        },
+        Experiment {
+            ids: &["P2-F9"],
+            networks: &[Free, Link],
+            ways: &[Way::DafsIwarp, Way::DafsShm, Way::NocopyIwarp, Way::NocopyShm],
+            blocks: &RECORD,
+            depths: &JOIN_DEPTHS,
+            order: Join,
+        },
+        Experiment {
+            ids: &["P2-F9"],
+            networks: &[Free, Link],
+            ways: &[Way::NocopyIwarp, Way::NocopyShm],
+            blocks: &RECORD,
+            depths: &JOIN_DEPTHS,
+            order: CopiedJoin,
         },
         Experiment {
             ids: &["P0-H1"],

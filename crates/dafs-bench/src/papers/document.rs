@@ -1,6 +1,8 @@
 //! The page of a run: verdicts, tables and figures, from its results alone.
 
-use super::cells::{ALL_BLOCKS, FROM_2K, FROM_4K, Line, Network, Order, READ_AHEADS, Way, size};
+use super::cells::{
+    ALL_BLOCKS, FROM_2K, FROM_4K, JOIN_DEPTHS, Line, Network, Order, READ_AHEADS, RECORD, Way, size,
+};
 use super::claims::Verdict;
 use super::list;
 use super::programs::{self, trials::Work};
@@ -204,6 +206,7 @@ fn page(results: &Results) -> String {
             page += &table(picture.blocks, panel);
         }
     }
+    page += &joins(results);
     for work in Work::ALL {
         page += &programs::tables(&results.programs, work);
     }
@@ -319,6 +322,31 @@ fn floors(
     text
 }
 
+/// The records of joins, without and with prefetching; nothing where none was measured.
+fn joins(results: &Results) -> String {
+    let mut text = String::new();
+    for (order, memory) in
+        [(Order::Join, "into place"), (Order::CopiedJoin, "copied to memory that is not aligned")]
+    {
+        for depth in JOIN_DEPTHS {
+            let is_there = Network::ALL.into_iter().any(|network| {
+                Way::ALL.into_iter().any(|way| {
+                    let line = Line { network, way, blocks: &RECORD, depth, order };
+                    results.values(Quantity::Throughput, line).iter().any(|v| v.is_finite())
+                })
+            });
+            if is_there {
+                let _ = writeln!(text, "\n{depth} at a time, {memory}, in MB/s.\n");
+                text += &floors(results, &RECORD, depth, order, Quantity::Throughput);
+            }
+        }
+    }
+    if text.is_empty() {
+        return text;
+    }
+    format!("\n## P2, figure 9: a join, whose client works 10 us on each record of 4 KiB\n{text}")
+}
+
 impl Picture {
     /// The panels of the lines that have values.
     fn panels(&self, results: &Results) -> Vec<Panel> {
@@ -385,6 +413,7 @@ mod tests {
         for work in Work::ALL {
             assert!(page.contains(&format!("\n## {}\n", work.title())), "{}", work.title());
         }
+        assert!(page.contains("\n32 at a time, into place, in MB/s.\n"), "{page}");
         assert!(page.contains("\n| 512 KiB | "), "{page}");
         assert!(!page.contains("interrupted") && !page.contains("## Skipped"), "{page}");
     }

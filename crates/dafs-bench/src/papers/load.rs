@@ -2,6 +2,7 @@
 //! It measures cells that its input names, one in a line, and answers each with a line.
 
 use super::cells::{Cell, Order, UNDER_WAY_MAX, Way};
+use super::join::{self, DafsTable, NfsTable};
 use super::results::Sample;
 use crate::child::announce;
 use crate::{cpu, files, nfs4, rdma, report, tcp, transport};
@@ -94,6 +95,7 @@ impl Connection {
         ensure!(block * depth <= UNDER_WAY_MAX, "too many bytes under way");
         let time = Duration::from_millis(milliseconds);
         let random = order == Order::Random;
+        let is_copied = order == Order::CopiedJoin;
         let of = |work: &mut dyn FnMut() -> Result<u64>| {
             report::Sample::of(
                 || cpu::times(Some(server)),
@@ -101,6 +103,15 @@ impl Connection {
             )
         };
         match self {
+            Self::Dafs { file, buffer, .. } if order.is_join() => {
+                let table = DafsTable { file, buffer, block };
+                of(&mut || join::run(&table, block, depth, is_copied, time))
+            }
+            Self::Mount(target) if order.is_join() => {
+                let table = NfsTable { target, block };
+                of(&mut || join::run(&table, block, depth, is_copied, time))
+            }
+            _ if order.is_join() => bail!("this way has no join"),
             Self::Dafs { client, file, buffer } => {
                 let load = files::Load::Read { bytes: block, depth, random };
                 of(&mut || files::run(client, file, buffer, load, time))

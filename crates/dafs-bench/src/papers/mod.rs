@@ -14,6 +14,7 @@
 mod cells;
 mod claims;
 mod document;
+mod join;
 mod list;
 mod load;
 mod programs;

@@ -200,6 +200,7 @@ impl World {
                 let order = match cell.order {
                     Order::Random => "random",
                     Order::Sequential => "order",
+                    Order::Join | Order::CopiedJoin => bail!("this way has no join"),
                 };
                 let case = format!("{order}:{}", cell.block);
                 let samples = at(self.nodes.last(), || {
