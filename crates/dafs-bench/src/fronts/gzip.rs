@@ -164,7 +164,7 @@ fn speed_up(report: &mut Report, cases: &[Case]) {
 }
 
 /// Lines of a web server's log, the same in every run.
-fn write_log(path: &Path, bytes: u64, seed: u64) -> Result<()> {
+pub(crate) fn write_log(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     let (mut state, mut written) = (seed + 1, 0);
     let mut next = move |below: u64| {

@@ -12,6 +12,7 @@ mod mounted;
 mod start;
 mod ways;
 
+pub(crate) use gzip::write_log;
 pub(crate) use ways::{
     Front, MEMORY, OPTIMISTIC, ROOT, Site, Way, dafs, hold_mount, in_own_mounts, missing, output,
 };

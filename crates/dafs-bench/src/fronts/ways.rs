@@ -127,9 +127,7 @@ impl Site {
     pub(crate) fn front_with(&self, way: Way, options: &str) -> Result<Front> {
         let url = format!("{}{options}", self.url()?);
         match way {
-            Way::Local | Way::Fsspec => {
-                Ok(Front { root: self.export.clone(), wrapper: Vec::new(), helper: None })
-            }
+            Way::Local | Way::Fsspec => Ok(Front::plain(self.export.clone())),
             Way::Run => Front::run(&url, &[]),
             Way::Mount => Front::mount(&url, self.point("mount")?, &[]),
             Way::Passthrough => {
@@ -186,6 +184,11 @@ pub(crate) struct Front {
 }
 
 impl Front {
+    /// Programs on files that need no preparation.
+    pub(crate) fn plain(root: PathBuf) -> Self {
+        Self { root, wrapper: Vec::new(), helper: None }
+    }
+
     /// Programs under `dafs run`. `before` stands before each of their command lines.
     pub(crate) fn run(url: &str, before: &[String]) -> Result<Self> {
         let mut wrapper = before.to_vec();

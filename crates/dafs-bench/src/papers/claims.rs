@@ -49,6 +49,8 @@ pub(super) enum Value {
     BestBlock(Best),
     /// The number of reads under way at the highest throughput, relative to that of the second.
     BestDepthRatio(Best, Best),
+    /// A quantity of programs.
+    TrialPlain(Quantity, Series),
     /// A quantity of the programs of the first series relative to the second, step by step.
     TrialRatio(Quantity, Series, Series),
 }
@@ -142,7 +144,7 @@ impl Claim {
                 Value::BestRatio(of, to) | Value::BestDepthRatio(of, to) => {
                     [best(of), best(to)].concat()
                 }
-                Value::TrialRatio(..) => Vec::new(),
+                Value::TrialPlain(..) | Value::TrialRatio(..) => Vec::new(),
             },
         }
     }
@@ -212,6 +214,9 @@ impl Value {
                 let depth = |best: Best| Ok::<_, String>(best.find(results)?.1.depth as f64);
                 Ok(vec![depth(of)? / depth(to)?])
             }
+            Self::TrialPlain(quantity, of) => {
+                of.trials().map(|trial| results.programs.value(quantity, &trial)).collect()
+            }
             Self::TrialRatio(quantity, of, to) => {
                 let pairs = of.trials().zip(to.trials());
                 pairs.map(|(of, to)| results.programs.ratio(quantity, &of, &to)).collect()
@@ -235,9 +240,8 @@ impl fmt::Display for Value {
             Self::BestRatio(of, to) => write!(f, "MB/s: {of} / {to}"),
             Self::BestBlock(of) => write!(f, "KiB: {of}"),
             Self::BestDepthRatio(of, to) => write!(f, "reads under way: {of} / {to}"),
-            Self::TrialRatio(quantity, of, to) => {
-                write!(f, "{}: {of} / {}", quantity.unit(), to.door.name())
-            }
+            Self::TrialPlain(quantity, of) => write!(f, "{}: {of}", quantity.unit()),
+            Self::TrialRatio(quantity, of, to) => write!(f, "{}: {of} / {to}", quantity.unit()),
         }
     }
 }
@@ -359,6 +363,10 @@ mod tests {
             match value {
                 Value::Ratio(_, of, to) => {
                     assert_eq!(of.blocks.len(), to.blocks.len(), "{}: {value}", claim.id);
+                }
+                Value::TrialPlain(_, of) => {
+                    let run = trials::wanted(&[claim.id.to_owned()]);
+                    assert!(of.trials().all(|trial| run.contains(&trial)), "{}: {value}", claim.id);
                 }
                 Value::TrialRatio(_, of, to) => {
                     assert_eq!(of.steps.len(), to.steps.len(), "{}: {value}", claim.id);

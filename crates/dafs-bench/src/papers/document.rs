@@ -154,6 +154,7 @@ const LEGEND: &str = "\
 | `run` | `dafs run`, which reads ahead; without a link over shared memory |
 | `run-plain` | the same with the file open for writing as well, for which it never reads ahead |
 | `mount` | `dafs mount`: the kernel caches and reads ahead, as that of an NFS client does |
+| `nfs` | NFSv3 of the same server by `nfs-cat` of libnfs, which hands the file on through a pipe |
 
 Client and server have a processor each, where there are two. All poll a while before they sleep, but for the floors and libnfs, which sleep at once. \
 The kernel's work for a socket counts for the process that runs meanwhile. \

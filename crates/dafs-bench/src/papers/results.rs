@@ -57,8 +57,12 @@ pub(crate) enum Quantity {
     ClientCpuPerMegabyte,
     /// The part of the elapsed time in which the client's processor was busy.
     ClientShare,
+    /// The part in which a client of one processor was idle.
+    IdleShare,
     /// The same of the busier of both ends.
     BusierShare,
+    /// The processor time of both ends relative to the elapsed time.
+    BothShare,
     /// Bytes that the client's program copies for each byte it reads.
     Copies,
 }
@@ -72,7 +76,9 @@ impl Quantity {
             Self::ServerCpu => "server CPU us",
             Self::ClientCpuPerMegabyte => "client CPU ms per MB",
             Self::ClientShare => "client CPU share",
+            Self::IdleShare => "client idle share",
             Self::BusierShare => "CPU share",
+            Self::BothShare => "CPU share of both ends together",
             Self::Copies => "copies per byte",
         }
     }
@@ -89,7 +95,9 @@ impl Quantity {
             Self::ServerCpu => sample.server_cpu_ns as f64 / 1e3 / operations,
             Self::ClientCpuPerMegabyte => client_ns / bytes,
             Self::ClientShare => client_ns / elapsed_ns,
+            Self::IdleShare => 1.0 - client_ns / elapsed_ns,
             Self::BusierShare => client_ns.max(sample.server_cpu_ns as f64) / elapsed_ns,
+            Self::BothShare => (client_ns + sample.server_cpu_ns as f64) / elapsed_ns,
             Self::Copies => sample.copied_bytes.map_or(f64::NAN, |copied| copied as f64 / bytes),
         }
     }

@@ -83,5 +83,3 @@ const SAME_CLIENT: &str = "both are the same client, which receives TCP into the
 const NO_FLIPS: &str = "our NFS over RDMA flips no pages, whose cost the paper's had";
 const CPU_LIMIT: &str = "the client has a fifth of a processor (cgroup), which is its limit";
 const PNFS: &str = "`dafs-bench pnfs` measures it; this command does not read its results yet";
-const GZIP: &str =
-    "gzip on a link and over NFS is not built; `--group fronts` has it over shared memory";

@@ -6,6 +6,7 @@
 //! * After each trial, counters must show the way of its bytes.
 
 mod berkeley;
+mod gzip;
 mod rows;
 mod stage;
 pub(crate) mod trials;
@@ -19,8 +20,9 @@ use super::{Interrupt, Options, WRITE_EACH};
 use crate::folder::Folder;
 use crate::limit::{Limit, Resource};
 use crate::{cpu, database, fronts};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use berkeley::Berkeley;
+use gzip::Gzip;
 use rows::Skipped;
 use stage::Stage;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +42,7 @@ pub(super) fn measure(
     if trials.is_empty() {
         return Ok(());
     }
-    if let Some(reason) = fronts::missing().or_else(database::missing) {
+    if let Some(reason) = fronts::missing() {
         skip(results, None, None, &reason);
         return Ok(());
     }
@@ -72,21 +74,14 @@ fn measure_inside(
 ) -> Result<()> {
     let files = folder.join("files");
     std::fs::create_dir(&files)?;
-    let berkeley = match Berkeley::make(folder, &files, trials, options.scale) {
-        Ok(berkeley) => berkeley,
-        Err(error) => {
-            skip(results, None, None, &format!("{error:#}"));
-            return Ok(());
-        }
-    };
+    let works = Works::prepare(folder, &files, trials, options.scale, results);
     let stages = start(options, folder, &files, results, interrupt)?;
-    let limit = match Limit::start(Resource::Memory, berkeley.memory_bytes()) {
-        Ok(limit) => Some(limit),
-        Err(error) => {
-            skip(results, Some(Work::Sizes), None, &format!("{error:#}"));
-            None
-        }
-    };
+    let memory_bytes = works.berkeley.as_ref().map(Berkeley::memory_bytes);
+    let limit = memory_bytes.map(|bytes| Limit::start(Resource::Memory, bytes)).transpose();
+    let limit = limit.unwrap_or_else(|error| {
+        skip(results, Some(Work::Sizes), None, &format!("{error:#}"));
+        None
+    });
     let is_possible = |trial: &&Trial| results.programs.reason(trial).is_none();
     let trials: Vec<Trial> = trials.iter().filter(is_possible).copied().collect();
     let mut written = Instant::now();
@@ -96,7 +91,7 @@ fn measure_inside(
             interrupt.check()?;
             let stage = stages.get(&trial.network).context("a trial without network")?;
             let limit = limit.as_ref().filter(|_| trial.work == Work::Sizes);
-            let sample = stage.run(trial, &berkeley, limit);
+            let sample = stage.run(trial, &works, limit);
             results.programs.add(*trial, sample.with_context(|| format!("{trial:?}"))?);
             if written.elapsed() > WRITE_EACH {
                 results.write(&options.json)?;
@@ -105,6 +100,50 @@ fn measure_inside(
         }
     }
     Ok(())
+}
+
+/// The programs of the trials, as far as they are wanted and possible.
+#[derive(Default)]
+struct Works {
+    berkeley: Option<Berkeley>,
+    gzip: Option<Gzip>,
+}
+
+impl Works {
+    /// Makes their files in `files`. Works that cannot be are noted.
+    fn prepare(
+        folder: &Path,
+        files: &Path,
+        trials: &BTreeSet<Trial>,
+        scale: u64,
+        results: &mut Results,
+    ) -> Self {
+        let mut works = Self::default();
+        if trials.iter().any(|trial| trial.work == Work::Gzip) {
+            let made = possible(gzip::missing()).and_then(|()| Gzip::make(folder, files, scale));
+            match made {
+                Ok(gzip) => works.gzip = Some(gzip),
+                Err(error) => skip(results, Some(Work::Gzip), None, &format!("{error:#}")),
+            }
+        }
+        if trials.iter().any(|trial| trial.work.database().is_some()) {
+            let made = possible(database::missing())
+                .and_then(|()| Berkeley::make(folder, files, trials, scale));
+            match made {
+                Ok(berkeley) => works.berkeley = Some(berkeley),
+                Err(error) => {
+                    let all = Work::ALL.into_iter().filter(|work| work.database().is_some());
+                    all.for_each(|work| skip(results, Some(work), None, &format!("{error:#}")));
+                }
+            }
+        }
+        works
+    }
+}
+
+/// An error where something is missing.
+fn possible(missing: Option<String>) -> Result<()> {
+    missing.map_or(Ok(()), |reason| Err(anyhow!(reason)))
 }
 
 /// Starts the servers. Networks that cannot be are noted.

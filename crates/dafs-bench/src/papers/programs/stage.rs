@@ -1,6 +1,7 @@
 //! A network with a server for programs, and the run of a trial there.
 
-use super::berkeley::{Berkeley, Task, file_name};
+use super::Works;
+use super::berkeley::{Task, file_name};
 use super::trials::{Door, Trial, Work};
 use crate::child::Process;
 use crate::cpu;
@@ -11,10 +12,12 @@ use crate::papers::cells::Network;
 use crate::papers::results::Sample;
 use crate::papers::world;
 use crate::report;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 /// Bytes of a session's start and end, which cross any network.
 const SESSION_BYTES: u64 = 1 << 20;
@@ -23,6 +26,8 @@ const SESSION_BYTES: u64 = 1 << 20;
 pub(super) struct Stage {
     /// The address of the server's files.
     url: String,
+    host: Ipv4Addr,
+    nfs_port: u16,
     export: PathBuf,
     /// An empty folder for mounts.
     point: PathBuf,
@@ -53,54 +58,90 @@ impl Stage {
         let directory = export.to_str().context("the directory's name is not UTF-8")?;
         let server =
             world::start(nodes.first(), &["serve-all", directory, &host.to_string()], &[])?;
-        let port = server.address.split(' ').next().context("no dafs server")?;
+        let mut ports = server.address.split(' ');
+        let (dafs, nfs) = (ports.next(), ports.next());
+        let (dafs, nfs) = dafs.zip(nfs).context("no dafs server")?;
+        let nfs_port = nfs.parse()?;
         let transport = if network == Network::Free { "shm" } else { "iwarp" };
-        let url = format!("dafs://{host}:{port}/?transport={transport}");
-        Ok(Self { url, export, point, server, nodes })
+        let url = format!("dafs://{host}:{dafs}/?transport={transport}");
+        Ok(Self { url, host, nfs_port, export, point, server, nodes })
+    }
+
+    /// The node of the clients.
+    pub(super) fn node(&self) -> Option<&Node> {
+        self.nodes.last()
+    }
+
+    /// The address of a file, for commands of libnfs.
+    pub(super) fn nfs_url(&self, file: &str) -> String {
+        let Self { host, nfs_port: port, .. } = self;
+        format!("nfs://{host}/{file}?version=3&nfsport={port}&mountport={port}")
+    }
+
+    /// The processor time of the server.
+    pub(super) fn server_time(&self) -> Result<Duration> {
+        cpu::process_time(Some(self.server.id()))
     }
 
     /// Runs a trial and checks the way of its bytes.
     pub(super) fn run(
         &self,
         trial: &Trial,
-        berkeley: &Berkeley,
+        works: &Works,
         limit: Option<&Limit>,
     ) -> Result<Sample> {
+        let is_wide = trial.work == Work::Gzip && trial.step > 1;
+        if is_wide {
+            // Two processes share all processors with the server.
+            cpu::unpin()?;
+        }
         let before = limit.map_or_else(Vec::new, Limit::words);
-        let node = self.nodes.last();
-        let crossed_before = node.map(Node::crossed).transpose()?;
-        let front = world::at(node, || match trial.door {
+        let crossed_before = self.node().map(Node::crossed).transpose()?;
+        let front = world::at(self.node(), || match trial.door {
             Door::Run | Door::RunPlain => Front::run(&self.url, &before),
             Door::Mount => Front::mount(&self.url, self.point.clone(), &before),
+            Door::Nfs => Ok(Front::plain(PathBuf::new())),
         })?;
-        let task = berkeley.task(trial, &front.root);
-        let mut command = front.command(&berkeley.program);
-        command.args(&task.words);
-        let mut program = world::at(node, || Program::start(&mut command))?;
-        let sample = self.measure(&front, &mut program, &task)?;
-        program.end()?;
+        let (sample, file_bytes) = match (trial.work.database(), &works.berkeley, &works.gzip) {
+            (Some(database), Some(berkeley), _) => {
+                let task = berkeley.task(database, trial.step, trial.door, &front.root);
+                let file = self.export.join(file_name(database, trial.step));
+                let sample = self.measure(&front, &berkeley.program, &task)?;
+                (sample, std::fs::metadata(file)?.len())
+            }
+            (None, _, Some(gzip)) => (gzip.run(trial, &front, self)?, gzip.bytes),
+            _ => bail!("a trial without its program"),
+        };
         drop(front);
-        let crossed = node.map(Node::crossed).transpose()?;
+        if is_wide {
+            cpu::pin(0)?;
+        }
+        let crossed = self.node().map(Node::crossed).transpose()?;
         let crossed_bytes =
             crossed.zip(crossed_before).map(|(after, before)| after.since(before).to_node);
-        let file_bytes = std::fs::metadata(self.export.join(file_name(trial)))?.len();
         check(trial, file_bytes, crossed_bytes)?;
         Ok(Sample { crossed_bytes, ..Sample::from(sample) })
     }
 
-    fn measure(&self, front: &Front, program: &mut Program, task: &Task) -> Result<report::Sample> {
+    /// Runs a program that tells how far it is.
+    fn measure(&self, front: &Front, program: &Path, task: &Task) -> Result<report::Sample> {
+        let mut command = front.command(program);
+        command.args(&task.words);
+        let mut program = world::at(self.node(), || Program::start(&mut command))?;
         let process = program.hear("ready")?;
-        report::Sample::of(
+        let sample = report::Sample::of(
             || {
                 let client = cpu::process_time(Some(process))? + front.helper_time()?;
-                Ok((client, cpu::process_time(Some(self.server.id()))?))
+                Ok((client, self.server_time()?))
             },
             || {
                 program.go()?;
                 program.hear("done")?;
                 Ok((task.operations, task.bytes))
             },
-        )
+        )?;
+        program.end()?;
+        Ok(sample)
     }
 }
 
@@ -146,14 +187,14 @@ impl Program {
 fn check(trial: &Trial, file_bytes: u64, crossed_bytes: Option<u64>) -> Result<()> {
     let Some(crossed) = crossed_bytes else { return Ok(()) };
     let name = trial.door.name();
-    if trial.network == Network::Free {
+    if trial.network == Network::Free && trial.door != Door::Nfs {
         let most = SESSION_BYTES.max(file_bytes / 10);
         ensure!(crossed <= most, "{crossed} bytes of {name} crossed a network");
         return Ok(());
     }
     let least = match trial.work {
         // All of the file is read. Whatever reads ahead may read more.
-        Work::Sizes | Work::Queue => file_bytes / 10 * 9,
+        Work::Gzip | Work::Sizes | Work::Queue => file_bytes / 10 * 9,
         // Some pages are.
         Work::Counts => 1,
     };
@@ -177,6 +218,9 @@ mod tests {
         let free = |crossed| check(&trial(Work::Queue, Network::Free), 100 << 20, Some(crossed));
         assert!(free(4096).is_ok());
         assert!(free(50 << 20).is_err());
+        let nfs = Trial { door: Door::Nfs, ..trial(Work::Gzip, Network::Free) };
+        assert!(check(&nfs, 100 << 20, Some(100 << 20)).is_ok());
+        assert!(check(&nfs, 100 << 20, Some(4096)).is_err());
         assert!(check(&trial(Work::Queue, Network::Link), 1, None).is_ok());
     }
 

@@ -12,12 +12,22 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Work {
+    /// gzip of two files. A step is the number of processes that do it.
+    Gzip,
     /// Lookups of Berkeley DB in a cache that others have warmed, in limited memory. A step is the
     /// size of the table, in percent of the cache.
     Sizes,
     /// Lookups of Berkeley DB from empty caches. A step is their number at full scale.
     Counts,
     /// One traversal of a queue of Berkeley DB. A step is the length of its records, in bytes.
+    Queue,
+}
+
+/// The works on Berkeley DB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Database {
+    Sizes,
+    Counts,
     Queue,
 }
 
@@ -31,6 +41,8 @@ pub(crate) enum Door {
     RunPlain,
     /// `dafs mount`, with the kernel's page cache and read-ahead.
     Mount,
+    /// A command of libnfs that fetches a file by NFSv3 and hands it on.
+    Nfs,
 }
 
 impl Door {
@@ -39,6 +51,7 @@ impl Door {
             Self::Run => "run",
             Self::RunPlain => "run-plain",
             Self::Mount => "mount",
+            Self::Nfs => "nfs",
         }
     }
 }
@@ -66,11 +79,12 @@ pub(crate) struct Series {
 pub(crate) const NETWORKS: [Network; 2] = [Network::Free, Network::Link];
 
 impl Work {
-    pub(crate) const ALL: [Self; 3] = [Self::Sizes, Self::Counts, Self::Queue];
+    pub(crate) const ALL: [Self; 4] = [Self::Gzip, Self::Sizes, Self::Counts, Self::Queue];
 
     /// The experiments that read its trials.
     fn ids(self) -> &'static [&'static str] {
         match self {
+            Self::Gzip => &["P0-F8"],
             Self::Sizes => &["P2-F6", "P2-F7"],
             Self::Counts => &["P2-F8"],
             Self::Queue => &["P2-F10"],
@@ -79,6 +93,7 @@ impl Work {
 
     pub(crate) fn title(self) -> &'static str {
         match self {
+            Self::Gzip => "P0, figure 8: gzip by one process and by two",
             Self::Sizes => "P2, figures 6 and 7: Berkeley DB over the size of its table",
             Self::Counts => {
                 "P2, figure 8: Berkeley DB from cold caches, over the number of lookups"
@@ -89,6 +104,7 @@ impl Work {
 
     pub(crate) fn steps(self) -> &'static [u64] {
         match self {
+            Self::Gzip => &[1, 2],
             Self::Sizes => &[50, 90, 150, 270],
             Self::Counts => &[1000, 3000, 10_000, 30_000, 100_000, 300_000],
             Self::Queue => &[32, 128, 512, 2048, 8000],
@@ -97,6 +113,7 @@ impl Work {
 
     pub(crate) fn doors(self) -> &'static [Door] {
         match self {
+            Self::Gzip => &[Door::Run, Door::Mount, Door::Nfs],
             Self::Sizes | Self::Counts => &[Door::Run, Door::Mount],
             Self::Queue => &[Door::Run, Door::RunPlain, Door::Mount],
         }
@@ -105,14 +122,27 @@ impl Work {
     /// The quantities of its tables.
     pub(crate) fn quantities(self) -> &'static [Quantity] {
         match self {
+            Self::Gzip => &[Quantity::Throughput, Quantity::ClientShare, Quantity::BothShare],
             Self::Sizes | Self::Counts => &[Quantity::Elapsed, Quantity::ClientCpu],
             Self::Queue => &[Quantity::Throughput, Quantity::ClientCpuPerMegabyte],
+        }
+    }
+
+    /// The work on Berkeley DB, if it is one.
+    pub(crate) fn database(self) -> Option<Database> {
+        match self {
+            Self::Gzip => None,
+            Self::Sizes => Some(Database::Sizes),
+            Self::Counts => Some(Database::Counts),
+            Self::Queue => Some(Database::Queue),
         }
     }
 
     /// A step in words.
     pub(crate) fn step(self, step: u64) -> String {
         match self {
+            Self::Gzip if step == 1 => "1 process".to_owned(),
+            Self::Gzip => format!("{step} processes"),
             Self::Sizes => format!("{step} % of the cache"),
             Self::Counts => format!("{step} lookups"),
             Self::Queue => format!("{step} B"),
