@@ -8,7 +8,7 @@ bench=${DAFS_TARGET:-$PWD/target/debug}/dafs-bench
 [[ -x $bench ]] || fail "there is no $bench; build it with: cargo build --workspace"
 
 step "all experiments, with two sizes of blocks"
-timeout 600 "$bench" papers --scale 1 --rounds 1 --blocks 4096,262144 \
+timeout 1200 "$bench" papers --scale 1 --rounds 1 --blocks 4096,262144 --pnfs-clients 1 \
     --json "$work/papers.json" --document "$work/page.md" | tee "$work/out"
 python3 - "$work/papers.json" "$work/out" >"$work/rows" <<'PYTHON' || fail "the rows"
 import json
@@ -18,7 +18,8 @@ results, output = json.load(open(sys.argv[1])), open(sys.argv[2]).read()
 assert results["is_complete"]
 skipped = {(row["network"], row["way"]) for row in results["skipped"]}
 programs = results["programs"]
-assert output.count("SKIPPED") == len(results["skipped"]) + len(programs["skipped"])
+groups = results["groups"]
+assert output.count("papers: SKIPPED") == sum(len(part["skipped"]) for part in (results, programs, groups))
 assert all(way in (None, "libnfs") for _, way in skipped), skipped
 rows = {(row["network"], row["way"]) for row in results["rows"]}
 ways = ["tcp", "rdma", "dafs-iwarp", "dafs-shm", "libnfs", "nfs-tcp", "nocopy-iwarp", "nocopy-shm", "prepost"]
@@ -50,6 +51,10 @@ for row in programs["rows"]:
         assert sample["operations"] > 0 and count > 0, row
         if row["work"] == "queue" and crossed is not None:
             assert crossed < count / 10 if row["network"] == "free" else crossed > count / 10 * 9, row
+skipped = {row["group"] for row in groups["skipped"]}
+assert skipped | {row["group"] for row in groups["rows"]} == {"fio", "rdma", "pnfs"}, skipped
+assert all(row["value"] > 0 for row in groups["rows"]), groups
+print(len(groups["rows"]), "rows of groups,", len(groups["skipped"]), "skipped")
 print(len(programs["rows"]), "rows of programs,", len(programs["skipped"]), "skipped")
 PYTHON
 
@@ -59,6 +64,8 @@ step "a page with all experiments and figures"
 ids=(P0-{F{1..8},H{1..3}} P1-{F{1..3},T{1..4},H1,H2} P2-{T1,F{1..12},S6} P3-{F{1..18},H{1..3}}
     P4-{F{1..5},F6{a..e},F7{a..d},F8{a..d},H1})
 for id in "${ids[@]}"; do grep -q "^| $id | " "$work/page.md" || fail "$id is missing on the page"; done
+# Each claim finds the row of a group that it names.
+! grep 'its group was not measured' "$work/page.md" || fail "a claim without its row"
 for figure in "$work"/figures/papers-p{0,1,2,3}.svg; do
     grep -q '<circle' "$figure" || fail "$figure is empty"
     grep -qF "(figures/${figure##*/})" "$work/page.md" || fail "the page has no $figure"

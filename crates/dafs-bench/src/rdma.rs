@@ -6,6 +6,7 @@
 //! that the ratios are meaningful on a machine with other load.
 
 use crate::child::Process;
+use crate::folder::Folder;
 use crate::plot::{self, Line, Panel};
 use crate::report::{Case, Report, Row, Sample};
 use crate::{Plan, cpu};
@@ -68,7 +69,7 @@ fn case_name(transport: &str, load: Load, block: usize, read_ahead: usize) -> St
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report, figures: &Path) -> Result<()> {
     // On tmpfs: on a disk, the benchmark would measure the disk.
-    let directory = tempfile::Builder::new().prefix("dafs-bench").tempdir_in("/dev/shm")?;
+    let directory = Folder::make(Path::new("/dev/shm"))?;
     let export = directory.path().join("export");
     std::fs::create_dir_all(&export)?;
     let content: Vec<u8> = (0..FILE_BYTES / 8).flat_map(u64::to_le_bytes).collect();

@@ -7,7 +7,10 @@
 
 mod run;
 
+pub(crate) use run::missing;
+
 use crate::child::Process;
+use crate::folder::Folder;
 use crate::peer::{self, Ganesha};
 use crate::report::{Case, Measure, Report, Sample};
 use crate::{Plan, cpu};
@@ -71,7 +74,7 @@ fn name(way: Way, load: Load, depth: usize) -> String {
 }
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
-    if let Some(reason) = run::missing() {
+    if let Some(reason) = missing() {
         println!("\nfio: SKIPPED, {reason}");
         return Ok(());
     }
@@ -84,9 +87,14 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     }
 }
 
+/// Measures our ways against local files alone.
+pub(crate) fn measure_local(plan: &Plan, report: &mut Report) -> Result<()> {
+    measure_inside(plan, report, false)
+}
+
 fn measure_inside(plan: &Plan, report: &mut Report, with_ganesha: bool) -> Result<()> {
     // On tmpfs: on a disk, the benchmark would measure the disk.
-    let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir_in("/dev/shm")?;
+    let folder = Folder::make(Path::new("/dev/shm"))?;
     let export = folder.path().join("export");
     std::fs::create_dir(&export)?;
     let content: Vec<u8> = (0..FILE_BYTES / 8).flat_map(u64::to_le_bytes).collect();

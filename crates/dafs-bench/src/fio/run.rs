@@ -56,7 +56,7 @@ fn archive() -> Result<PathBuf> {
 }
 
 /// The missing requirement of fio, in words, if any.
-pub(super) fn missing() -> Option<String> {
+pub(crate) fn missing() -> Option<String> {
     let ran = |program: &str| Command::new(program).arg("--version").output().is_ok();
     if let Some(program) = ["fio", "cc", "dpkg-source"].into_iter().find(|name| !ran(name)) {
         return Some(format!("there is no {program}; run: scripts/setup.sh bench"));

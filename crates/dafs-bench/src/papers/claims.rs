@@ -1,6 +1,7 @@
 //! Claims of the papers: each has a bound and the rows that it reads, from which its verdict follows.
 
 use super::cells::{ALL_BLOCKS, Cell, Line, Network, Order, READ_AHEADS, Way};
+use super::groups::Place;
 use super::programs::trials::Series;
 use super::results::{Quantity, Results};
 use std::fmt;
@@ -53,6 +54,10 @@ pub(super) enum Value {
     TrialPlain(Quantity, Series),
     /// A quantity of the programs of the first series relative to the second, step by step.
     TrialRatio(Quantity, Series, Series),
+    /// A row of a group.
+    GroupPlain(Place),
+    /// The first row of a group relative to the second.
+    GroupRatio(Place, Place),
 }
 
 /// The highest throughput of a way over blocks and read-aheads, in order.
@@ -145,6 +150,7 @@ impl Claim {
                     [best(of), best(to)].concat()
                 }
                 Value::TrialPlain(..) | Value::TrialRatio(..) => Vec::new(),
+                Value::GroupPlain(..) | Value::GroupRatio(..) => Vec::new(),
             },
         }
     }
@@ -221,6 +227,10 @@ impl Value {
                 let pairs = of.trials().zip(to.trials());
                 pairs.map(|(of, to)| results.programs.ratio(quantity, &of, &to)).collect()
             }
+            Self::GroupPlain(place) => Ok(vec![results.groups.value(place)?]),
+            Self::GroupRatio(of, to) => {
+                Ok(vec![results.groups.value(of)? / results.groups.value(to)?])
+            }
         }
     }
 
@@ -240,6 +250,8 @@ impl fmt::Display for Value {
             Self::BestRatio(of, to) => write!(f, "MB/s: {of} / {to}"),
             Self::BestBlock(of) => write!(f, "KiB: {of}"),
             Self::BestDepthRatio(of, to) => write!(f, "reads under way: {of} / {to}"),
+            Self::GroupPlain(place) => f.write_str(place.case),
+            Self::GroupRatio(of, to) => write!(f, "{} / {}", of.case, to.case),
             Self::TrialPlain(quantity, of) => write!(f, "{}: {of}", quantity.unit()),
             Self::TrialRatio(quantity, of, to) => write!(f, "{}: {of} / {to}", quantity.unit()),
         }
@@ -363,6 +375,13 @@ mod tests {
             match value {
                 Value::Ratio(_, of, to) => {
                     assert_eq!(of.blocks.len(), to.blocks.len(), "{}: {value}", claim.id);
+                }
+                Value::GroupPlain(place) => {
+                    assert!(place.group.has(claim.id), "{}: {value}", claim.id);
+                }
+                Value::GroupRatio(of, to) => {
+                    let all_have = [of, to].iter().all(|place| place.group.has(claim.id));
+                    assert!(all_have, "{}: {value}", claim.id);
                 }
                 Value::TrialPlain(_, of) => {
                     let run = trials::wanted(&[claim.id.to_owned()]);

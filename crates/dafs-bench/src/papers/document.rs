@@ -4,6 +4,7 @@ use super::cells::{
     ALL_BLOCKS, FROM_2K, FROM_4K, JOIN_DEPTHS, Line, Network, Order, READ_AHEADS, RECORD, Way, size,
 };
 use super::claims::Verdict;
+use super::groups::Group;
 use super::list;
 use super::programs::{self, trials::Work};
 use super::results::{Quantity, Results};
@@ -180,7 +181,9 @@ fn page(results: &Results) -> String {
     page += &description(results);
     let _ = writeln!(page, "\n{LEGEND}\n\n## Claims\n");
     page += &claims(results);
-    if !results.skipped.is_empty() || !results.programs.skipped.is_empty() {
+    let (programs, groups) = (&results.programs, &results.groups);
+    let are_all_there = results.skipped.is_empty() && programs.skipped.is_empty();
+    if !are_all_there || !groups.skipped.is_empty() {
         page += "\n## Skipped\n\n| rows | reason |\n|---|---|\n";
         for skipped in &results.skipped {
             let rows = [skipped.network.map(Network::name), skipped.way.map(Way::name)];
@@ -188,8 +191,11 @@ fn page(results: &Results) -> String {
             let rows = if rows.is_empty() { "all".to_owned() } else { rows.join(" ") };
             let _ = writeln!(page, "| {rows} | {} |", cell(&skipped.reason));
         }
-        for skipped in &results.programs.skipped {
+        for skipped in &programs.skipped {
             let _ = writeln!(page, "| {} | {} |", skipped.rows(), cell(&skipped.reason));
+        }
+        for skipped in &groups.skipped {
+            let _ = writeln!(page, "| {} | {} |", skipped.group.title(), cell(&skipped.reason));
         }
     }
     page += "\n## Floors\n\nOne byte there and back, in microseconds.\n\n";
@@ -210,6 +216,9 @@ fn page(results: &Results) -> String {
     page += &joins(results);
     for work in Work::ALL {
         page += &programs::tables(&results.programs, work);
+    }
+    for group in Group::ALL {
+        page += &results.groups.table(group);
     }
     page
 }

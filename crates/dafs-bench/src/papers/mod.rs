@@ -1,6 +1,6 @@
 //! The experiments of the papers on DAFS, NFS over RDMA and Direct-pNFS, run again: a sweep of blocks,
-//! ways, depths and orders, programs, the verdict on each claim of the papers, and a page with tables
-//! and figures.
+//! ways, depths and orders, programs, rows of other groups, the verdict on each claim of the papers, and
+//! a page with tables and figures.
 //!
 //! Each network has a server of its own for all ways, and each way has a client process. Ways that are
 //! compared run within milliseconds, so that their ratios mean something beside other load.
@@ -14,6 +14,7 @@
 mod cells;
 mod claims;
 mod document;
+mod groups;
 mod join;
 mod list;
 mod load;
@@ -24,7 +25,7 @@ mod world;
 pub(crate) use load::Load;
 
 use crate::folder::Folder;
-use crate::{cpu, files};
+use crate::{cpu, files, pnfs};
 use anyhow::{Context, Result, bail, ensure};
 use cells::{Cell, Network, Way};
 use results::{Results, Skipped};
@@ -61,6 +62,9 @@ pub(crate) struct Options {
     /// The rate of links, in Mbit/s
     #[arg(long, default_value_t = 1000)]
     megabits: u32,
+    /// The clients of Direct-pNFS
+    #[arg(long, default_value_t = 8)]
+    pnfs_clients: usize,
     /// The folder for the servers' file: in memory, or the disk is measured as well
     #[arg(long, default_value = "/dev/shm")]
     folder: PathBuf,
@@ -103,13 +107,16 @@ impl Options {
         ensure!(self.megabits > 0, "a link has a rate");
         let unknown = self.blocks.iter().find(|block| !cells::ALL_BLOCKS.contains(block));
         ensure!(unknown.is_none(), "blocks are the powers of two from 512 to 1048576");
+        let are_possible = (1..=pnfs::CLIENTS_MAX).contains(&self.pnfs_clients);
+        ensure!(are_possible, "Direct-pNFS has 1 to {} clients", pnfs::CLIENTS_MAX);
         if !self.draw {
             let interrupt = Interrupt::watch()?;
             let milliseconds = (MILLISECONDS * self.scale / 100).max(MILLISECONDS_MIN);
             let mut results = Results::new(self.rounds.max(1), milliseconds, self.megabits);
             let outcome = self
                 .sweep(&mut results, &interrupt)
-                .and_then(|()| programs::measure(self, &mut results, &interrupt));
+                .and_then(|()| programs::measure(self, &mut results, &interrupt))
+                .and_then(|()| groups::measure(self, &mut results, &interrupt));
             results.is_complete = outcome.is_ok();
             results.write(&self.json)?;
             outcome.with_context(|| format!("rows so far are in {}", self.json.display()))?;
@@ -235,6 +242,7 @@ mod tests {
             scale: 1,
             rounds: 1,
             megabits: 1000,
+            pnfs_clients: 1,
             folder: folder.to_owned(),
             json: folder.join("papers.json"),
             document: folder.join("page.md"),

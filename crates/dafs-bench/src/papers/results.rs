@@ -5,6 +5,7 @@
 //! * The file is replaced as a whole: an interrupted run leaves the rows that it has measured.
 
 use super::cells::{Cell, Line, Network, Way};
+use super::groups::Groups;
 use super::programs::Programs;
 use crate::report::{self, median};
 use anyhow::{Context, Result};
@@ -142,6 +143,8 @@ pub(crate) struct Results {
     pub(crate) rows: Vec<Row>,
     #[serde(default)]
     pub(crate) programs: Programs,
+    #[serde(default)]
+    pub(crate) groups: Groups,
 }
 
 impl Results {
@@ -161,6 +164,7 @@ impl Results {
             skipped: Vec::new(),
             rows: Vec::new(),
             programs: Programs::default(),
+            groups: Groups::default(),
         }
     }
 

@@ -21,11 +21,15 @@ mod kernel;
 mod load;
 mod opens;
 mod patterns;
+mod rates;
 mod table;
 
+pub(crate) use engine::missing;
 pub(crate) use kernel::Here;
 pub(crate) use load::Load;
+pub(crate) use rates::{Rate, rates};
 
+use crate::folder::Folder;
 use crate::link::{self, Link, Node};
 use crate::peer;
 use anyhow::{Context, Result, ensure};
@@ -43,7 +47,7 @@ use std::time::Instant;
 const UNIT_BYTES: usize = 256 << 10;
 
 const STORAGE_NODES_MAX: usize = 32;
-const CLIENTS_MAX: usize = 32;
+pub(crate) const CLIENTS_MAX: usize = 32;
 
 /// Compares Direct-pNFS with pNFS in two and in three tiers, plain NFSv4, and the client of CephFS.
 #[derive(clap::Args, Debug, Clone)]
@@ -179,7 +183,7 @@ struct Case {
 }
 
 impl Options {
-    pub(crate) fn measure(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         ensure!((2..=STORAGE_NODES_MAX).contains(&self.storage_nodes), "2 to 32 storage nodes");
         ensure!(
             self.clients.iter().all(|count| (1..=CLIENTS_MAX).contains(count)),
@@ -194,9 +198,14 @@ impl Options {
         let unknown = |name: &&String| !patterns::PATTERNS.contains(&name.as_str());
         let unknown = self.patterns.iter().find(unknown);
         ensure!(unknown.is_none(), "patterns are {}", patterns::PATTERNS.join(", "));
+        Ok(())
+    }
+
+    pub(crate) fn measure(&self) -> Result<()> {
+        self.check()?;
         let mut measured = Measured::default();
         if self.kernel_clients != KernelClients::Alone {
-            if let Some(reason) = engine::missing() {
+            if let Some(reason) = missing() {
                 println!("pnfs: SKIPPED, {reason}");
                 return Ok(());
             }
@@ -249,7 +258,7 @@ struct Bench {
     narrow: usize,
     /// The source tree for builds.
     tree: PathBuf,
-    _folder: tempfile::TempDir,
+    _folder: Folder,
 }
 
 impl Bench {
@@ -262,7 +271,7 @@ impl Bench {
         let clients: Vec<_> =
             (1..=clients).map(|client| node(100 + client)).collect::<Result<_>>()?;
         let head = node(99)?;
-        let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir()?;
+        let folder = Folder::make(&std::env::temp_dir())?;
         let cluster = Cluster::start(&head, &storage, folder.path())?;
         let narrow = storage.len().div_ceil(2);
         let directories = Architecture::ALL.map(|a| (a.directory(), a.pool()));

@@ -19,7 +19,7 @@ pub(crate) fn print_cell(cell: &Cell, bytes: u64, seen: &Seen) {
     );
 }
 
-fn title(write: bool, one_file: bool, block: usize) -> String {
+pub(crate) fn title(write: bool, one_file: bool, block: usize) -> String {
     let action = if write { "write" } else { "read" };
     let files = if one_file { "one file" } else { "separate files" };
     let block = match block >> 20 {

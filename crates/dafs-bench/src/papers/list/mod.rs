@@ -82,4 +82,3 @@ const SOFTWARE: &str = "iWARP in software pays the kernel's TCP at both ends";
 const SAME_CLIENT: &str = "both are the same client, which receives TCP into the place of the data";
 const NO_FLIPS: &str = "our NFS over RDMA flips no pages, whose cost the paper's had";
 const CPU_LIMIT: &str = "the client has a fifth of a processor (cgroup), which is its limit";
-const PNFS: &str = "`dafs-bench pnfs` measures it; this command does not read its results yet";

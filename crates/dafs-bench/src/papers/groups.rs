@@ -1,0 +1,229 @@
+//! Rows of other groups of the benchmark, measured again by their code for the claims that read them.
+//!
+//! Invariants
+//! * A row has the name by which its group prints it.
+
+use super::document::number;
+use super::results::Results;
+use super::{Interrupt, Options};
+use crate::report::Report;
+use crate::{Plan, fio, pnfs, rdma};
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// The shortest run of fio, in milliseconds.
+const FIO_MILLISECONDS_MIN: u64 = 100;
+
+/// Storage nodes of Direct-pNFS, and below which scale in percent half of them must do.
+const STORAGE_NODES: usize = 6;
+const STORAGE_SCALE_MIN: u64 = 10;
+
+/// The MiB of each client of Direct-pNFS at full scale, and the fewest: one of its large blocks.
+const MEGABYTES: u64 = 24;
+const MEGABYTES_MIN: u64 = 2;
+
+/// A group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Group {
+    /// fio on local files and through our engine.
+    Fio,
+    /// NFS over RDMA and over TCP.
+    Rdma,
+    /// Direct-pNFS and other ways to the same storage nodes.
+    Pnfs,
+}
+
+/// A row of a group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) group: Group,
+    pub(crate) case: String,
+    pub(crate) unit: String,
+    pub(crate) value: f64,
+}
+
+/// A group that this machine cannot measure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Skipped {
+    pub(crate) group: Group,
+    pub(crate) reason: String,
+}
+
+/// The groups of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Groups {
+    pub(crate) skipped: Vec<Skipped>,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// The row that a claim reads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) group: Group,
+    pub(crate) case: &'static str,
+}
+
+impl Groups {
+    /// The value of a row, or the reason why there is none.
+    pub(crate) fn value(&self, place: Place) -> Result<f64, String> {
+        let is_it = |row: &&Row| row.group == place.group && row.case == place.case;
+        self.rows.iter().find(is_it).map(|row| row.value).ok_or_else(|| {
+            let skipped = self.skipped.iter().find(|skipped| skipped.group == place.group);
+            let reason = skipped.map(|skipped| skipped.reason.clone());
+            reason.unwrap_or_else(|| "its group was not measured in this run".to_owned())
+        })
+    }
+}
+
+impl Groups {
+    /// The rows of a group; nothing where there are none.
+    pub(super) fn table(&self, group: Group) -> String {
+        let mut text = String::new();
+        for row in self.rows.iter().filter(|row| row.group == group) {
+            let _ = writeln!(text, "| {} | {} | {} |", row.case, number(row.value), row.unit);
+        }
+        if text.is_empty() {
+            return text;
+        }
+        format!("\n## {}\n\n| row | value | unit |\n|---|---|---|\n{text}", group.title())
+    }
+}
+
+impl Group {
+    pub(crate) const ALL: [Self; 3] = [Self::Fio, Self::Rdma, Self::Pnfs];
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Fio => "fio, against local files",
+            Self::Rdma => "NFS over TCP and RDMA: reads and writes",
+            Self::Pnfs => "Direct-pNFS and other ways to the same storage nodes",
+        }
+    }
+
+    /// True if it has the rows of an experiment.
+    pub(super) fn has(self, id: &str) -> bool {
+        match self {
+            Self::Fio => id == "P0-H2",
+            Self::Rdma => id == "P3-H1",
+            // The other figures are drawings.
+            Self::Pnfs => {
+                ["P4-F6", "P4-F7", "P4-F8", "P4-H"].iter().any(|start| id.starts_with(start))
+            }
+        }
+    }
+
+    fn missing(self) -> Option<String> {
+        match self {
+            Self::Fio => fio::missing(),
+            Self::Rdma => None,
+            Self::Pnfs => pnfs::missing(),
+        }
+    }
+
+    fn rows(self, options: &Options, results: &Results) -> Result<Vec<Row>> {
+        let (rounds, milliseconds) = (results.rounds, results.milliseconds);
+        let plan = |only: &str, milliseconds| Plan {
+            rounds,
+            milliseconds,
+            only: only.to_owned(),
+            wake: String::new(),
+            disk: None,
+            scale: options.scale,
+        };
+        let mut report = Report::new();
+        match self {
+            Self::Fio => {
+                let plan = plan("read 4 KiB depth", milliseconds.max(FIO_MILLISECONDS_MIN));
+                fio::measure_local(&plan, &mut report)?;
+            }
+            Self::Rdma => {
+                let figures = tempfile::tempdir()?;
+                rdma::measure(&plan(PAIRS, milliseconds), &mut report, figures.path())?;
+            }
+            Self::Pnfs => return self.rates(options),
+        }
+        let ratios = report.rows().iter().filter_map(|row| {
+            let (value, floor) = (row.ratio?, row.floor.as_deref()?);
+            let case = format!("{}: {}", row.group, row.case);
+            Some(Row { group: self, case, unit: format!("time relative to {floor}"), value })
+        });
+        Ok(ratios.collect())
+    }
+
+    fn rates(self, options: &Options) -> Result<Vec<Row>> {
+        let is_small = options.scale < STORAGE_SCALE_MIN;
+        let storage_nodes = if is_small { STORAGE_NODES / 2 } else { STORAGE_NODES };
+        // Whole blocks.
+        let megabytes = (MEGABYTES * options.scale / 100 / 2 * 2).max(MEGABYTES_MIN);
+        let rates = pnfs::rates(options.pnfs_clients, storage_nodes, megabytes)?;
+        let row = |rate: pnfs::Rate| {
+            let (case, unit) = (rate.case, rate.unit.to_owned());
+            Row { group: self, case, unit, value: rate.value }
+        };
+        Ok(rates.into_iter().map(row).collect())
+    }
+}
+
+/// The cases of NFS over RDMA that are compared: reads and writes of a size at which both are at their
+/// best.
+const PAIRS: &str = "256 KiB read-ahead 8";
+
+/// Measures the groups of the experiments that are wanted.
+pub(super) fn measure(
+    options: &Options,
+    results: &mut Results,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    for group in Group::ALL {
+        if !options.only.is_empty() && !options.only.iter().any(|id| group.has(id)) {
+            continue;
+        }
+        interrupt.check()?;
+        if let Some(reason) = group.missing() {
+            println!("papers: SKIPPED {}, {reason}", group.title());
+            results.groups.skipped.push(Skipped { group, reason });
+            continue;
+        }
+        let rows = group.rows(options, results);
+        // A child that an interrupt has ended, too, fails in its own words.
+        interrupt.check()?;
+        results.groups.rows.extend(rows?);
+        results.write(&options.json)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::list;
+    use super::*;
+
+    #[test]
+    fn a_row_has_a_value_or_a_reason() {
+        let place = Place { group: Group::Fio, case: "one" };
+        let mut groups = Groups::default();
+        let reason = groups.value(place).expect_err("no row");
+        assert_eq!(reason, "its group was not measured in this run");
+        let reason = "there is no fio".to_owned();
+        groups.skipped.push(Skipped { group: Group::Fio, reason });
+        assert_eq!(groups.value(place).expect_err("no row"), "there is no fio");
+        let row = |group, value| Row { group, case: "one".into(), unit: "MB/s".into(), value };
+        groups.rows = vec![row(Group::Rdma, 1.0), row(Group::Fio, 2.0)];
+        assert!((groups.value(place).expect("it is there") - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn each_group_has_experiments_and_no_experiment_has_two() {
+        let ids: Vec<&str> = list::claims().map(|claim| claim.id).collect();
+        for group in Group::ALL {
+            assert!(ids.iter().any(|id| group.has(id)), "{group:?}");
+        }
+        for id in ids {
+            let count = Group::ALL.iter().filter(|group| group.has(id)).count();
+            assert!(count <= 1, "{id}");
+        }
+        assert!(!Group::Pnfs.has("P4-F1"));
+    }
+}
