@@ -182,17 +182,26 @@ pub(super) fn measure(
         }
         interrupt.check()?;
         if let Some(reason) = group.missing() {
-            println!("papers: SKIPPED {}, {reason}", group.title());
-            results.groups.skipped.push(Skipped { group, reason });
+            skip(results, group, reason);
             continue;
         }
         let rows = group.rows(options, results);
         // A child that an interrupt has ended, too, fails in its own words.
         interrupt.check()?;
-        results.groups.rows.extend(rows?);
+        match rows {
+            // It belongs to others, and may be unwilling, such as without io_uring.
+            Err(error) if group == Group::Fio => skip(results, group, format!("{error:#}")),
+            rows => results.groups.rows.extend(rows?),
+        }
         results.write(&options.json)?;
     }
     Ok(())
+}
+
+/// Notes a group that cannot be, and says why.
+fn skip(results: &mut Results, group: Group, reason: String) {
+    println!("papers: SKIPPED {}, {reason}", group.title());
+    results.groups.skipped.push(Skipped { group, reason });
 }
 
 #[cfg(test)]
