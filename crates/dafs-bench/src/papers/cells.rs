@@ -52,6 +52,8 @@ pub(crate) enum Way {
     /// RDMA writes over iWARP, and messages where the block is one byte.
     Rdma,
     DafsIwarp,
+    /// The same client, which sends no data inside messages.
+    DafsDirect,
     DafsShm,
     /// libnfs and NFS-Ganesha, NFSv3.
     Libnfs,
@@ -65,10 +67,11 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Tcp,
         Self::Rdma,
         Self::DafsIwarp,
+        Self::DafsDirect,
         Self::DafsShm,
         Self::Libnfs,
         Self::NfsTcp,
@@ -82,6 +85,7 @@ impl Way {
             Self::Tcp => "tcp",
             Self::Rdma => "rdma",
             Self::DafsIwarp => "dafs-iwarp",
+            Self::DafsDirect => "dafs-direct",
             Self::DafsShm => "dafs-shm",
             Self::Libnfs => "libnfs",
             Self::NfsTcp => "nfs-tcp",
@@ -98,7 +102,14 @@ impl Way {
 
     /// True if RDMA places the client's data, so that its program copies none.
     pub(crate) fn is_placed(self) -> bool {
-        matches!(self, Self::DafsIwarp | Self::DafsShm | Self::NocopyIwarp | Self::NocopyShm)
+        matches!(
+            self,
+            Self::DafsIwarp
+                | Self::DafsDirect
+                | Self::DafsShm
+                | Self::NocopyIwarp
+                | Self::NocopyShm
+        )
     }
 }
 
@@ -195,6 +206,9 @@ pub(crate) const ALL_BLOCKS: [usize; 12] = powers(512);
 pub(crate) const FROM_2K: [usize; 9] = powers(2 << 10);
 pub(crate) const FROM_4K: [usize; 8] = powers(4 << 10);
 
+/// Blocks that the DAFS client receives inside messages, unless it is told otherwise.
+pub(crate) const INLINE_BLOCKS: [usize; 5] = powers(512);
+
 /// The record of a join, and the records that are fetched at a time: without prefetching, and with it.
 pub(crate) const RECORD: [usize; 1] = [4 << 10];
 pub(crate) const JOIN_DEPTHS: [usize; 2] = [1, 32];
@@ -223,16 +237,27 @@ const ALL_NFS: [Way; 7] = [
     Way::NocopyShm,
     Way::Prepost,
 ];
+const WITH_FLOORS: [Way; 9] = [
+    Way::Tcp,
+    Way::Rdma,
+    Way::DafsIwarp,
+    Way::DafsShm,
+    Way::Libnfs,
+    Way::NfsTcp,
+    Way::NocopyIwarp,
+    Way::NocopyShm,
+    Way::Prepost,
+];
 const DAFS: [Way; 2] = [Way::DafsIwarp, Way::DafsShm];
 
-static EXPERIMENTS: [Experiment; 13] = {
+static EXPERIMENTS: [Experiment; 14] = {
     use Network::{Far, Frames1500, Frames9000, Free, Link, Slow};
     use Order::{CopiedJoin, Join, Random, Sequential};
     [
         Experiment {
             ids: &["P2-T1"],
             networks: &[Free, Link, Far],
-            ways: &Way::ALL,
+            ways: &WITH_FLOORS,
             blocks: &[1],
             depths: &[1],
             order: Random,
@@ -324,6 +349,14 @@ static EXPERIMENTS: [Experiment; 13] = {
             blocks: &ALL_BLOCKS,
             depths: &READ_AHEADS,
             order: Sequential,
+        },
+        Experiment {
+            ids: &["P3-H2"],
+            networks: &[Free, Link],
+            ways: &[Way::DafsIwarp, Way::DafsDirect],
+            blocks: &INLINE_BLOCKS,
+            depths: &[1, 32],
+            order: Random,
         },
         Experiment {
             ids: &["P3-F16"],

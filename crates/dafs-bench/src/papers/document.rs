@@ -1,7 +1,8 @@
 //! The page of a run: verdicts, tables and figures, from its results alone.
 
 use super::cells::{
-    ALL_BLOCKS, FROM_2K, FROM_4K, JOIN_DEPTHS, Line, Network, Order, READ_AHEADS, RECORD, Way, size,
+    ALL_BLOCKS, FROM_2K, FROM_4K, INLINE_BLOCKS, JOIN_DEPTHS, Line, Network, Order, READ_AHEADS,
+    RECORD, Way, size,
 };
 use super::claims::Verdict;
 use super::groups::Group;
@@ -55,6 +56,8 @@ const P2_WAYS: &[Way] = &[
 const P3_WAYS: &[Way] =
     &[Way::DafsIwarp, Way::DafsShm, Way::NfsTcp, Way::NocopyIwarp, Way::NocopyShm, Way::Prepost];
 
+const INLINE_WAYS: &[Way] = &[Way::DafsIwarp, Way::DafsDirect];
+
 const fn spec(
     title: &'static str,
     networks: &'static [Network],
@@ -64,7 +67,7 @@ const fn spec(
     Spec { title, networks, quantity, lines }
 }
 
-static PICTURES: [Picture; 4] = {
+static PICTURES: [Picture; 5] = {
     use Lines::{ReadAheads, Ways};
     use Order::{Random, Sequential};
     use Quantity::{ClientCpu, ClientCpuPerMegabyte, ClientShare, ServerCpu, Throughput};
@@ -119,6 +122,17 @@ static PICTURES: [Picture; 4] = {
                 spec("server, RA 0", BOTH, ServerCpu, Ways(P3_WAYS, 1, Sequential)),
             ],
         },
+        Picture {
+            file: "papers-inline.svg",
+            title: "P3, chunks: reads inside messages and by RDMA",
+            blocks: &INLINE_BLOCKS,
+            specs: &[
+                spec("P3-H2, depth 1", BOTH, ClientCpu, Ways(INLINE_WAYS, 1, Random)),
+                spec("P3-H2, depth 32", BOTH, ClientCpu, Ways(INLINE_WAYS, 32, Random)),
+                spec("server, depth 1", BOTH, ServerCpu, Ways(INLINE_WAYS, 1, Random)),
+                spec("server, depth 32", BOTH, ServerCpu, Ways(INLINE_WAYS, 32, Random)),
+            ],
+        },
     ]
 };
 
@@ -136,6 +150,7 @@ const LEGEND: &str = "\
 | way | stands for |
 |---|---|
 | `dafs-iwarp`, `dafs-shm` | the DAFS client over iWARP in software, and over shared memory of one host |
+| `dafs-direct` | the same over iWARP with all data by RDMA; the others send up to 8 KiB inside messages |
 | `libnfs` | NFS by libnfs and NFS-Ganesha, NFSv3 over TCP |
 | `nfs-tcp` | NFS by the calls of dafs-nfs-client below its mounts, NFSv4.1 over TCP; results are copied out |
 | `nocopy-iwarp`, `nocopy-shm` | NFS without copies: dafs-nfs-client over RPC-over-RDMA into registered memory, NFSv3 |

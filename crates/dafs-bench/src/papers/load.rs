@@ -66,7 +66,10 @@ impl Connection {
     fn open(way: Way, address: &str) -> Result<Self> {
         let dafs = |transport: TransportChoice| -> Result<Self> {
             let url = DafsUrl::parse(address)?;
-            let options = ConnectOptions { transport, ..ConnectOptions::default() };
+            let mut options = ConnectOptions { transport, ..ConnectOptions::default() };
+            if way == Way::DafsDirect {
+                options.inline_bytes = 0;
+            }
             let client = Client::connect(&url, &options)?;
             let file = client.open(url.path(), &OpenOptions::read())?;
             let buffer = client.buffer(UNDER_WAY_MAX)?;
@@ -82,7 +85,7 @@ impl Connection {
         match way {
             Way::Tcp => Ok(Self::Tcp(address.to_owned())),
             Way::Rdma => Ok(Self::Rdma(transport::Connected::to("iwarp", false, address)?)),
-            Way::DafsIwarp => dafs(TransportChoice::Iwarp),
+            Way::DafsIwarp | Way::DafsDirect => dafs(TransportChoice::Iwarp),
             Way::DafsShm => dafs(TransportChoice::Shm),
             Way::NfsTcp => Ok(Self::Session(nfs4::Client::open(address.parse()?, "")?)),
             Way::NocopyIwarp | Way::NocopyShm | Way::Prepost => mount(),

@@ -144,7 +144,9 @@ impl World {
             }
             _ => {
                 let address = match way {
-                    Way::DafsIwarp | Way::DafsShm => format!("dafs://{host}:{dafs}/data"),
+                    Way::DafsIwarp | Way::DafsDirect | Way::DafsShm => {
+                        format!("dafs://{host}:{dafs}/data")
+                    }
                     Way::NocopyIwarp => {
                         format!("nfs+rdma://{host}:{rdma}/data?vers=3&transport=iwarp")
                     }
