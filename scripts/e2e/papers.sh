@@ -8,7 +8,7 @@ bench=${DAFS_TARGET:-$PWD/target/debug}/dafs-bench
 [[ -x $bench ]] || fail "there is no $bench; build it with: cargo build --workspace"
 
 step "all experiments, with two sizes of blocks"
-timeout 1200 "$bench" papers --scale 1 --rounds 1 --blocks 4096,262144 --pnfs-clients 1 \
+timeout 1200 "$bench" papers --scale 1 --rounds 1 --blocks 4096,262144 --pnfs-clients 2 \
     --json "$work/papers.json" --document "$work/page.md" | tee "$work/out"
 python3 - "$work/papers.json" "$work/out" >"$work/rows" <<'PYTHON' || fail "the rows"
 import json

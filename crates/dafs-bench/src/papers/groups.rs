@@ -19,9 +19,10 @@ const FIO_MILLISECONDS_MIN: u64 = 100;
 const STORAGE_NODES: usize = 6;
 const STORAGE_SCALE_MIN: u64 = 10;
 
-/// The MiB of each client of Direct-pNFS at full scale, and the fewest: one of its large blocks.
+/// The MiB of each client of Direct-pNFS at full scale, and the fewest: two of its large blocks, beside
+/// which the bytes of names and layouts are few.
 const MEGABYTES: u64 = 24;
-const MEGABYTES_MIN: u64 = 2;
+const MEGABYTES_MIN: u64 = 4;
 
 /// A group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! Programs on Berkeley DB: their files, and what they do in a trial.
+//! Programs on Berkeley DB: their files, and their work in a trial.
 //!
 //! Invariants
 //! * Every record that is read is compared with the expected one (`applications/berkeley_db.c`).
@@ -43,7 +43,7 @@ pub(super) struct Berkeley {
     scale: u64,
 }
 
-/// What the program does in a trial.
+/// The work of the program in a trial.
 pub(super) struct Task {
     pub(super) words: Vec<String>,
     pub(super) operations: u64,
