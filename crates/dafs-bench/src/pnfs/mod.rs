@@ -16,6 +16,7 @@
 mod build;
 mod check;
 mod checkpoint;
+mod client;
 mod engine;
 mod kernel;
 mod load;
@@ -34,13 +35,13 @@ use crate::link::{self, Link, Node};
 use crate::peer;
 use anyhow::{Context, Result, ensure};
 use check::Seen;
+use client::Client;
 use engine::{Cluster, Pool, Server};
 use kernel::Kernel;
 use patterns::Done;
 use serde::Serialize;
-use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 /// The stripe unit of all files.
@@ -459,50 +460,6 @@ impl Bench {
         };
         command.args(numbers).arg(&self.tree);
         self.clients[number].inside(|| Client::start(&mut command))?
-    }
-}
-
-/// A client at its node. If dropped early, it ends with its input.
-struct Client {
-    child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Client {
-    fn start(command: &mut Command) -> Result<Self> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let output = child.stdout.take().context("no output")?;
-        Ok(Self { child, output: BufReader::new(output) })
-    }
-
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        Ok(line.trim().to_owned())
-    }
-
-    fn expect(&mut self, word: &str) -> Result<()> {
-        ensure!(self.line()? == word, "a client has failed");
-        Ok(())
-    }
-
-    /// Waits until a pattern is done.
-    fn done(&mut self) -> Result<Done> {
-        let line = self.line()?;
-        let numbers = line.strip_prefix("done ").and_then(|numbers| numbers.split_once(' '));
-        let (bytes, transactions) = numbers.context("a client has failed")?;
-        Ok(Done { bytes: bytes.parse()?, transactions: transactions.parse()? })
-    }
-
-    fn go(&mut self) -> Result<()> {
-        let input = self.child.stdin.as_mut().context("no input")?;
-        Ok(input.write_all(b"go\n")?)
-    }
-
-    fn end(mut self) -> Result<()> {
-        drop(self.child.stdin.take());
-        ensure!(self.child.wait()?.success(), "a client has failed at the end");
-        Ok(())
     }
 }
 
