@@ -75,6 +75,9 @@ pub(crate) struct Options {
     /// Compare Linux's client with ours over three data servers as well
     #[arg(long, value_enum, default_value_t)]
     kernel_clients: KernelClients,
+    /// CephFS's client without its cache
+    #[arg(long)]
+    uncached: bool,
     /// The folder for table and figure
     #[arg(long, default_value = "bench-results")]
     results: PathBuf,
@@ -259,6 +262,8 @@ struct Bench {
     narrow: usize,
     /// The source tree for builds.
     tree: PathBuf,
+    /// CephFS's client has no cache.
+    is_uncached: bool,
     _folder: Folder,
 }
 
@@ -279,7 +284,8 @@ impl Bench {
         cluster.prepare(&head, narrow, &directories)?;
         let tree = folder.path().join("tree");
         build::write_tree(&tree)?;
-        Ok(Self { cluster, head, storage, clients, narrow, tree, _folder: folder })
+        let is_uncached = options.uncached;
+        Ok(Self { cluster, head, storage, clients, narrow, tree, is_uncached, _folder: folder })
     }
 
     fn measure(
@@ -451,6 +457,9 @@ impl Bench {
             let mut command = Command::new(program);
             let path = format!("{}/{name}", architecture.directory());
             command.args(arguments).args([action, &path]);
+            if self.is_uncached {
+                command.env("CEPHFS_CACHE", "no");
+            }
             command
         } else {
             let mut command = Command::new(std::env::current_exe()?);

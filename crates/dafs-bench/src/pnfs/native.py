@@ -7,6 +7,8 @@
     native.py CONFIG atlas|oltp|postmark|btio|build PATH SEED BYTES BLOCK CLIENTS TREE
         the same with a pattern of patterns.rs, and "done BYTES TRANSACTIONS"
 
+With CEPHFS_CACHE=no in its environment it caches no content.
+
 Content is that of the other loads: every 8 KiB begin with their place in the file.
 """
 
@@ -24,6 +26,8 @@ UNIT = 262144
 
 config, action, *rest = sys.argv[1:]
 fs = cephfs.LibCephFS(conffile=config)
+if os.environ.get("CEPHFS_CACHE") == "no":
+    fs.conf_set("client_oc", "false")
 fs.mount()
 
 

@@ -1,6 +1,6 @@
 //! The rates of all architectures with one number of clients, for others to read.
 
-use super::{KernelClients, Measured, Options, patterns, table};
+use super::{Architecture, KernelClients, Measured, Options, patterns, table};
 use crate::peer;
 use anyhow::Result;
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ const BLOCKS: [usize; 2] = [2048, 8];
 /// A rate of an architecture.
 pub(crate) struct Rate {
     /// The architecture and the load, such as `Direct-pNFS: write, one file, 2 MiB`, or
-    /// `Direct-pNFS: oltp`.
+    /// `CephFS uncached: oltp`.
     pub(crate) case: String,
     pub(crate) unit: &'static str,
     pub(crate) value: f64,
 }
 
-/// Measures all architectures and patterns.
+/// Measures all architectures and patterns, and CephFS's client once more without its cache.
 pub(crate) fn rates(clients: usize, storage_nodes: usize, megabytes: u64) -> Result<Vec<Rate>> {
     let options = Options {
         storage_nodes,
@@ -31,18 +31,28 @@ pub(crate) fn rates(clients: usize, storage_nodes: usize, megabytes: u64) -> Res
         patterns: patterns::PATTERNS.map(str::to_owned).to_vec(),
         only: String::new(),
         kernel_clients: KernelClients::None,
+        uncached: false,
         results: PathBuf::new(),
     };
+    let uncached =
+        Options { only: Architecture::Native.name().to_owned(), uncached: true, ..options.clone() };
+    let mut rates = of(&options, "")?;
+    rates.extend(of(&uncached, " uncached")?);
+    Ok(rates)
+}
+
+/// The rates of a comparison, whose architectures are named with some words more.
+fn of(options: &Options, words: &str) -> Result<Vec<Rate>> {
     options.check()?;
     let mut measured = Measured::default();
     peer::in_own_network(|| options.measure_inside(&mut measured))?;
     let cells = measured.cells.iter().map(|cell| {
         let load = table::title(cell.write, cell.one_file, cell.block);
-        let case = format!("{}: {load}", cell.architecture.name());
+        let case = format!("{}{words}: {load}", cell.architecture.name());
         Rate { case, unit: "MB/s", value: cell.megabytes_per_second }
     });
     let applied = measured.applied.iter().map(|one| {
-        let case = format!("{}: {}", one.architecture.name(), one.pattern);
+        let case = format!("{}{words}: {}", one.architecture.name(), one.pattern);
         match patterns::is_of_bytes(&one.pattern) {
             true => Rate { case, unit: "MB/s", value: one.megabytes_per_second },
             false => Rate { case, unit: "transactions/s", value: one.transactions_per_second },
