@@ -80,6 +80,8 @@ bench:
 
 bench-papers:
 	$(SETUP) build bench
+	$(CARGO) build --release -p dafs -p dafs-preload
+	$(CARGO) build --release -p dafs-capi
 	$(CARGO) run --release -p dafs-bench -- papers --document docs/benchmarks-papers.md
 
 crashes:

@@ -88,7 +88,8 @@ impl Groups {
         if text.is_empty() {
             return text;
         }
-        format!("\n## {}\n\n| row | value | unit |\n|---|---|---|\n{text}", group.title())
+        let (title, about) = (group.title(), group.about());
+        format!("\n## {title}\n\n{about}\n\n| row | value | unit |\n|---|---|---|\n{text}")
     }
 }
 
@@ -100,6 +101,17 @@ impl Group {
             Self::Fio => "fio, against local files",
             Self::Rdma => "NFS over TCP and RDMA: reads and writes",
             Self::Pnfs => "Direct-pNFS and other ways to the same storage nodes",
+        }
+    }
+
+    /// A sentence above its rows.
+    fn about(self) -> &'static str {
+        match self {
+            Self::Fio | Self::Rdma => "Medians of ratios of the same round; below 1 is faster.",
+            Self::Pnfs => {
+                "One run of each over links of 100 Mbit/s. All clients of a row run at once, and ways one \
+                 after the other, so that small differences mean nothing."
+            }
         }
     }
 
