@@ -63,7 +63,8 @@ impl Stage {
         let (dafs, nfs) = dafs.zip(nfs).context("no dafs server")?;
         let nfs_port = nfs.parse()?;
         let transport = if network == Network::Free { "shm" } else { "iwarp" };
-        let url = format!("dafs://{host}:{dafs}/?transport={transport}");
+        // A program whose server is gone, because the run was killed, ends as well.
+        let url = format!("dafs://{host}:{dafs}/?transport={transport}&recovery=0");
         Ok(Self { url, host, nfs_port, export, point, server, nodes })
     }
 
@@ -75,7 +76,8 @@ impl Stage {
     /// The address of a file, for commands of libnfs.
     pub(super) fn nfs_url(&self, file: &str) -> String {
         let Self { host, nfs_port: port, .. } = self;
-        format!("nfs://{host}/{file}?version=3&nfsport={port}&mountport={port}")
+        let options = format!("version=3&nfsport={port}&mountport={port}&autoreconnect=0");
+        format!("nfs://{host}/{file}?{options}")
     }
 
     /// The processor time of the server.
