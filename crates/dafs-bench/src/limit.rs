@@ -70,11 +70,24 @@ impl Limit {
         ["sh", "-c", script, &processes].map(str::to_owned).into()
     }
 
+    /// Pages of files that its processes have read again, because the kernel had given them up. Unknown
+    /// where the kernel does not count them.
+    pub(crate) fn refaults(&self) -> Option<u64> {
+        let counters = Path::new(&self.holder.address).join("memory.stat");
+        refaults(&std::fs::read_to_string(counters).ok()?)
+    }
+
     /// Limits a process.
     pub(crate) fn take(&self, process: u32) -> Result<()> {
         let file = self.processes();
         std::fs::write(&file, process.to_string()).with_context(|| file.display().to_string())
     }
+}
+
+/// The pages of files that were read again, from a group's counters.
+fn refaults(counters: &str) -> Option<u64> {
+    let name = "workingset_refault_file ";
+    counters.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
 /// Holds a group in a child until its parent is gone.
@@ -221,6 +234,13 @@ mod tests {
             assert_eq!(one, Hierarchy::One(place));
             assert_eq!(files(&one, resource, 50), wanted);
         }
+    }
+
+    #[test]
+    fn pages_that_were_read_again_are_those_of_files() {
+        let counters = "workingset_refault_anon 1\nworkingset_refault_file 42\nswap 3\n";
+        assert_eq!(refaults(counters), Some(42));
+        assert_eq!(refaults("cache 4096\nrss 0\n"), None);
     }
 
     #[test]

@@ -263,7 +263,7 @@ pub(super) mod tests {
                     copied_bytes: None,
                     crossed_bytes: None,
                 };
-                results.programs.add(trial, sample);
+                results.programs.add(trial, sample, None);
             }
         }
         results.is_complete = true;

@@ -91,8 +91,12 @@ fn measure_inside(
             interrupt.check()?;
             let stage = stages.get(&trial.network).context("a trial without network")?;
             let limit = limit.as_ref().filter(|_| trial.work == Work::Sizes);
+            let before = limit.and_then(Limit::refaults);
             let sample = stage.run(trial, &works, limit);
-            results.programs.add(*trial, sample.with_context(|| format!("{trial:?}"))?);
+            let sample = sample.with_context(|| format!("{trial:?}"))?;
+            let refaults = limit.and_then(Limit::refaults).zip(before);
+            let refaults = refaults.map(|(after, before)| after.saturating_sub(before));
+            results.programs.add(*trial, sample, refaults);
             if written.elapsed() > WRITE_EACH {
                 results.write(&options.json)?;
                 written = Instant::now();
@@ -176,41 +180,43 @@ fn skip(results: &mut Results, work: Option<Work>, network: Option<Network>, rea
 
 /// The tables of a work; nothing where none of its trials ran.
 pub(super) fn tables(programs: &Programs, work: Work) -> String {
-    let columns: Vec<(Network, Door)> = NETWORKS
-        .into_iter()
-        .flat_map(|network| work.doors().iter().map(move |&door| (network, door)))
-        .collect();
     let mut text = String::new();
     for &quantity in work.quantities() {
-        let (mut table, mut is_empty) = (String::new(), true);
-        let names: Vec<String> = columns
-            .iter()
-            .map(|(network, door)| format!("{} {}", network.name(), door.name()))
-            .collect();
-        let _ = writeln!(
-            table,
-            "\nIn {}.\n\n| step | {} |\n|---|{}",
-            quantity.unit(),
-            names.join(" | "),
-            "---|".repeat(names.len())
-        );
-        for &step in work.steps() {
-            let value = |&(network, door): &(Network, Door)| {
-                programs.value(quantity, &Trial { work, step, network, door }).ok()
-            };
-            let values: Vec<Option<f64>> = columns.iter().map(value).collect();
-            is_empty &= values.iter().all(Option::is_none);
-            let values: Vec<String> =
-                values.into_iter().map(|value| number(value.unwrap_or(f64::NAN))).collect();
-            let _ = writeln!(table, "| {} | {} |", work.step(step), values.join(" | "));
-        }
-        if !is_empty {
-            text += &table;
-        }
+        let value = |trial: &Trial| programs.value(quantity, trial).ok();
+        text += &table(work, quantity.unit(), value);
     }
     if text.is_empty() {
         return text;
     }
+    let pages = "pages that the client's kernel has read again";
+    text += &table(work, pages, |trial| programs.refaults(trial));
     let scale = programs.scale;
     format!("\n## {}\n\nAll sizes and numbers are at {scale} %.\n{text}", work.title())
+}
+
+/// A table of values by step, network and door; nothing where there is no value.
+fn table(work: Work, unit: &str, value: impl Fn(&Trial) -> Option<f64>) -> String {
+    let columns: Vec<(Network, Door)> = NETWORKS
+        .into_iter()
+        .flat_map(|network| work.doors().iter().map(move |&door| (network, door)))
+        .collect();
+    let names: Vec<String> = columns
+        .iter()
+        .map(|(network, door)| format!("{} {}", network.name(), door.name()))
+        .collect();
+    let mut text = format!(
+        "\nIn {unit}.\n\n| step | {} |\n|---|{}\n",
+        names.join(" | "),
+        "---|".repeat(names.len())
+    );
+    let mut is_empty = true;
+    for &step in work.steps() {
+        let of = |&(network, door): &(Network, Door)| value(&Trial { work, step, network, door });
+        let values: Vec<Option<f64>> = columns.iter().map(of).collect();
+        is_empty &= values.iter().all(Option::is_none);
+        let values: Vec<String> =
+            values.into_iter().map(|value| number(value.unwrap_or(f64::NAN))).collect();
+        let _ = writeln!(text, "| {} | {} |", work.step(step), values.join(" | "));
+    }
+    if is_empty { String::new() } else { text }
 }

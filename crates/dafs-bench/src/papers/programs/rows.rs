@@ -15,6 +15,9 @@ pub(crate) struct Row {
     #[serde(flatten)]
     pub(crate) trial: Trial,
     pub(crate) samples: Vec<Sample>,
+    /// Pages that the client's kernel has read again in each round; none where it does not count them.
+    #[serde(default)]
+    pub(crate) refaults: Vec<u64>,
 }
 
 /// Trials that this machine cannot run: those of a work, on a network, or all.
@@ -56,11 +59,24 @@ impl Programs {
     }
 
     /// Adds the next round of a trial.
-    pub(crate) fn add(&mut self, trial: Trial, sample: Sample) {
+    pub(crate) fn add(&mut self, trial: Trial, sample: Sample, refaults: Option<u64>) {
         match self.rows.iter_mut().find(|row| row.trial == trial) {
-            Some(row) => row.samples.push(sample),
-            None => self.rows.push(Row { trial, samples: vec![sample] }),
+            Some(row) => {
+                row.samples.push(sample);
+                row.refaults.extend(refaults);
+            }
+            None => {
+                let refaults = refaults.into_iter().collect();
+                self.rows.push(Row { trial, samples: vec![sample], refaults });
+            }
         }
+    }
+
+    /// The median of the pages that were read again, if they were counted.
+    pub(crate) fn refaults(&self, trial: &Trial) -> Option<f64> {
+        let row = self.rows.iter().find(|row| row.trial == *trial)?;
+        let pages = row.refaults.iter().map(|&pages| pages as f64).collect();
+        Some(median(pages)).filter(|pages| pages.is_finite())
     }
 
     /// All rounds of a trial, or the reason why there are none.
@@ -104,9 +120,11 @@ mod tests {
         };
         let mut programs = Programs::default();
         for round in 1..=3 {
-            programs.add(trial(Door::Run), sample(round * 100));
-            programs.add(trial(Door::Mount), sample(round * 300));
+            programs.add(trial(Door::Run), sample(round * 100), None);
+            programs.add(trial(Door::Mount), sample(round * 300), Some(round));
         }
+        assert_eq!(programs.refaults(&trial(Door::Mount)), Some(2.0));
+        assert_eq!(programs.refaults(&trial(Door::Run)), None);
         let ratio = programs.ratio(Quantity::Elapsed, &trial(Door::Mount), &trial(Door::Run));
         assert!((ratio.expect("both are there") - 3.0).abs() < 1e-9);
         let value = programs.value(Quantity::Elapsed, &trial(Door::Run)).expect("it is there");
