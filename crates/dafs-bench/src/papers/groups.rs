@@ -204,7 +204,11 @@ pub(super) fn measure(
         match rows {
             // It belongs to others, and may be unwilling, such as without io_uring.
             Err(error) if group == Group::Fio => skip(results, group, format!("{error:#}")),
-            rows => results.groups.rows.extend(rows?),
+            // JSON has no other numbers.
+            rows => {
+                let rows = rows?.into_iter().filter(|row| row.value.is_finite());
+                results.groups.rows.extend(rows);
+            }
         }
         results.write(&options.json)?;
     }
