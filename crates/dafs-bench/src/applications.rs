@@ -6,6 +6,7 @@
 //! * Every run compares the files that the application has left on the server with the expected
 //!   ones.
 
+use crate::folder::Folder;
 use crate::fronts::{Front, ROOT, Site, Way, in_own_mounts, missing, output};
 use crate::python::Interpreter;
 use crate::report::{Case, Report, Sample};
@@ -14,7 +15,6 @@ use crate::{Plan, database, peer};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
 /// Runs are long, so a few rounds must do.
 const ROUNDS_MAX: usize = 3;
@@ -127,7 +127,7 @@ fn cases(application: &Application) -> Vec<(Case, Way)> {
 /// The state that all runs of one application share.
 struct Stage {
     site: Site,
-    inputs: TempDir,
+    inputs: Folder,
     scale: u64,
     script: PathBuf,
     /// The interpreter of the script.
@@ -163,7 +163,7 @@ impl Stage {
         let place = plan.disk.clone().unwrap_or_else(std::env::temp_dir);
         let this = Self {
             site: Site::start(&place)?,
-            inputs: tempfile::Builder::new().prefix("dafs-bench").tempdir_in(&place)?,
+            inputs: Folder::make(&place)?,
             scale: plan.scale,
             script: Path::new(ROOT).join("crates/dafs-bench/applications").join(application.script),
             interpreter,

@@ -5,6 +5,7 @@
 //!   that is killed.
 
 use crate::child::{Process, announce, leave_interrupts_to_parent, wait_for_parent};
+use crate::folder::Folder;
 use crate::{cpu, peer};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
@@ -12,7 +13,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// Time for a mount to appear, and for its process to end.
 const MOUNT_SECONDS: u64 = 10;
@@ -89,7 +89,7 @@ pub(crate) fn in_own_mounts(inside: impl FnOnce() -> Result<()> + Send) -> Resul
 /// A server, the folder that it exports, and a place to mount it.
 pub(crate) struct Site {
     pub(crate) export: PathBuf,
-    pub(crate) folder: TempDir,
+    pub(crate) folder: Folder,
     pub(crate) server: Process,
 }
 
@@ -104,7 +104,7 @@ impl Site {
         place: &Path,
         serve: impl FnOnce(&Path) -> Result<Process>,
     ) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir_in(place)?;
+        let folder = Folder::make(place)?;
         // Applications run as other users, which need access.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open)?;
