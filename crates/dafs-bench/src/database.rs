@@ -33,6 +33,9 @@ const SHOWN_WAYS: [Door; 3] = [(Way::Local, ""), (Way::Run, ""), (Way::Run, OPTI
 /// The memory in which a server shows the table: a fourth more than that has.
 const SHOWN_BYTES: u64 = BYTES + BYTES / 4;
 
+/// The beginning of the names of all rows, and of none of the other applications'.
+pub(crate) const ROWS: &str = "DB ";
+
 /// Runs are long, so a few rounds must do.
 const ROUNDS_MAX: usize = 3;
 
@@ -158,14 +161,14 @@ impl Row {
 /// Lookups by these ways.
 fn list(ways: &[Door]) -> Vec<Row> {
     let rows = |part: Part| {
-        let name = move |door| format!("DB lookups, cache for {}, {}", part.name, name_of(door));
+        let name = move |door| format!("{ROWS}lookups, cache for {}, {}", part.name, name_of(door));
         ways.iter().map(move |door| row(*door, Work::Look, part, name))
     };
     PARTS.into_iter().flat_map(rows).collect()
 }
 
 fn scans() -> Vec<Row> {
-    let name = |door| format!("DB scan, {}", name_of(door));
+    let name = |door| format!("{ROWS}scan, {}", name_of(door));
     WAYS.into_iter().map(|door| row(door, Work::Scan, PARTS[0], name)).collect()
 }
 

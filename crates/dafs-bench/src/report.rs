@@ -1,5 +1,6 @@
 //! Samples, medians and the table.
 
+use crate::signs::Compared;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -44,6 +45,8 @@ pub(crate) struct Report {
     machine: BTreeMap<String, String>,
     rows: Vec<Row>,
     figures: BTreeMap<String, f64>,
+    /// The predictions of `dafs advise`.
+    signs: Vec<Compared>,
     /// Failed cases, which are left out.
     #[serde(skip)]
     failed: Vec<String>,
@@ -157,7 +160,13 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 
 impl Report {
     pub(crate) fn new() -> Self {
-        Self { machine: machine(), rows: Vec::new(), figures: BTreeMap::new(), failed: Vec::new() }
+        Self {
+            machine: machine(),
+            rows: Vec::new(),
+            figures: BTreeMap::new(),
+            signs: Vec::new(),
+            failed: Vec::new(),
+        }
     }
 
     /// Adds a group and prints it.
@@ -218,6 +227,16 @@ impl Report {
     /// All rows so far.
     pub(crate) fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    /// Adds predictions that the caller prints.
+    pub(crate) fn add_signs(&mut self, signs: Vec<Compared>) {
+        self.signs.extend(signs);
+    }
+
+    /// All predictions so far.
+    pub(crate) fn signs(&self) -> &[Compared] {
+        &self.signs
     }
 
     /// Notes and prints a failure; the rest goes on.

@@ -7,7 +7,7 @@
 use crate::fronts::{Way, dafs};
 use crate::report::Report;
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -43,6 +43,21 @@ pub(crate) struct Predicted(Answer);
 pub(crate) struct Sign {
     case: String,
     ratio: f64,
+}
+
+/// A predicted time relative to local files, and the measured one.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Compared {
+    pub(crate) case: String,
+    pub(crate) predicted: f64,
+    pub(crate) measured: f64,
+}
+
+impl Compared {
+    /// True if both are faster than local files, or slower, or equal.
+    pub(crate) fn is_right(&self) -> bool {
+        word(self.predicted) == word(self.measured)
+    }
 }
 
 /// The beginning of a command that watches a program, which the caller adds with its arguments, on files
@@ -99,32 +114,35 @@ fn word(ratio: f64) -> &'static str {
     }
 }
 
-/// Prints the signs beside those that have been measured.
+/// Prints the signs beside those that have been measured, and adds them to the report.
 pub(crate) fn tell(report: &mut Report, signs: &[Sign]) {
     let measured = |case: &str| {
         report.rows().iter().rev().find(|row| row.case == case).and_then(|row| row.ratio)
     };
-    let known: Vec<(&Sign, f64)> =
-        signs.iter().filter_map(|sign| Some((sign, measured(&sign.case)?))).collect();
-    if known.is_empty() {
-        return;
-    }
+    let compared = |sign: &Sign| {
+        let measured = measured(&sign.case)?;
+        Some(Compared { case: sign.case.clone(), predicted: sign.ratio, measured })
+    };
+    let known: Vec<Compared> = signs.iter().filter_map(compared).collect();
+    let Some(first) = known.first() else { return };
     println!("\n  time against local files: predicted by dafs advise, and measured");
-    for (sign, ratio) in &known {
-        let right = if word(sign.ratio) == word(*ratio) { "right" } else { "WRONG" };
+    for one in &known {
+        let right = if one.is_right() { "right" } else { "WRONG" };
         println!(
-            "  {:<40} {:>9.2} {:<7} {ratio:>9.2} {:<7} {right}",
-            sign.case,
-            sign.ratio,
-            word(sign.ratio),
-            word(*ratio)
+            "  {:<40} {:>9.2} {:<7} {:>9.2} {:<7} {right}",
+            one.case,
+            one.predicted,
+            word(one.predicted),
+            one.measured,
+            word(one.measured)
         );
     }
-    let right = known.iter().filter(|(sign, ratio)| word(sign.ratio) == word(*ratio)).count();
+    let right = known.iter().filter(|one| one.is_right()).count();
     let share = right as f64 / known.len() as f64;
-    let name = format!("signs right, {}", known[0].0.case);
+    let name = format!("signs right, {}", first.case);
     let text = format!("{right} of {} (target: all)", known.len());
     report.figure(&name, share, &text);
+    report.add_signs(known);
 }
 
 #[cfg(test)]
@@ -144,5 +162,12 @@ mod tests {
         assert_eq!((ratio(Way::Run, false), ratio(Way::Run, true)), (Some(1.5), Some(1.05)));
         assert_eq!((ratio(Way::Local, false), ratio(Way::Mount, false)), (None, None));
         assert_eq!((word(1.5), word(1.05), word(0.8)), ("slower", "equal", "faster"));
+    }
+
+    #[test]
+    fn a_prediction_is_right_by_its_sign_alone() {
+        let compared = |predicted, measured| Compared { case: "a".into(), predicted, measured };
+        assert!(compared(1.5, 30.0).is_right() && compared(0.95, 1.05).is_right());
+        assert!(!compared(1.5, 1.05).is_right() && !compared(0.8, 1.2).is_right());
     }
 }
