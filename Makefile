@@ -82,6 +82,7 @@ bench-papers:
 	$(SETUP) build bench
 	$(CARGO) build --release -p dafs -p dafs-preload
 	$(CARGO) build --release -p dafs-capi
+	$(CARGO) build --release -p dafs-python
 	$(CARGO) run --release -p dafs-bench -- papers --document docs/benchmarks-papers.md
 
 crashes:

@@ -8,7 +8,7 @@ bench=${DAFS_TARGET:-$PWD/target/debug}/dafs-bench
 [[ -x $bench ]] || fail "there is no $bench; build it with: cargo build --workspace"
 
 step "all experiments, with two sizes of blocks"
-timeout 1200 "$bench" papers --scale 1 --rounds 1 --blocks 4096,262144 --pnfs-clients 2 \
+timeout 1800 "$bench" papers --scale 1 --rounds 1 --blocks 4096,262144 --pnfs-clients 2 \
     --json "$work/papers.json" --document "$work/page.md" | tee "$work/out"
 python3 - "$work/papers.json" "$work/out" >"$work/rows" <<'PYTHON' || fail "the rows"
 import json
@@ -52,8 +52,9 @@ for row in programs["rows"]:
         if row["work"] == "queue" and crossed is not None:
             assert crossed < count / 10 if row["network"] == "free" else crossed > count / 10 * 9, row
 skipped = {row["group"] for row in groups["skipped"]}
-assert skipped | {row["group"] for row in groups["rows"]} == {"fio", "rdma", "pnfs"}, skipped
-assert all(row["value"] > 0 for row in groups["rows"]), groups
+assert skipped | {row["group"] for row in groups["rows"]} == {"fio", "rdma", "pnfs", "advise"}, skipped
+# Predictions may be wrong, even all of them.
+assert all(row["value"] > 0 or row["case"] == "share of right predictions" for row in groups["rows"]), groups
 print(len(groups["rows"]), "rows of groups,", len(groups["skipped"]), "skipped")
 print(len(programs["rows"]), "rows of programs,", len(programs["skipped"]), "skipped")
 PYTHON

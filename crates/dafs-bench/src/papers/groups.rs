@@ -7,8 +7,9 @@ use super::document::number;
 use super::results::Results;
 use super::{Interrupt, Options};
 use crate::report::Report;
-use crate::{Plan, fio, pnfs, rdma};
-use anyhow::Result;
+use crate::signs::Compared;
+use crate::{Plan, applications, fio, fronts, pnfs, rdma};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -34,6 +35,8 @@ pub(crate) enum Group {
     Rdma,
     /// Direct-pNFS and other ways to the same storage nodes.
     Pnfs,
+    /// Whole applications beside the predictions of `dafs advise`.
+    Advise,
 }
 
 /// A row of a group.
@@ -94,13 +97,14 @@ impl Groups {
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 3] = [Self::Fio, Self::Rdma, Self::Pnfs];
+    pub(crate) const ALL: [Self; 4] = [Self::Fio, Self::Rdma, Self::Pnfs, Self::Advise];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Fio => "fio, against local files",
             Self::Rdma => "NFS over TCP and RDMA: reads and writes",
             Self::Pnfs => "Direct-pNFS and other ways to the same storage nodes",
+            Self::Advise => "P2, section 6: applications, predicted and measured",
         }
     }
 
@@ -111,6 +115,10 @@ impl Group {
             Self::Pnfs => {
                 "One run of each over links of 100 Mbit/s. All clients of a row run at once, and ways one \
                  after the other, so that small differences mean nothing."
+            }
+            Self::Advise => {
+                "Times over shared memory. A prediction by `dafs advise` is right where both times are more than \
+                 a tenth above 1, or more than a tenth below, or neither."
             }
         }
     }
@@ -124,6 +132,7 @@ impl Group {
             Self::Pnfs => {
                 ["P4-F6", "P4-F7", "P4-F8", "P4-H"].iter().any(|start| id.starts_with(start))
             }
+            Self::Advise => id == "P2-S6",
         }
     }
 
@@ -132,10 +141,11 @@ impl Group {
             Self::Fio => fio::missing(),
             Self::Rdma => None,
             Self::Pnfs => pnfs::missing(),
+            Self::Advise => fronts::missing(),
         }
     }
 
-    fn rows(self, options: &Options, results: &Results) -> Result<Vec<Row>> {
+    fn rows(self, options: &Options, results: &Results, interrupt: &Interrupt) -> Result<Vec<Row>> {
         let (rounds, milliseconds) = (results.rounds, results.milliseconds);
         let plan = |only: &str, milliseconds| Plan {
             rounds,
@@ -143,7 +153,7 @@ impl Group {
             only: only.to_owned(),
             wake: String::new(),
             disk: None,
-            scale: options.scale,
+            scale: options.scale.max(1),
         };
         let mut report = Report::new();
         match self {
@@ -156,6 +166,14 @@ impl Group {
                 rdma::measure(&plan(PAIRS, milliseconds), &mut report, figures.path())?;
             }
             Self::Pnfs => return self.rates(options),
+            Self::Advise => {
+                for only in applications::each() {
+                    interrupt.check()?;
+                    applications::measure(&plan(&only, milliseconds), &mut report)?;
+                    report.verdict()?;
+                }
+                return signs(&report);
+            }
         }
         let ratios = report.rows().iter().filter_map(|row| {
             let (value, floor) = (row.ratio?, row.floor.as_deref()?);
@@ -179,6 +197,25 @@ impl Group {
     }
 }
 
+/// The row with the share of right predictions.
+pub(crate) const RIGHT: &str = "share of right predictions";
+
+/// The predictions of a report beside its measurements, and the share of the right ones.
+fn signs(report: &Report) -> Result<Vec<Row>> {
+    let count = report.rows().iter().filter(|row| row.ratio.is_some()).count();
+    ensure!(count > 0, "no application can run here");
+    let row = |case: String, unit: String, value| Row { group: Group::Advise, case, unit, value };
+    let right = report.signs().iter().filter(|sign| sign.is_right()).count();
+    let share = row(RIGHT.to_owned(), format!("of {count} rows"), right as f64 / count as f64);
+    let each = report.signs().iter().flat_map(|sign| {
+        let Compared { case, predicted, measured } = sign;
+        [("predicted", *predicted), ("measured", *measured)].map(|(word, value)| {
+            row(format!("{case}: {word}"), "time relative to local files".to_owned(), value)
+        })
+    });
+    Ok(each.chain([share]).collect())
+}
+
 /// The cases of NFS over RDMA that are compared: reads and writes of a size at which both are at their
 /// best.
 const PAIRS: &str = "256 KiB read-ahead 8";
@@ -198,12 +235,14 @@ pub(super) fn measure(
             skip(results, group, reason);
             continue;
         }
-        let rows = group.rows(options, results);
+        let rows = group.rows(options, results, interrupt);
         // A child that an interrupt has ended, too, fails in its own words.
         interrupt.check()?;
         match rows {
-            // It belongs to others, and may be unwilling, such as without io_uring.
-            Err(error) if group == Group::Fio => skip(results, group, format!("{error:#}")),
+            // Programs of others may be unwilling, such as fio without io_uring.
+            Err(error) if matches!(group, Group::Fio | Group::Advise) => {
+                skip(results, group, format!("{error:#}"));
+            }
             // JSON has no other numbers.
             rows => {
                 let rows = rows?.into_iter().filter(|row| row.value.is_finite());
@@ -225,6 +264,8 @@ fn skip(results: &mut Results, group: Group, reason: String) {
 mod tests {
     use super::super::list;
     use super::*;
+    use crate::report::{Case, Sample};
+    use std::time::Duration;
 
     #[test]
     fn a_row_has_a_value_or_a_reason() {
@@ -251,5 +292,36 @@ mod tests {
             assert!(count <= 1, "{id}");
         }
         assert!(!Group::Pnfs.has("P4-F1"));
+    }
+
+    #[test]
+    fn a_row_without_a_prediction_is_none_that_is_right() {
+        let mut report = Report::new();
+        assert!(signs(&report).is_err());
+        let sample = |seconds| Sample {
+            operations: 1,
+            elapsed: Duration::from_secs(seconds),
+            ..Sample::default()
+        };
+        let case = |name: &str, floor, seconds| Case {
+            samples: vec![sample(seconds)],
+            ..Case::new(name, floor, None)
+        };
+        let cases = [
+            case("git, local", None, 1),
+            case("git, mount", Some("git, local"), 3),
+            case("git, run", Some("git, local"), 2),
+        ];
+        report.add_quietly("applications", &cases);
+        let compared =
+            |predicted| Compared { case: "git, run".to_owned(), predicted, measured: 2.0 };
+        report.add_signs(vec![compared(1.5)]);
+        let rows = signs(&report).expect("rows");
+        let row = |case: &str| rows.iter().find(|row| row.case == case).map(|row| row.value);
+        assert_eq!((row(RIGHT), row("git, run: measured")), (Some(0.5), Some(2.0)));
+        assert_eq!((row("git, run: predicted"), rows.len()), (Some(1.5), 3));
+        report.add_signs(vec![compared(1.0)]);
+        let rows = signs(&report).expect("rows");
+        assert_eq!(rows.last().map(|row| (row.value, row.unit.as_str())), Some((0.5, "of 2 rows")));
     }
 }

@@ -5,7 +5,8 @@ use super::super::cells::Way::{DafsIwarp, DafsShm, NfsTcp, NocopyIwarp, NocopySh
 use super::super::cells::{FROM_4K, Line, Network, Order, RECORD, Way};
 use super::super::claims::Bound::{AtLeast, AtMost, Within};
 use super::super::claims::Claim;
-use super::super::claims::Value::{LinkShare, Plain, Ratio, TrialRatio};
+use super::super::claims::Value::{GroupPlain, LinkShare, Plain, Ratio, TrialRatio};
+use super::super::groups::{Group, Place, RIGHT};
 use super::super::programs::trials::{Door, Series, Work};
 use super::super::results::Quantity::{
     ClientCpu, ClientCpuPerMegabyte, ClientShare, Copies, Elapsed, Throughput,
@@ -300,10 +301,13 @@ pub(super) static P2: [Claim; 33] = [
         "above 1",
         "TPC-C is not built",
     ),
-    not_yet(
+    rows(
         "P2-S6",
         "three questions predict whether DAFS or NFS is faster",
         "all signs right",
-        "there are no predictions yet",
+        AtLeast(1.0),
+        GroupPlain(Place { group: Group::Advise, case: RIGHT }),
+        "`dafs advise` answers the questions; signs are beside local files, and a row without a \
+         prediction is none that is right",
     ),
 ];
