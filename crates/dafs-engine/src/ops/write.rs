@@ -102,6 +102,13 @@ fn write_allowed(
     JobResult::Count(allowed.and_then(|()| Ok(write_all(file, views, offset, len, stable)?)))
 }
 
+/// Returns true if data that a write had written before this refusal stays: the open that refuses
+/// the rest came after it. The reply then counts it. After a fence, a broken lock or the end of the
+/// own open the data may have been undone, and the reply reports no success.
+fn keeps_earlier_data(refusal: Status) -> bool {
+    matches!(refusal, Status::Denied | Status::KeyMismatch)
+}
+
 /// Returns the first `max` bytes of the views.
 fn limit<'a>(views: &[VolatileSlice<'a>], max: usize) -> SmallVec<[VolatileSlice<'a>; 4]> {
     let mut left = max;
@@ -186,10 +193,12 @@ impl WriteTransfer {
     }
 
     /// Stops the write, because another client may hold the file by now. No further byte is
-    /// written, and the reply reports no success.
+    /// written.
     fn refuse(&mut self, status: Status) {
         self.error = Some(status);
-        self.written = 0;
+        if !keeps_earlier_data(status) {
+            self.written = 0;
+        }
     }
 
     fn chunks(&self) -> usize {
@@ -413,7 +422,9 @@ pub(crate) fn write_done(
 ) -> Done {
     match result {
         Ok(count) => reply(cx, call, (stable, verifier), done + count, ride),
-        // Earlier writes may have been undone since, so the reply reports no success.
+        Err(Unwritten::Refused(status)) if done > 0 && keeps_earlier_data(status) => {
+            reply(cx, call, (stable, verifier), done, ride)
+        }
         Err(Unwritten::Refused(status)) => Err(status),
         Err(Unwritten::Store(_)) if done > 0 => reply(cx, call, (stable, verifier), done, ride),
         Err(Unwritten::Store(error)) if stable != dafs::Stability::Unstable => {

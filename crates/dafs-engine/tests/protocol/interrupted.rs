@@ -3,7 +3,9 @@
 use crate::common::*;
 use dafs_dat::PeerInfo;
 use dafs_dat::sim::Direction;
-use dafs_wire::dafs::{self, Checksum, Request, SessionOptions, Status, checksum};
+use dafs_wire::dafs::{
+    self, Checksum, Request, SessionOptions, ShareDeny, ShareKey, StateId, Status, checksum,
+};
 use std::time::Duration;
 
 /// Starts a mix of large transfers, loses the connection at many points, with and without
@@ -158,10 +160,8 @@ fn a_write_stops_when_its_open_is_revoked() {
             world.settle();
             // The same client comes back and opens the file with exclusive access.
             let new = world.session_with(3, "c", 2, SessionOptions::default());
-            let alone = dafs::Open {
-                share_deny: dafs::ShareDeny::Both,
-                ..open_request(world.root(), F, b"new")
-            };
+            let alone =
+                dafs::Open { share_deny: ShareDeny::Both, ..open_request(world.root(), F, b"new") };
             let mine = world.open_with(new, &alone).unwrap();
             let writes = world.disk.writes();
             world.hold_jobs = false;
@@ -174,6 +174,41 @@ fn a_write_stops_when_its_open_is_revoked() {
             world.end();
         }
     });
+}
+
+/// A write without an open that another open refuses half way counts what it has written.
+#[test]
+fn a_write_that_an_open_stops_counts_the_data_before_it() {
+    let ways = [(ShareDeny::Write, ShareKey::None), (ShareDeny::None, ShareKey::XStrict(1))];
+    for (share_deny, share_key) in ways {
+        let (mut world, writer, other) = World::with_two(Setup::default());
+        let file = world.open(writer, b"f");
+        assert_eq!(world.status(writer, &close(file)), Status::Ok);
+        world.stall();
+        let size = 2 << 20;
+        let data = pattern(size, 17);
+        let memory = world.clients[writer].memory_of(&data);
+        let buffers = [memory.direct(0, size as u32)];
+        let anonymous = File { id: StateId::ZERO, ..file };
+        let request = Request::WriteDirect(write_direct(anonymous, 0, size as u32, &buffers));
+        let stream = world.clients[writer].post(&request);
+        world.run_until("the first job", |world| world.jobs() == 1);
+        assert!(world.run_job());
+        world.run_until("the second job", |world| world.jobs() == 1);
+        let writes = world.disk.writes();
+        let alone = dafs::Open { share_key, share_deny, ..open_request(world.root(), F, b"other") };
+        let theirs = world.open_with(other, &alone).unwrap();
+        world.hold_jobs = false;
+        let answer = world.wait(writer, stream).unwrap();
+        let count = written(&answer).count as usize;
+        assert!(count > 0 && count < size, "{count}");
+        assert_eq!(world.disk.writes(), writes);
+        world.disk.set_slow(false);
+        assert!(world.read(other, theirs) == data[..count]);
+        let late = write_inline(anonymous, 0, b"late");
+        assert!(matches!(world.status(writer, &late), Status::Denied | Status::KeyMismatch));
+        world.end();
+    }
 }
 
 /// Two transports number their endpoints alike. The end of a connection on one must not affect

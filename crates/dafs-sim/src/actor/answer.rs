@@ -125,11 +125,11 @@ impl Actor {
                     buffers.give_back(slot, len as usize);
                 }
                 let tick = common.tick();
-                if status == Status::Io {
+                if matches!(status, Status::Denied | Status::ShareDenied) {
+                    common.files[file].model.refused(change);
+                } else {
                     // Some of it may have been written before the error.
                     common.files[file].model.settled(change, tick);
-                } else {
-                    common.files[file].model.refused(change);
                 }
                 self.tolerate(common, Some(file), state, status)
             }
