@@ -9,6 +9,10 @@ use dafs_wire::dafs::ByteOrder;
 use std::fmt;
 use std::time::Duration;
 
+/// Connections that are cut early, in millionths. A client that loses more has no connection in two
+/// minutes on which its session recovers, and gives up as it promises.
+const LOSS_PPM_MAX: u32 = 900_000;
+
 /// Deliberate bugs, to prove that the checks find them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Danger {
@@ -288,7 +292,7 @@ fn network(options: &CrashOptions, rng: &mut SimRng) -> SimFaults {
         slow_ppm: some(rng, rough.slow_ppm),
         slow_steps_max: 1 + some(rng, rough.slow_steps_max),
         piece_bytes_max: 512 << rng.below(7),
-        loss_ppm: some(rng, 1_000_000),
+        loss_ppm: some(rng, 1_000_000).min(LOSS_PPM_MAX),
         loss_bytes_max: 1 << rng.between(10, 18),
         notice_steps_max: 1 + some(rng, rough.notice_steps_max),
         silent_ppm: some(rng, rough.silent_ppm / 4),

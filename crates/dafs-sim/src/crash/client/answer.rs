@@ -98,7 +98,7 @@ impl Client {
                 shared.common.counts.succeeded += 1;
                 shared.common.counts.bytes_written += u64::from(bytes);
                 self.verifier = Some(verifier);
-                self.slots.written(slot, write, committed, verifier, shared.cuts);
+                self.slots.written(slot, write, committed, verifier);
                 self.slots.end(slot);
                 Ok(())
             }

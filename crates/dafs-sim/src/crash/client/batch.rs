@@ -65,7 +65,7 @@ impl Client {
             }
             let write = self.rng.chance(700_000).then(|| shared.common.next_write());
             if let Some(write) = write {
-                self.slots.begin_write(slot, write);
+                self.slots.begin_write(slot, write, shared.cuts);
             }
             parts.push(Part { slot, write, verifier });
         }
@@ -285,7 +285,7 @@ impl Client {
             Some(write) => {
                 shared.common.counts.bytes_written += bytes as u64;
                 let committed = dafs_wire::dafs::Stability::Unstable;
-                self.slots.written(slot, write, committed, verifier, shared.cuts);
+                self.slots.written(slot, write, committed, verifier);
             }
             None => {
                 shared.common.counts.bytes_read += bytes as u64;

@@ -135,7 +135,7 @@ impl Client {
             return None;
         }
         let write = shared.common.next_write();
-        self.slots.begin_write(slot, write);
+        self.slots.begin_write(slot, write, shared.cuts);
         Some(Job::Write { slot, write, stability })
     }
 

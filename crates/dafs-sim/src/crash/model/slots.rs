@@ -22,7 +22,10 @@ struct Slot {
     stable: Option<WriteId>,
     /// Writes after that, in order.
     later: Vec<WriteId>,
-    /// The latest answered write, its verifier, and the number of power failures then.
+    /// The number of power failures when the latest write was asked for.
+    cuts_at_begin: u32,
+    /// The latest answered write, its verifier, and the number of power failures when it was asked
+    /// for. The answer may arrive after a failure that lost the data.
     answered: Option<(WriteId, Verifier, u32)>,
     busy: bool,
 }
@@ -49,8 +52,9 @@ impl Slots {
         self.slots[slot].busy = false;
     }
 
-    pub(crate) fn begin_write(&mut self, slot: usize, write: WriteId) {
+    pub(crate) fn begin_write(&mut self, slot: usize, write: WriteId, cuts: u32) {
         self.slots[slot].later.push(write);
+        self.slots[slot].cuts_at_begin = cuts;
     }
 
     /// Cancels a write before it begins; it never takes effect.
@@ -65,10 +69,9 @@ impl Slots {
         write: WriteId,
         committed: Stability,
         verifier: Verifier,
-        cuts: u32,
     ) {
         let slot = &mut self.slots[slot];
-        slot.answered = Some((write, verifier, cuts));
+        slot.answered = Some((write, verifier, slot.cuts_at_begin));
         if committed != Stability::Unstable {
             slot.stable = Some(write);
             slot.later.clear();
@@ -104,7 +107,7 @@ impl Slots {
     pub(crate) fn check(&self, number: usize, bytes: &[u8], cuts: u32) -> Result<(), String> {
         let slot = &self.slots[number];
         let whole = slot.answered.filter(|(_, _, then)| *then == cuts).map(|(write, ..)| write);
-        // No power failure since the answer: the slot holds that write or a later one.
+        // No power failure since the request: the slot holds that write or a later one.
         let possible: Vec<Option<WriteId>> = match whole {
             Some(write) => {
                 let at = slot.later.iter().position(|later| *later == write);
@@ -147,10 +150,10 @@ mod tests {
     #[test]
     fn an_unstable_write_may_go_with_the_power_only() {
         let mut slots = Slots::default();
-        slots.begin_write(0, WriteId(1));
-        slots.written(0, WriteId(1), Stability::FileSync, ONE, 0);
-        slots.begin_write(0, WriteId(2));
-        slots.written(0, WriteId(2), Stability::Unstable, ONE, 0);
+        slots.begin_write(0, WriteId(1), 0);
+        slots.written(0, WriteId(1), Stability::FileSync, ONE);
+        slots.begin_write(0, WriteId(2), 0);
+        slots.written(0, WriteId(2), Stability::Unstable, ONE);
         slots.check(0, &bytes(2), 0).unwrap();
         assert!(slots.check(0, &bytes(1), 0).is_err());
         slots.check(0, &bytes(1), 1).unwrap();
@@ -162,5 +165,14 @@ mod tests {
         slots.committed(&covered, ONE);
         assert!(slots.check(0, &bytes(1), 1).is_err());
         slots.check(0, &bytes(2), 1).unwrap();
+    }
+    #[test]
+    fn an_answer_that_comes_after_a_power_failure_proves_nothing() {
+        let mut slots = Slots::default();
+        slots.begin_write(0, WriteId(1), 0);
+        slots.written(0, WriteId(1), Stability::Unstable, ONE);
+        slots.check(0, &[0; SLOT_BYTES], 1).unwrap();
+        slots.check(0, &bytes(1), 1).unwrap();
+        assert!(slots.check(0, &[0; SLOT_BYTES], 0).is_err());
     }
 }
