@@ -9,6 +9,7 @@ use super::back::Back;
 use super::chain::Chains;
 use super::hints::Hints;
 use super::proven::Proven;
+use super::request::Call;
 use super::shares::Weighed;
 use super::shown::Shown;
 use super::work::PendingId;
@@ -325,6 +326,14 @@ impl Streams {
 }
 
 impl Connection {
+    /// Drops the logged change of a request that is not executed. Others may wait for its change
+    /// locks. Work without a request has no logged change.
+    pub(super) fn drop_change(&mut self, call: &Call) {
+        if let Some(stream) = call.stream() {
+            self.ops.remove(&stream);
+        }
+    }
+
     pub(super) fn new(
         endpoint: EndpointId,
         (peer, owner): (PeerInfo, Owner),

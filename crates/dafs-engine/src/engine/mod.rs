@@ -636,10 +636,9 @@ impl Engine {
             if self.pending.get_mut(id).is_some_and(|pending| is_working(&pending.work)) {
                 working = true;
             } else if let Some(pending) = self.pending.take(id) {
-                // Its logged change is not executed. Others may wait for its change locks, among
-                // them jobs of this connection.
+                // Jobs of this connection may wait for its change locks.
                 if let Some(connection) = connections.get_mut(&endpoint) {
-                    connection.ops.remove(&pending.call.header.stream_id);
+                    connection.drop_change(&pending.call);
                 }
                 pending.work.abandon(link);
             }

@@ -71,9 +71,17 @@ impl Call {
     /// Makes a call for work without a request.
     pub(super) fn without_request(port: u32, began: Instant) -> Self {
         let (header, procedure, chain) = (RequestHeader::default(), None, None);
-        Self { header, procedure, slot: u32::MAX, port, began, keep: Keep::Nothing, chain }
+        Self { header, procedure, slot: NO_SLOT, port, began, keep: Keep::Nothing, chain }
+    }
+
+    /// Returns the stream of its request. Work without a request has none.
+    pub(super) fn stream(&self) -> Option<u16> {
+        (self.slot != NO_SLOT).then_some(self.header.stream_id)
     }
 }
+
+/// The receive slot of work without a request.
+const NO_SLOT: u32 = u32::MAX;
 
 /// The state that an operation may use while it works for one connection.
 pub(crate) struct Context<'a> {
@@ -205,8 +213,7 @@ impl Context<'_> {
     /// Executes a request again whose message is still in its slot.
     pub(super) fn again(&mut self, call: &Call) {
         if self.connection.phase == Phase::Closing {
-            // Its logged change is not executed. Others may wait for its change locks.
-            self.connection.ops.remove(&call.header.stream_id);
+            self.connection.drop_change(call);
             return self.connection.receives.give_back(call.slot);
         }
         let len = call.header.request_len as usize;

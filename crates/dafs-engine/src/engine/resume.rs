@@ -96,8 +96,7 @@ impl Context<'_> {
     /// Drops a waiting request, whose client is gone.
     pub(crate) fn abandon(&mut self, id: PendingId) {
         if let Some(pending) = self.take_pending(id) {
-            // Its logged change is not executed. Others may wait for its change locks.
-            self.connection.ops.remove(&pending.call.header.stream_id);
+            self.connection.drop_change(&pending.call);
             pending.work.abandon(self.link);
         }
     }

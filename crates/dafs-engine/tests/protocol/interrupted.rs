@@ -1,11 +1,17 @@
 //! Interrupted transfers: lost connections, silent clients, opens that are revoked meanwhile.
 
 use crate::common::*;
+use crate::responses::{begin, lose};
 use dafs_dat::PeerInfo;
 use dafs_dat::sim::Direction;
+use dafs_journal::sim::SimDisk;
+use dafs_service::ExportOptions;
+use dafs_service::durable::Durability;
 use dafs_wire::dafs::{
-    self, Checksum, Request, SessionOptions, ShareDeny, ShareKey, StateId, Status, checksum,
+    self, ByteOrder, Checksum, Request, SessionOptions, ShareDeny, ShareKey, StateId, Status,
+    checksum,
 };
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Starts a mix of large transfers, loses the connection at many points, with and without
@@ -235,5 +241,53 @@ fn the_end_of_a_connection_leaves_the_other_transport_alone() {
     let answer = world.wait(two, stream).expect("the other transport goes on");
     assert_eq!(written(&answer).count, size as u32);
     assert!(world.read(two, file) == pattern(size, 16));
+    world.end();
+}
+
+/// Work without a request has no stream. Its end leaves the logged change of stream 0 alone.
+#[test]
+fn the_end_of_a_batch_leaves_an_append_that_is_logged_alone() {
+    let disk = Arc::new(SimDisk::new());
+    let options = ExportOptions { durable_replies: Durability::Crash, ..ExportOptions::default() };
+    let exports = vec![("", options)];
+    let mut world = World::new(Setup { exports, journal: Some(disk), ..Setup::default() });
+    let (client, _) = begin(&mut world, 2, "a", ByteOrder::Big);
+    let file = File { id: StateId::ZERO, ..world.open(client, b"f") };
+    world.hold_jobs = true;
+    let memory = world.clients[client].memory_of(&pattern(1 << 20, 1));
+    let append = append_direct(file, 1000, memory.direct(0, 1000));
+    let stream = world.clients[client].post(&Request::AppendDirect(append));
+    assert_eq!(stream, 0, "the test needs the first stream");
+    world.run_until("the append", |world| world.jobs() == 1);
+    let chunks =
+        [dafs::FileChunk { offset: 0, byte_count: 500_000, cache_hint: dafs::HintWord::NONE }];
+    let buffers = [memory.direct(0, 500_000)];
+    let transfers = [dafs::ReadWriteRequest {
+        fh: file.fh,
+        request_id: 1,
+        state_id: file.id,
+        rw_flag: dafs::ReadWrite::Write,
+        chunks: dafs::Seq::new(&chunks),
+        buffers: dafs::Seq::new(&buffers),
+        direct_checksum: Checksum::ZERO,
+    }];
+    let batch = dafs::BatchSubmit {
+        requests: dafs::Seq::new(&transfers),
+        usec_window: 0,
+        num_completions: 0,
+        synchronous: true,
+    };
+    world.clients[client].post(&Request::BatchSubmit(batch));
+    let fetched = world.counts().chunks;
+    world.run_until("the fetch", |world| world.counts().chunks > fetched);
+    assert_eq!(world.jobs(), 1, "the test needs data under way");
+    lose(&mut world, client);
+    world.hold_jobs = false;
+    world.settle();
+    let (other, _) = begin(&mut world, 3, "b", ByteOrder::Big);
+    let next = append_inline(file, dafs::Stability::FileSync, b"next");
+    assert_eq!(world.status(other, &next), Status::Ok);
+    let whole = [&pattern(1 << 20, 1)[..1000], b"next"].concat();
+    assert!(world.read(other, file) == whole);
     world.end();
 }
