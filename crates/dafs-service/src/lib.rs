@@ -60,8 +60,8 @@ mod write_verifier;
 
 pub use advice::{AdvisedFile, advice_by_likelihood};
 pub use client::{
-    Client, ClientAddress, ClientInfo, ClientKey, ClientKind, ClientStatus, Clients, ExchangeId,
-    Exchanged, Holding, Identity, Protection, Registered,
+    Arrival, Client, ClientAddress, ClientInfo, ClientKey, ClientKind, ClientStatus, Clients,
+    ExchangeId, Exchanged, Holding, Identity, Newcomer, Protection, Registered,
 };
 pub use dafs_tls::TransportSecurity;
 pub use data_server::{DataRole, ForeignStates, ForeignUse, NfsCaller};

@@ -14,6 +14,7 @@ use super::session_ops::{auth_result, authenticate, begin_again};
 use crate::auth::Admission;
 use crate::limits::{BACK_CREDITS_DEFAULT, BACK_CREDITS_MAX};
 use crate::ops::batch::Queue;
+use dafs_service::Arrival;
 use dafs_wire::dafs::{ChannelUse, ConnectBind, ConnectBindReply, Reply, SessionOptions, Status};
 
 /// Binds an optional channel to a session of the same principal (DAFS 4.2).
@@ -45,6 +46,7 @@ pub(super) fn connect_bind(cx: &mut Context<'_>, call: &Call, args: &ConnectBind
         client_name: Vec::new(),
         client_verifier: 0,
         client_key: entry.client,
+        arrival: Arrival::default(),
         fence_id: entry.fence_id,
         proven: None,
         ticket: None,

@@ -22,8 +22,8 @@ use dafs_dat::{Adapter, EndpointId, Instant, PeerInfo};
 use dafs_service::TransportSecurity;
 use dafs_service::durable::LoggedChange;
 use dafs_service::{
-    Claim, Client, ClientKey, Level, OpenState, Owner, SessionProof, SessionReplies, StateId,
-    Ticket, Weight,
+    Arrival, Claim, Client, ClientKey, Level, OpenState, Owner, SessionProof, SessionReplies,
+    StateId, Ticket, Weight,
 };
 use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
 use rustc_hash::FxHashMap;
@@ -123,6 +123,8 @@ pub(super) struct Session {
     pub(super) client_name: Vec<u8>,
     pub(super) client_verifier: u64,
     pub(super) client_key: ClientKey,
+    /// The arrival of its request, in the order of all clients that register.
+    pub(super) arrival: Arrival,
     /// Its id for fences. Empty if the client has given none.
     pub(super) fence_id: Vec<u8>,
     /// The client's record and credential, once it has authenticated.

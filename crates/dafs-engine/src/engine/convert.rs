@@ -63,6 +63,7 @@ pub(crate) fn status(error: ServiceError) -> Status {
         ServiceError::KeyMismatch => Status::KeyMismatch,
         ServiceError::DeleteDenied => Status::DenyDispConflict,
         ServiceError::ClientInUse => Status::ClIdInUse,
+        ServiceError::StaleClientId => Status::StaleClientId,
         ServiceError::LockBroken => Status::Locked,
         // DAFS has no status for a reclaim that is too late, or of unknown state.
         ServiceError::NoGrace | ServiceError::ReclaimBad => Status::Expired,

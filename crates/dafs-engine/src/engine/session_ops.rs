@@ -16,7 +16,10 @@ use crate::auth::{Admission, NotProven, Proof};
 use crate::limits::{FIRST_MESSAGE_BYTES, PROOFS_MAX};
 use dafs_dat::DisconnectReason;
 use dafs_service::durable::Settled;
-use dafs_service::{Client, Registered, ServiceError, SessionReplies, Subject, is_fence_id};
+use dafs_service::{
+    Client, Newcomer, Registered, ServiceError, SessionReplies, Subject, is_fence_id,
+};
+use dafs_store::Wait;
 use dafs_wire::dafs::{
     AuthRequest, AuthResult, ByteOrder, ClientAuth, ClientAuthReply, ClientConnect,
     ClientConnectAuth, ClientConnectAuthReply, ClientConnectReply, Procedure, Reply, Request,
@@ -110,6 +113,7 @@ fn new_session(
         client_name: name.to_vec(),
         client_verifier: verifier,
         client_key: cx.shared.service.clients.key(name, verifier),
+        arrival: cx.shared.service.clients.arrival(),
         fence_id: fence_id.to_vec(),
         proven: None,
         ticket: None,
@@ -298,10 +302,12 @@ pub(super) fn session_kept(cx: &mut Context<'_>, id: PendingId) {
 /// the disk first. A job on the pool waits for that.
 fn begin_session(cx: &mut Context<'_>, call: &Call, admission: Admission) -> Done {
     let Some(session) = &cx.connection.session else { return Err(Status::IllegalState) };
-    let (name, verifier) = (&session.client_name, session.client_verifier);
-    let (service, identity) = (&cx.shared.service, admission.identity.clone());
-    let (host, now_ns) = (host_of(&cx.connection.peer), cx.now.0);
-    let registered = service.register_client_at_once(name, verifier, identity, host, now_ns);
+    let (name, host) = (&session.client_name, host_of(&cx.connection.peer));
+    let (verifier, arrival) = (session.client_verifier, session.arrival);
+    let (service, now_ns) = (&cx.shared.service, cx.now.0);
+    let identity = admission.identity.clone();
+    let newcomer = Newcomer { name, verifier, identity, host, arrival };
+    let registered = service.register_newcomer(newcomer, now_ns, Wait::Never);
     if registered.as_ref().err() != Some(&ServiceError::WouldWait) {
         return client_registered(cx, call, admission, registered);
     }
@@ -312,7 +318,8 @@ fn begin_session(cx: &mut Context<'_>, call: &Call, admission: Admission) -> Don
     let id = cx.pending.insert(Pending::new(endpoint, call, work));
     submit((&*cx.shared.pool, cx.place(0)), cx.inbox, id, move || {
         let identity = admission.identity.clone();
-        let registered = service.register_client(&name, verifier, identity, host, now_ns);
+        let newcomer = Newcomer { name: &name, verifier, identity, host, arrival };
+        let registered = service.register_newcomer(newcomer, now_ns, Wait::Allowed);
         JobResult::Call(Rest(Box::new(move |cx, call| {
             client_registered(cx, call, admission, registered)
         })))

@@ -13,6 +13,7 @@ use crate::{Result, Service};
 use dafs_store::Wait;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 /// The result of [`Service::register_client`].
@@ -24,7 +25,32 @@ pub struct Registered {
     pub replaced: bool,
 }
 
+/// The place of a request to register among all of them. Registrations of one name take effect in
+/// this order, however long each of them waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Arrival(u64);
+
+/// An authenticated DAFS client that registers.
+#[derive(Debug, Clone)]
+pub struct Newcomer<'a> {
+    /// The name that it has given itself.
+    pub name: &'a [u8],
+    /// The number of its instance.
+    pub verifier: u64,
+    /// Its principal.
+    pub identity: Identity,
+    /// Its host, with whose clients it shares the host's share.
+    pub host: Host,
+    /// The arrival of its request.
+    pub arrival: Arrival,
+}
+
 impl Clients {
+    /// Numbers a request to register that arrives now.
+    pub fn arrival(&self) -> Arrival {
+        Arrival(self.arrivals.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
     /// The key that a DAFS client of this name and verifier has or would get.
     pub fn key(&self, name: &[u8], verifier: u64) -> ClientKey {
         let [first, second] = self.state.config.secret;
@@ -43,8 +69,7 @@ impl Service {
     /// after a restart of the server.
     ///
     /// # Errors
-    /// `ClientInUse` when the name belongs to another principal. `Resource` when the name is too
-    /// long or the host has its share of clients.
+    /// Those of [`register_newcomer`](Self::register_newcomer).
     pub fn register_client(
         &self,
         name: &[u8],
@@ -53,39 +78,31 @@ impl Service {
         host: Host,
         now_ns: u64,
     ) -> Result<Registered> {
-        self.register(name, verifier, identity, host, now_ns, Wait::Allowed)
+        let arrival = self.clients.arrival();
+        let newcomer = Newcomer { name, verifier, identity, host, arrival };
+        self.register_newcomer(newcomer, now_ns, Wait::Allowed)
     }
 
-    /// Does the same for a caller that may not wait.
+    /// Does the same for a client whose request may have arrived some time ago.
     ///
     /// # Errors
-    /// `WouldWait`, without any effect. Those of [`register_client`](Self::register_client).
-    pub fn register_client_at_once(
+    /// `WouldWait`, without any effect, for a caller that may not wait. `ClientInUse` when the name
+    /// belongs to another principal. `StaleClientId` when another instance has registered whose
+    /// request arrived later. `Resource` when the name is too long or the host has its share of
+    /// clients.
+    pub fn register_newcomer(
         &self,
-        name: &[u8],
-        verifier: u64,
-        identity: Identity,
-        host: Host,
-        now_ns: u64,
-    ) -> Result<Registered> {
-        self.register(name, verifier, identity, host, now_ns, Wait::Never)
-    }
-
-    fn register(
-        &self,
-        name: &[u8],
-        verifier: u64,
-        identity: Identity,
-        host: Host,
+        newcomer: Newcomer<'_>,
         now_ns: u64,
         wait: Wait,
     ) -> Result<Registered> {
+        let Newcomer { name, verifier, identity, host, arrival } = newcomer;
         if name.len() > CLIENT_NAME_BYTES_MAX {
             return Err(ServiceError::Resource);
         }
         let key = self.clients.key(name, verifier);
-        let newcomer = |table: &ClientTable| (!table.dafs.contains_key(name)).then_some(host);
-        let mut table = self.clients.with_room(newcomer, now_ns, wait)?;
+        let of_host = |table: &ClientTable| (!table.dafs.contains_key(name)).then_some(host);
+        let mut table = self.clients.with_room(of_host, now_ns, wait)?;
         let old = table.dafs.get(name).cloned();
         if let Some(old) = &old {
             if old.identity != identity {
@@ -94,6 +111,10 @@ impl Service {
             if old.verifier == verifier {
                 old.renew(now_ns);
                 return Ok(Registered { client: old.clone(), replaced: false });
+            }
+            if old.arrival.load(Ordering::Relaxed) > arrival.0 {
+                // It has waited while the next instance registered.
+                return Err(ServiceError::StaleClientId);
             }
             if wait == Wait::Never && self.clients.records.keeps() {
                 return Err(ServiceError::WouldWait);
@@ -112,6 +133,7 @@ impl Service {
             return Err(ServiceError::WouldWait);
         }
         let client = table.enter_dafs(key, name, verifier, identity, host, now_ns);
+        client.arrival.store(arrival.0, Ordering::Relaxed);
         drop(table);
         self.replies.discard_others(&client);
         if let Some(old) = &old {

@@ -24,7 +24,7 @@ mod table;
 pub use address::ClientAddress;
 pub use admin::{ClientInfo, Holding};
 use creds::Credentials;
-pub use dafs::Registered;
+pub use dafs::{Arrival, Newcomer, Registered};
 pub use exchange::{ExchangeId, Exchanged, Protection};
 use table::ClientTable;
 
@@ -119,6 +119,8 @@ pub struct Client {
     host: Arc<HostUse>,
     /// Its number in the queue of unconfirmed clients.
     number: AtomicU64,
+    /// The arrival of the request that registered it. 0 for other clients than those of DAFS.
+    arrival: AtomicU64,
     /// Time of the last request, in nanoseconds.
     renewed_ns: AtomicU64,
     sessions: AtomicU32,
@@ -190,6 +192,7 @@ impl Client {
             identity,
             host,
             number: AtomicU64::new(0),
+            arrival: AtomicU64::new(0),
             renewed_ns: AtomicU64::new(now_ns),
             sessions: AtomicU32::new(0),
             gone: AtomicBool::new(false),
@@ -438,13 +441,15 @@ pub struct Clients {
     pub(crate) grace: Grace,
     /// When grace, recalls and local changes were last checked.
     pub(crate) recalls_ns: AtomicU64,
+    /// Requests of DAFS clients to register that have arrived.
+    arrivals: AtomicU64,
 }
 
 impl Clients {
     pub(crate) fn new(state: Arc<State>, records: Box<dyn ClientRecords>, grace: Grace) -> Self {
         let table = Mutex::new(ClientTable::new(state.config.secret));
         let (expiring, recalls_ns) = (Mutex::default(), AtomicU64::new(0));
-        Self { state, table, expiring, records, grace, recalls_ns }
+        Self { state, table, expiring, records, grace, recalls_ns, arrivals: AtomicU64::new(0) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, ClientTable> {

@@ -2,8 +2,10 @@
 
 use crate::common::*;
 use dafs_service::{
-    ClientAddress, ClientKey, ExchangeId, Identity, LockKind, Protection, ServiceError,
+    ClientAddress, ClientKey, ExchangeId, Host, Identity, LockKind, Newcomer, Protection,
+    ServiceError,
 };
+use dafs_store::Wait;
 use std::sync::Arc;
 
 fn other_principal() -> Identity {
@@ -237,6 +239,24 @@ fn the_state_of_a_restarted_client_is_released_at_its_confirmation() {
     );
     assert_eq!(error(used), ServiceError::Expired);
     assert_eq!(error(world.open(&old, "f", READ)), ServiceError::Expired);
+}
+
+/// A registration may wait for the disk while that of the next instance arrives and goes first.
+#[test]
+fn a_registration_replaces_none_that_arrived_after_it() {
+    let world = World::new();
+    let register = |verifier, arrival| {
+        let identity = Identity { mechanism: "none", principal: Vec::new() };
+        let newcomer = Newcomer { name: b"c", verifier, identity, host: Host::default(), arrival };
+        let registered = world.service.register_newcomer(newcomer, 0, Wait::Allowed);
+        registered.map(|registered| registered.client)
+    };
+    let [first, second] = [(); 2].map(|()| world.service.clients.arrival());
+    let newer = register(2, second).unwrap();
+    assert_eq!(error(register(1, first)), ServiceError::StaleClientId);
+    assert!(!newer.is_gone());
+    register(3, world.service.clients.arrival()).unwrap();
+    assert!(newer.is_gone());
 }
 
 #[test]
