@@ -77,7 +77,8 @@ impl Stage {
     pub(super) fn nfs_url(&self, file: &str) -> String {
         let Self { host, nfs_port: port, .. } = self;
         let options = format!("version=3&nfsport={port}&mountport={port}&autoreconnect=0");
-        format!("nfs://{host}/{file}?{options}")
+        // Before the last slash stands the directory to mount.
+        format!("nfs://{host}//{file}?{options}")
     }
 
     /// The processor time of the server.
