@@ -195,8 +195,10 @@ impl WriteTransfer {
     /// Stops the write, because another client may hold the file by now. No further byte is
     /// written.
     fn refuse(&mut self, status: Status) {
-        self.error = Some(status);
-        if !keeps_earlier_data(status) {
+        if keeps_earlier_data(status) {
+            self.error = self.error.or(Some(status));
+        } else {
+            self.error = Some(status);
             self.written = 0;
         }
     }

@@ -110,6 +110,7 @@ impl Service {
             }
             if old.verifier == verifier {
                 old.renew(now_ns);
+                old.arrival.fetch_max(arrival.0, Ordering::Relaxed);
                 return Ok(Registered { client: old.clone(), replaced: false });
             }
             if old.arrival.load(Ordering::Relaxed) > arrival.0 {

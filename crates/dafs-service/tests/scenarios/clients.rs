@@ -255,6 +255,10 @@ fn a_registration_replaces_none_that_arrived_after_it() {
     let newer = register(2, second).unwrap();
     assert_eq!(error(register(1, first)), ServiceError::StaleClientId);
     assert!(!newer.is_gone());
+    let third = world.service.clients.arrival();
+    // The newer instance connects once more.
+    register(2, world.service.clients.arrival()).unwrap();
+    assert_eq!(error(register(3, third)), ServiceError::StaleClientId);
     register(3, world.service.clients.arrival()).unwrap();
     assert!(newer.is_gone());
 }
