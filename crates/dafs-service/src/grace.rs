@@ -172,6 +172,10 @@ impl Clients {
             return;
         }
         let mut grace = self.grace.lock();
+        if client.is_gone() {
+            // The record may be that of the instance which has replaced it.
+            return;
+        }
         if grace.ending {
             // Too late: the record is being removed, if it was still there.
             return;

@@ -132,10 +132,15 @@ impl Locks {
     }
 
     /// Breaks the locks of a client's older instances, because the client has restarted and they
-    /// will not come back. Delegations that were compatible with a shared lock are recalled: their
+    /// will not come back. An instance that another one has replaced meanwhile breaks none: only the
+    /// verifiers differ, so locks of its successor would count as older. Delegations that were compatible with a shared lock are recalled: their
     /// holders would go on granting locks locally. Waits for the disk if it may.
     pub(crate) fn break_older(&self, client: &Client, wait: Wait, now_ns: u64) {
         let mut table = self.state.lock();
+        // The successor gets locks under this lock, and only once this one is gone.
+        if client.is_gone() {
+            return;
+        }
         let keys: Vec<Handle> = table.left_files.iter().copied().collect();
         let (verifier, identity) = (client.verifier(), client.identity());
         let older = |orphan: &Orphan| {

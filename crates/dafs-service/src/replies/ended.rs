@@ -256,6 +256,8 @@ impl Replies {
 
     /// A client has come back: replies to its other instances cannot be asked for any more.
     pub(crate) fn discard_others(&self, client: &Client) {
+        // Held so that the replies of an instance which has replaced this one stay.
+        let Some(clients) = self.clients.not_replaced(client) else { return };
         let mut table = self.table.lock();
         let Some(of_owner) = table.owners.get(&Owner::of(client)) else { return };
         let ids = of_owner.sessions.iter().filter_map(|number| table.by_age.get(number)).copied();
@@ -266,7 +268,7 @@ impl Replies {
         for id in &others {
             table.remove(*id);
         }
-        drop(table);
+        drop((table, clients));
         others.iter().for_each(|id| self.durable.forget_session(id));
     }
 

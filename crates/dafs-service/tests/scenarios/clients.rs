@@ -1,12 +1,13 @@
 //! EXCHANGE_ID in its nine cases, confirmation, destruction, leases and courtesy.
 
 use crate::common::*;
+use crate::kept_locks::{PERSIST, try_lock};
 use dafs_service::{
-    ClientAddress, ClientKey, ExchangeId, Host, Identity, LockKind, Newcomer, Protection,
-    ServiceError,
+    ClientAddress, ClientKey, ExchangeId, Front, Handle, Host, Identity, LockKind, Newcomer,
+    Protection, ServiceError, StateRef,
 };
 use dafs_store::Wait;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 fn other_principal() -> Identity {
     Identity { mechanism: "sys", principal: b"7".to_vec() }
@@ -261,6 +262,48 @@ fn a_registration_replaces_none_that_arrived_after_it() {
     assert_eq!(error(register(3, third)), ServiceError::StaleClientId);
     register(3, world.service.clients.arrival()).unwrap();
     assert!(newer.is_gone());
+}
+
+/// A front end that holds up the end of its client from one meeting to the next.
+struct Gate(Barrier);
+
+impl Front for Gate {
+    fn recall(&self, _: ClientKey, _: &Handle, _: StateRef, _: bool) {}
+
+    fn get_attr(&self, _: ClientKey, _: &Handle, _: u64) {}
+
+    fn lock_available(&self, _: ClientKey, _: &Handle, _: &[u8]) {}
+
+    fn client_gone(&self, _: ClientKey) {
+        self.0.wait();
+        self.0.wait();
+    }
+}
+
+/// A registration may be replaced while it waits for the end of the instance before it.
+#[test]
+fn a_replaced_registration_breaks_no_lock_of_its_successor() {
+    let world = World::new();
+    let gate = Arc::new(Gate(Barrier::new(2)));
+    world.instance("a", 1).set_front(Arc::<Gate>::downgrade(&gate));
+    let service = &world.service;
+    let lock = |client: &Arc<_>| {
+        let opened = world.open_patiently(client, "f", BOTH).unwrap();
+        try_lock(&world, client, &opened, (0, 10), LockKind::Write, PERSIST)
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let identity = Identity { mechanism: "none", principal: Vec::new() };
+            service.register_client(b"a", 2, identity, Host::default(), SECOND_NS).unwrap();
+        });
+        gate.0.wait();
+        let newcomer = world.instance("a", 3);
+        lock(&newcomer).unwrap();
+        // Its state ends, and the lock waits for its return.
+        service.clients.revoke(newcomer.key()).unwrap();
+        gate.0.wait();
+    });
+    assert_eq!(lock(&world.instance("a", 3)), Ok(()));
 }
 
 #[test]
