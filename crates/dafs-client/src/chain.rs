@@ -9,7 +9,7 @@ use crate::attributes::{Attributes, FileHandle, SetAttributes, Stability};
 use crate::cache::Effect;
 use crate::client::Client;
 use crate::convert;
-use crate::core::ReplyMessage;
+use crate::core::{ReplyMessage, is_short_write};
 use crate::error::{Error, Result};
 use crate::file::OPENS;
 use crate::names::component;
@@ -70,7 +70,7 @@ impl<'a> Chain<'a> {
     /// The chain cannot be sent: [`Error::Argument`] when the requests do not form a chain (DAFS
     /// 8), as when one that changes the file system comes behind one that fetches;
     /// [`Error::ChainTooLong`]. The errors of single requests are in the result; behind the first
-    /// failure they are [`Error::ChainBroken`].
+    /// failure, or the first short write, they are [`Error::ChainBroken`].
     pub fn run(&self) -> Result<Vec<Result<ReplyMessage>>> {
         let mut failed = None;
         let _used = self.client.before(|| self.effect());
@@ -95,7 +95,11 @@ impl<'a> Chain<'a> {
                     _ => Error::Status { procedure, status },
                 });
             }
-            if result.is_err() {
+            let ends = match result {
+                Ok(reply) => is_short_write(&self.members[index].0, reply),
+                Err(_) => true,
+            };
+            if ends {
                 failed = failed.or(Some(index));
             }
         }

@@ -46,7 +46,7 @@ pub enum Error {
     ChainBroken {
         /// The procedure of the request.
         procedure: Procedure,
-        /// The index of the request that failed, counted from zero.
+        /// The index of the request that failed or was a short write, counted from zero.
         member: usize,
     },
     /// A chain is sent in one piece, so it needs a credit for each request: nothing was sent.

@@ -139,8 +139,9 @@ impl Client {
     }
 
     /// Carries out steps in their order in one round trip, each only if the one before it has
-    /// succeeded: one result for each. Behind the first failure they are [`Error::ChainBroken`]. A
-    /// busy server may answer one with DELAY: it was not done, and can be retried.
+    /// succeeded: one result for each. Behind the first failure, or the first write of fewer bytes
+    /// than given, they are [`Error::ChainBroken`]. A busy server may answer one with DELAY: it was
+    /// not done, and can be retried.
     ///
     /// # Errors
     /// Nothing was sent. [`Error::Argument`]: a step is invalid, or the steps do not form a chain

@@ -136,6 +136,21 @@ impl Passed {
     }
 }
 
+/// True if a request has written less than it was to. That ends its chain as a failure does.
+pub(crate) fn is_short_write(request: &Request<'_>, reply: &ReplyMessage) -> bool {
+    let to_write = match request {
+        Request::WriteInline(args) => args.data.len(),
+        Request::WriteDirect(args) => args.byte_count as usize,
+        _ => return false,
+    };
+    match reply.decode() {
+        Ok(Outcome::Ok(Reply::WriteInline(found) | Reply::WriteDirect(found))) => {
+            (found.count as usize) < to_write
+        }
+        _ => false,
+    }
+}
+
 impl Chains {
     /// True when the call is a member of a chain.
     pub(crate) fn holds(&self, tag: u64) -> bool {
@@ -470,6 +485,8 @@ impl Chain {
                     if let Ok((_, mut request)) = decode_request(&member.bytes, order, 0) {
                         passed.fill(member.takes, &mut request);
                         passed.go_on(&mut request, reply);
+                        // The server has executed none behind it.
+                        ended = ended.or(is_short_write(&request, reply).then_some(true));
                     }
                     continue;
                 }

@@ -89,6 +89,7 @@ pub(crate) use blocks::{AskWidth, BLOCK_BYTES, SMALL_FILE_BYTES, WINDOW_BLOCKS};
 pub use blocks::{BlockDirectory, BlockRead, ExposeAnswer, ExposeQuestion};
 pub use call::{Completed, Done, ReadCall, Refused, ReplyMessage, WriteCall};
 pub use chain::ChainMember;
+pub(crate) use chain::is_short_write;
 pub use config::{CredentialIds, SessionConfig, SessionInfo};
 pub use failure::Failure;
 pub(crate) use memory::Pieces;

@@ -9,6 +9,8 @@
 //! * No request waits for a message that has not arrived, so a client without credits cannot make
 //!   the server wait for it.
 //! * At most one member of a chain runs, and none after one that failed or was refused.
+//! * A write that has written less than it was to counts as one that failed, though its reply reports
+//!   success: the client cannot write the rest before the next member runs.
 //! * Only the youngest chain may get more members, and each other one has a member that runs or
 //!   waits. So credits bound their number.
 
@@ -45,8 +47,10 @@ struct Chain {
     has_bulk_fetch: bool,
     /// A member that arrived was refused, so later ones are refused too.
     refused: bool,
-    /// A member that ran has failed.
+    /// A member that ran has failed, or was a short write.
     broken: bool,
+    /// Bytes that the running member is to write.
+    to_write: u32,
     running: bool,
     waiting: VecDeque<Call>,
     /// The values that the next member may take.
@@ -236,9 +240,15 @@ impl Chains {
             // Zero means none.
             chain.used.state_id = Some(*state_id).filter(|id| *id != StateId::ZERO);
         }
+        chain.to_write = match &request {
+            Request::WriteInline(args) => args.data.len() as u32,
+            Request::WriteDirect(args) => args.byte_count,
+            _ => 0,
+        };
         Ok(request)
     }
 
+    /// Notes the values in the reply of the running member, and its end if that is a short write.
     pub(super) fn produce(&mut self, id: ChainId, reply: &Reply<'_>) {
         let Some(chain) = self.get_mut(id) else { return };
         let produced = match reply {
@@ -250,6 +260,10 @@ impl Chains {
             Reply::Open(reply) => {
                 chain.used.state_id = Some(reply.state_id);
                 reply.fh
+            }
+            Reply::WriteInline(reply) | Reply::WriteDirect(reply) => {
+                chain.broken |= reply.count < chain.to_write;
+                return;
             }
             _ => return,
         };

@@ -256,6 +256,37 @@ fn members_wait_for_each_other_and_nobody_else_does() {
     world.end();
 }
 
+/// A write without an open that another open refuses half way: the client cannot write the rest before
+/// the next member runs.
+#[test]
+fn a_write_that_is_short_breaks_its_chain() {
+    let (mut world, writer, other) = World::with_two(Setup::default());
+    let file = world.open(writer, b"f");
+    assert_eq!(world.status(writer, &close(file)), Status::Ok);
+    let mark = world.open(writer, b"mark");
+    world.stall();
+    let size = 2 << 20;
+    let memory = world.clients[writer].memory_of(&pattern(size, 17));
+    let buffers = [memory.direct(0, size as u32)];
+    let anonymous = File { id: StateId::ZERO, ..file };
+    let request = Request::WriteDirect(write_direct(anonymous, 0, size as u32, &buffers));
+    let write = post(&mut world, writer, FORW, &request);
+    let next = post(&mut world, writer, BACK, &write_inline(mark, 0, b"all is written"));
+    world.run_until("the first job", |world| world.jobs() == 1);
+    assert!(world.run_job());
+    world.run_until("the second job", |world| world.jobs() == 1);
+    let share_deny = dafs::ShareDeny::Write;
+    let alone = dafs::Open { share_deny, ..open_request(world.root(), F, b"other") };
+    world.open_with(other, &alone).unwrap();
+    world.hold_jobs = false;
+    let answer = world.wait(writer, write).unwrap();
+    assert!((1..size).contains(&(written(&answer).count as usize)));
+    assert_eq!(world.wait(writer, next).unwrap().status(), Status::ChainBroken);
+    world.disk.set_slow(false);
+    assert!(world.read(writer, mark).is_empty());
+    world.end();
+}
+
 #[test]
 fn a_chain_longer_than_the_credits_goes_on_as_they_come() {
     let limits = SessionLimits {
