@@ -308,8 +308,10 @@ pub(crate) const OPTIMISTIC_BYTES_MAX: usize = 64 << 10;
 pub(crate) const OPTIMISTIC_MISSES_BEFORE: u32 = 1;
 
 /// The pause between two of these questions about one open file: after an answer with something new,
-/// and at most, as it doubles with each answer without.
-pub(crate) const OPTIMISTIC_ASK_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// and at most, as it doubles with each answer without. A program reads thousands of blocks in a tenth of a
+/// second, all by requests until their windows and segments are known. So the least pause is short: a
+/// question beside a hundred reads.
+pub(crate) const OPTIMISTIC_ASK_PAUSE_MIN: Duration = Duration::from_millis(5);
 pub(crate) const OPTIMISTIC_ASK_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Small files whose places a client keeps for reads of mapped memory, files that reads have missed, and

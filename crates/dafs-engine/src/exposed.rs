@@ -24,6 +24,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 /// The length of a window page in bytes.
 const PAGE_BYTES: usize = WINDOW_BLOCKS * size_of::<u64>();
 
+/// The memory is scarce when more than so many of so many parts are in use. The rest is for blocks that
+/// requests ask for again.
+const SCARCE_PARTS: (usize, usize) = (3, 4);
+
 /// The number of the last segment.
 const SEGMENTS_MAX: usize = u16::MAX as usize;
 
@@ -278,7 +282,7 @@ impl Memory for ExposedMemory {
     }
 
     fn is_scarce(&self) -> bool {
-        self.used_bytes() > self.bytes_max / 2
+        self.used_bytes() > self.bytes_max / SCARCE_PARTS.1 * SCARCE_PARTS.0
     }
 
     fn looked(&self, now_ns: u64) {

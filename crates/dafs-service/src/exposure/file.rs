@@ -166,15 +166,22 @@ impl File {
         }
     }
 
-    /// Notes that requests have read blocks. Returns those that are worth a frame.
-    pub(super) fn asked(&mut self, asked: RangeInclusive<u64>, now_ns: u64) -> Vec<u64> {
+    /// Notes that requests have read blocks. Returns those that are worth a frame: while memory is not
+    /// scarce, all that do not change too often.
+    pub(super) fn asked(
+        &mut self,
+        asked: RangeInclusive<u64>,
+        now_ns: u64,
+        memory: &dyn Memory,
+    ) -> Vec<u64> {
+        let is_scarce = memory.is_scarce();
         let mut wanted = Vec::new();
         for block in asked {
             let (number, at) = place_of(block);
             let Some(window) = self.windows.get_mut(&number) else { continue };
             let is_worth = match window.asked(at, now_ns) {
                 Asked::Often => true,
-                Asked::Once => self.chances.has(block) || is_in(&self.leaving, block),
+                Asked::Once => !is_scarce || self.chances.has(block) || is_in(&self.leaving, block),
                 Asked::Rests => false,
             };
             if is_worth && !window.has(at) {

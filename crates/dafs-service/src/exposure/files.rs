@@ -535,7 +535,7 @@ impl Service {
         shared.clock_ns.fetch_max(now_ns, Ordering::Relaxed);
         let mut file = exposed.file.lock();
         let now_ns = shared.now_ns();
-        let wanted = file.asked(asked, now_ns);
+        let wanted = file.asked(asked, now_ns, memory);
         if wanted.is_empty() {
             return None;
         }

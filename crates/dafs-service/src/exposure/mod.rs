@@ -80,7 +80,8 @@ pub trait Memory: Send + Sync {
     /// another exposure from now on.
     fn discard(&self, segment: u16);
 
-    /// True if so much memory is in use that blocks are not worth it for which no request has asked.
+    /// True if so much memory is in use that blocks are not worth it for which no request has asked, or
+    /// one alone.
     fn is_scarce(&self) -> bool;
 
     /// Tells readers that the server has looked for changes which bypass it, at this time.

@@ -1,5 +1,9 @@
-//! Which blocks are worth a frame: those that requests have asked for twice in a short time, unless
-//! changes take them away again and again.
+//! Which blocks are worth a frame: those that requests have asked for, and while memory is scarce those
+//! alone that they have asked for twice in a short time. Blocks that changes take away again and again
+//! are not.
+//!
+//! Example. A database reads a table of 500 MB in random order, each page about once. If the memory is
+//! larger, a page that is shown at its first read brings its neighbours along, whose first reads are hits.
 
 use super::entry::WINDOW_BLOCKS;
 use crate::limits::{

@@ -83,7 +83,7 @@ impl Run {
             return true;
         }
         let block = block as u64;
-        let wanted = self.file.asked(block..=block, self.now_ns);
+        let wanted = self.file.asked(block..=block, self.now_ns, &self.memory);
         for fill in begin_fills(&mut self.file, &wanted, self.now_ns, &self.memory) {
             assert!(self.file.end_fill(fill, BLOCK_BYTES, &self.memory));
         }
@@ -144,6 +144,15 @@ fn popular_blocks_are_shown_also_after_others_have_become_popular() {
     run.ratio(zipf.by_ref().take(300_000));
     let ratio = run.ratio(zipf.take(100_000));
     assert!(ratio > 0.775, "{ratio}");
+}
+
+/// A database reads pages in random order, and keeps them itself.
+#[test]
+fn blocks_beside_one_that_was_read_are_shown_at_once_while_memory_is_free() {
+    let mut blocks: Vec<usize> = (0..FRAMES / 2).collect();
+    blocks.shuffle(&mut SmallRng::seed_from_u64(1));
+    let ratio = Run::new().ratio(blocks.into_iter());
+    assert!(ratio > 0.9, "{ratio}");
 }
 
 #[test]

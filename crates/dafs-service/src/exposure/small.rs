@@ -403,7 +403,7 @@ impl Service {
             return Ok(SmallFile::Hidden);
         };
         if let Some(asked) = part.within(&blocks(0, size)) {
-            exposure.file.lock().asked(asked, exposure.shared.now_ns());
+            exposure.file.lock().asked(asked, exposure.shared.now_ns(), &*exposure.memory);
         }
         // Its client looks there alone from now on. Requests would fill the memory of the file alone.
         drop(open.take_grant());
