@@ -105,7 +105,7 @@ pub(super) struct File {
     pub(super) fills: Vec<(Fill, Valid)>,
     next: u64,
     /// The published blocks with fewer than 4096 bytes, at most one of each file.
-    shorts: BTreeSet<u64>,
+    pub(super) shorts: BTreeSet<u64>,
     /// Grants that have not ended.
     grants: usize,
     /// A reader without a grant may know frames that could be filled.
@@ -581,24 +581,4 @@ const _: () = assert!((WINDOW_BLOCKS as u64).is_multiple_of(EXPOSED_GROUP_BLOCKS
 /// True if a block of a segment that leaves has its frame still.
 fn is_in(leaving: &[Leaving], block: u64) -> bool {
     leaving.iter().any(|leaving| leaving.blocks.contains_key(&block))
-}
-
-/// Mistakes that tests make on purpose.
-#[cfg(test)]
-impl File {
-    /// Forgets that blocks have changed since their fills began.
-    pub(super) fn forget_changes(&mut self) {
-        self.fills.iter_mut().for_each(|(_, valid)| *valid = Valid::Any);
-        self.shorts.clear();
-    }
-
-    /// Forgets the last block.
-    pub(super) fn forget_short(&mut self) {
-        self.shorts.clear();
-    }
-
-    /// Forgets that grants have ended.
-    pub(super) fn forget_former_readers(&mut self) {
-        self.has_former_readers = false;
-    }
 }

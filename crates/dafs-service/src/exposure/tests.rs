@@ -3,7 +3,7 @@
 //! mistakes must be found.
 
 use super::entry::{BLOCK_BYTES, BlockEntry, FramePlace};
-use super::file::{ChangeId, File, Fill, blocks};
+use super::file::{ChangeId, File, Fill, Valid, blocks};
 use super::{Memory, PagePlace, SegmentKind};
 use dafs_mem::Mutex;
 use rand::rngs::SmallRng;
@@ -491,5 +491,24 @@ fn deliberate_mistakes_are_found() {
     ] {
         let (error, _) = run(mistake, SEEDS_MAX);
         assert!(error.is_some(), "{mistake:?}");
+    }
+}
+
+/// Mistakes that tests make on purpose.
+impl File {
+    /// Forgets that blocks have changed since their fills began.
+    pub(super) fn forget_changes(&mut self) {
+        self.fills.iter_mut().for_each(|(_, valid)| *valid = Valid::Any);
+        self.shorts.clear();
+    }
+
+    /// Forgets the last block.
+    pub(super) fn forget_short(&mut self) {
+        self.shorts.clear();
+    }
+
+    /// Forgets that grants have ended.
+    pub(super) fn forget_former_readers(&mut self) {
+        self.has_former_readers = false;
     }
 }
