@@ -279,8 +279,8 @@ impl Model<'_> {
             latency: waits,
             ..Parts::default()
         };
-        let reads = self.moved(&self.workload.reads, transport, manner, false);
-        let writes = self.moved(&self.workload.writes, transport, manner, true);
+        let reads = self.reads(transport, manner);
+        let writes = self.moved(&self.workload.writes, (transport, 1.0), manner, true);
         self.outside().and(reads).and(writes).and(rest)
     }
 
@@ -288,8 +288,31 @@ impl Model<'_> {
         if manner.crosses { self.machine.crossing_seconds } else { 0.0 }
     }
 
-    /// Reads or writes by a transport.
-    fn moved(&self, x: &Transfers, by: &Transport, manner: Manner, is_write: bool) -> Parts {
+    /// Reads by a transport. A server that shows memory shows a place after its first read, which is a
+    /// request by the same transport as ever.
+    fn reads(&self, by: &Transport, manner: Manner) -> Parts {
+        let reads = &self.workload.reads;
+        let is_plain = |other: &&Transport| {
+            !other.optimistic && (&other.name, other.nfs) == (&by.name, by.nfs)
+        };
+        let plain = self.machine.transports.iter().find(is_plain).filter(|_| by.optimistic);
+        // A cache answers reads of a place that was read before.
+        let Some(plain) = plain.filter(|_| !manner.cache) else {
+            return self.moved(reads, (by, 1.0), manner, false);
+        };
+        let again = reads.again.get();
+        let first = self.moved(reads, (plain, 1.0 - again), manner, false);
+        first.and(self.moved(reads, (by, again), manner, false))
+    }
+
+    /// A share of the reads or writes, by a transport.
+    fn moved(
+        &self,
+        x: &Transfers,
+        (by, share): (&Transport, f64),
+        manner: Manner,
+        is_write: bool,
+    ) -> Parts {
         let (cost, local) = match is_write {
             true => (by.write, self.machine.local.write),
             false => (by.read, self.machine.local.read),
@@ -301,7 +324,7 @@ impl Model<'_> {
             false if manner.read_ahead => x.in_order.get(),
             false => 0.0,
         };
-        let all = (x.calls as f64, x.bytes as f64);
+        let all = (x.calls as f64 * share, x.bytes as f64 * share);
         let part = |share: f64| (all.0 * share, all.1 * share);
         let (calls, bytes) = part((1.0 - again) * (1.0 - beside));
         let (ahead_calls, ahead_bytes) = part((1.0 - again) * beside);

@@ -59,6 +59,38 @@ fn the_signs_of_recorded_rows_are_right() {
     }
 }
 
+/// The machine, with a server that shows memory to clients of its host.
+fn showing() -> Machine {
+    let mut machine = machine();
+    let mut shown = machine.transports[0].clone();
+    shown.optimistic = true;
+    let hit = |line: Line| Line { call_seconds: 0.0, ..line };
+    shown.read = Cost { elapsed: hit(shown.read.elapsed), cpu: hit(shown.read.cpu) };
+    machine.transports.insert(1, shown);
+    machine
+}
+
+/// The first read of a place is a request. Berkeley DB with a cache for all of its table reads each page
+/// once, and with one for an eighth four times.
+#[test]
+fn only_places_that_were_read_before_are_shown() {
+    let (page, misses) = (16 << 10, LOOKUPS * 7 / 8);
+    let again = 1.0 - PAGES as f64 / misses as f64;
+    let eighth = reading(misses, page, 0.0, again, 1.28);
+    let all = reading(PAGES, page, 0.0, 0.0, 1.12);
+    let by = |verdict: &Verdict, optimistic: bool| {
+        let mut ways = verdict.predictions.iter().filter(|one| one.way == Way::Run);
+        ways.find(|one| one.transport == "shm" && one.optimistic == optimistic).unwrap().clone()
+    };
+    let verdict = judge(&all, &showing());
+    let (plain, shown) = (by(&verdict, false), by(&verdict, true));
+    assert_eq!((shown.seconds, shown.against_local), (plain.seconds, Sign::Slower));
+    let verdict = judge(&eighth, &showing());
+    let (plain, shown) = (by(&verdict, false), by(&verdict, true));
+    assert_eq!(shown.against_local, Sign::Slower);
+    assert!(shown.seconds < 0.9 * plain.seconds, "{shown:?} {plain:?}");
+}
+
 #[test]
 fn classes_follow_the_sizes_of_reads() {
     let bound = |workload: &Workload| judge(workload, &machine()).class.unwrap().bound;
