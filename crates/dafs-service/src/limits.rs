@@ -144,6 +144,9 @@ pub(crate) const RECLAIM_PATIENCE_NS: u64 = 5_000_000_000;
 /// data servers are slow.
 pub(crate) const END_TURN_TIME: Duration = Duration::from_millis(20);
 
+/// How long a thread that has searched for the end of a file waits for the next search.
+pub(crate) const END_THREAD_IDLE_TIME: Duration = Duration::from_secs(10);
+
 /// How long a search for the end of a file waits for the answer of data servers.
 pub(crate) const END_ANSWER_TIME: Duration = Duration::from_secs(1);
 
@@ -364,6 +367,10 @@ pub(crate) const EXPOSED_GROUP_BLOCKS: u64 = 16;
 pub(crate) const EXPOSED_SMALL_FILES_MAX: usize = 4096;
 /// See [`EXPOSED_SMALL_FILES_MAX`].
 pub(crate) const EXPOSED_SMALL_FILES_TIME_NS: u64 = 60_000_000_000;
+
+/// Time without a request that reads an exposed file after which its exposure ends. The server sees no hits,
+/// so readers may be there: they ask again.
+pub(crate) const EXPOSED_IDLE_NS: u64 = 600_000_000_000;
 
 /// Segments that an exposure may lose to other files. Then it ends, and another one begins: readers
 /// keep the mappings of all segments as long as it lasts.

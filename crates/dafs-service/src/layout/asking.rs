@@ -10,6 +10,7 @@
 //!   some of these places to others. More callers wait for a moment.
 
 use super::ends::Unknown;
+use super::searchers::Searchers;
 use crate::handle::Handle;
 use crate::hosts::{Host, has_share};
 use crate::limits::{END_TURN_TIME, ENDS_ASKED_MAX, ENDS_AWAITED_MAX};
@@ -28,6 +29,8 @@ pub(super) type Found = Result<(), StoreError>;
 pub(super) struct Asking {
     /// Held by the thread that makes data servers drop authorisations.
     pub(super) turn: Mutex<()>,
+    /// Those that search for ends of files.
+    pub(super) searchers: Arc<Searchers>,
     ends: Mutex<Ends>,
     /// Notified at the end of each search.
     ended: Condvar,

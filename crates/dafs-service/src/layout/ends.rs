@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::error::ServiceError;
 use crate::export::Export;
 use crate::handle::Handle;
-use crate::limits::END_ANSWER_TIME;
+use crate::limits::{END_ANSWER_TIME, END_THREAD_IDLE_TIME};
 use crate::{Caller, Result};
 use dafs_store::{Store, StoreError, Wait};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Layouts {
         held.or_else(|| table.fencing.written_by(key, client.key()))
     }
 
-    /// Looks for the end of a file for a client, in a thread of its own, because a data server may
+    /// Looks for the end of a file for a client, in another thread, because a data server may
     /// hang. Callers that wait for another search of the file share the next one.
     pub(super) fn find_end(
         &self,
@@ -95,6 +95,7 @@ impl Layouts {
         let writers = table.files.get(&key).map(|file| file.layouts.to_vec()).unwrap_or_default();
         let returned = table.fencing.mtime_of(&key);
         drop(table);
+        let searchers = asking.searchers.clone();
         let begin = move |asked: EndAsked| {
             let ask = move || {
                 let given = given_by(&writers).or(returned);
@@ -103,7 +104,7 @@ impl Layouts {
                 let refresh = || layouts.and_then(|layouts| layouts.refresh_size(&key.file));
                 asked.end(learn_of_writes(&*store, &key.file, given, refresh));
             };
-            std::thread::Builder::new().name("dafs-end".to_owned()).spawn(ask).map(drop)
+            searchers.run(Box::new(ask), END_THREAD_IDLE_TIME)
         };
         match asking.found((key, client.host().host()), END_ANSWER_TIME, begin)? {
             // The operation itself reports an object that is gone or no file.

@@ -33,6 +33,7 @@ mod recall;
 mod report;
 mod restart;
 mod returned;
+mod searchers;
 mod spans;
 mod ticket;
 mod use_report;
