@@ -479,6 +479,7 @@ impl Service {
             self.opens.stateless.sweep(now_ns);
             self.fences.sweep();
             self.locks.sweep();
+            self.state.writers.exposure.end_idle(now_ns);
         }
     }
 

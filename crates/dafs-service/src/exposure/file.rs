@@ -22,7 +22,7 @@ use super::policy::Asked;
 use super::window::{Loss, PagePlace, Window};
 use super::{Memory, SegmentKind};
 use crate::limits::{
-    EXPOSED_FILLS_MAX, EXPOSED_GONE_MAX, EXPOSED_GROUP_BLOCKS, EXPOSED_PERIOD_NS,
+    EXPOSED_FILLS_MAX, EXPOSED_GONE_MAX, EXPOSED_GROUP_BLOCKS, EXPOSED_IDLE_NS, EXPOSED_PERIOD_NS,
     EXPOSED_REUSE_DELAY_NS as REUSE_DELAY_NS,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -279,6 +279,11 @@ impl File {
     /// True if no request has read it for a while.
     pub(super) fn is_idle(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.asked_ns) >= EXPOSED_PERIOD_NS
+    }
+
+    /// True if it has memory, and no request has read it for so long that its readers may have gone.
+    pub(super) fn is_abandoned(&self, now_ns: u64) -> bool {
+        self.bytes > 0 && now_ns.saturating_sub(self.asked_ns) >= EXPOSED_IDLE_NS
     }
 
     /// Begins to fill a frame with a block. `None` while the block changes, while too many fills are

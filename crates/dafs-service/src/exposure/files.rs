@@ -167,6 +167,12 @@ impl Exposure {
         self.withdraw_where(|file| file.key.fs == fs);
     }
 
+    /// Ends the exposures that no request has read for long. One whose readers have hits alone is among
+    /// them: they find no entry, and ask again.
+    pub(crate) fn end_idle(&self, now_ns: u64) {
+        self.withdraw_where(|file| file.file.lock().is_abandoned(now_ns));
+    }
+
     fn withdraw_where(&self, is_meant: impl Fn(&ExposedFile) -> bool) {
         let files = self.files.read();
         let meant: Vec<_> = files.values().filter(|file| is_meant(file)).cloned().collect();

@@ -229,6 +229,23 @@ fn blocks_next_to_a_wanted_one_come_along() {
     assert_eq!(world.service.exposure_counts().wasted, 0);
 }
 
+/// The server sees no hits. Readers that are still there ask again.
+#[test]
+fn memory_for_which_no_request_has_asked_for_long_is_taken_back() {
+    let exposed = Exposed::new();
+    let (world, client) = (&exposed.world, &exposed.client);
+    for is_shown in [true, false] {
+        world.pass_with(&[client], 400 * SECOND_NS);
+        let expected = if is_shown { [FULL, FULL, Some(100)] } else { [None; 3] };
+        assert_eq!(exposed.entries(), expected);
+    }
+    let counts = world.service.exposure_counts();
+    assert_eq!((counts.files, counts.withdrawn), (0, 1));
+    assert!(exposed.discarded() > 0);
+    let again = expose(world, client, &exposed.opened).unwrap().unwrap();
+    assert_ne!(again.id(), exposed.exposed.id());
+}
+
 /// Returns the frame of a block before and after a change of it. The client's sessions map its memory,
 /// and one reads it by RDMA, too, if `is_remote`.
 fn frames_around_a_change(is_remote: bool) -> [FramePlace; 2] {
