@@ -94,7 +94,7 @@ pub use config::{CredentialIds, SessionConfig, SessionInfo};
 pub use failure::Failure;
 pub(crate) use memory::Pieces;
 pub use memory::{Piece, RegisteredMemory};
-pub use optimistic::RemoteReadStats;
+pub use optimistic::{RemoteBlocks, RemoteRead, RemoteReadStats};
 pub use proofs::{Prepared, ProofChannel, ProofOrder};
 pub use session::{SessionCore, SessionStats, Stage};
 pub use users::User;

@@ -137,6 +137,7 @@ impl Page {
 fn part(segment: &RemoteBuffer, at: u64, len: usize) -> Option<RemoteBuffer> {
     let end = at.checked_add(len as u64)?;
     let address = segment.address.checked_add(at)?;
+    address.checked_add(len as u64)?;
     let len = u32::try_from(len).ok()?;
     (end <= u64::from(segment.len)).then_some(RemoteBuffer { key: segment.key, address, len })
 }

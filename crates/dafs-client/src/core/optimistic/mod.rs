@@ -21,6 +21,7 @@
 mod channel;
 mod directory;
 mod reads;
+mod remote_blocks;
 
 use super::auth::Authenticator;
 use super::back::{bind_answer, connect_bind, may_change};
@@ -38,6 +39,7 @@ use dafs_dat::{
 };
 use dafs_wire::dafs::{ChannelUse, FileHandle, Outcome, Reply, StateId, Status};
 use directory::{Directory, Miss, Question};
+pub use remote_blocks::{RemoteBlocks, RemoteRead};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
