@@ -2,9 +2,8 @@
 //! cache of the client that holds a part of the files.
 //!
 //! The clients choose files of 4 to 16 KiB at random and read them whole. They open and close a file around each
-//! read ("opened"), or use an open that stays ("kept open"). OPEN and CLOSE are requests. Over shared memory a
-//! client keeps the places of small files when it closes them. Over iWARP it knows them by open, and asks for them
-//! after the second read that was no hit, so "opened" measures what is left of the gain there.
+//! read ("opened"), or use an open that stays ("kept open"). OPEN and CLOSE are requests. A client keeps the
+//! places of small files when it closes them, over iWARP if it may speak for any user.
 //!
 //! Over shared memory they also read into a buffer that is longer than any of the files, as programs do, beside
 //! one who reads the local files.

@@ -226,9 +226,44 @@ fn a_server_that_comes_back_shows_what_is_there_now() {
 }
 
 #[test]
+fn a_small_file_that_is_opened_again_costs_no_read_request() {
+    let served = served();
+    let mut content = served.with_file("file", 2 * BLOCK + 77);
+    let (client, other) = (optimistic(&served), served.client(TransportChoice::Shm));
+    let look = || {
+        let file = open(&client);
+        let bytes = read(&file, 0, 16 * BLOCK);
+        file.close().unwrap();
+        bytes
+    };
+    let warm = |content: &[u8]| {
+        eventually("the file is shown", || {
+            let before = hits(&client);
+            assert!(look() == content);
+            hits(&client) > before
+        });
+    };
+    warm(&content);
+    let counts = served.exposure_counts();
+    assert_eq!((counts.files, counts.small_files, counts.grants), (1, 1, 1));
+    let bare = requests(&client, || open(&client).close().unwrap());
+    eventually("the server is asked to open and to close alone", || {
+        requests(&client, || assert!(look() == content)) == bare
+    });
+    let writer = other.open(b"file", &OpenOptions::read_write()).unwrap();
+    writer.write_at(&[9; 50], BLOCK as u64, Stability::Unstable).unwrap();
+    content[BLOCK..BLOCK + 50].fill(9);
+    assert!(look() == content, "a write is seen from its answer on");
+    warm(&content);
+    client.disconnect().unwrap();
+    eventually("nothing is shown", || served.exposure_counts().files == 0);
+}
+
+#[test]
 fn a_close_and_the_end_of_the_session_end_the_hits() {
     let served = served();
-    served.with_file("file", 2 * BLOCK);
+    // A small file stays shown as long as its clients have sessions.
+    served.with_file("file", 20 * BLOCK);
     let (client, other) = (optimistic(&served), optimistic(&served));
     let (first, second, others) = (open(&client), open(&client), open(&other));
     warm(&client, &first, 0, BLOCK);

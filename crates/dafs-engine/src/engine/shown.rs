@@ -11,7 +11,8 @@
 //! * The regions of a connection end with it, and those of a discarded segment soon after: one that is
 //!   read by RDMA at the second tick, so that its peer finds entries without blocks first.
 //! * The regions that a peer reads by RDMA end at the tick after the last of the opens for which they were
-//!   shown.
+//!   shown. Those of an exposure that small files share are for no open: the end of the client's right ends
+//!   the channel, or the exposure.
 //! * A device finds no entry in a segment that is discarded: the device is noted before the grant.
 //! * While the server has not looked for local changes for a while, no channel is bound and none of
 //!   their reads is answered.
@@ -50,12 +51,22 @@ impl ShownBy {
     }
 }
 
+/// The end of the region of a segment, before that of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lasts {
+    /// The peer maps it: until it is discarded.
+    Mapped,
+    /// The peer reads it by RDMA: a tick later, so that the peer finds entries without blocks first.
+    Read,
+    /// The same, and until the last open ends for which this exposure was shown.
+    Opens(u64),
+}
+
 /// A segment that a peer may read.
 struct ShownSegment {
     segment: Arc<Segment>,
     region: MemoryRegion,
-    /// The exposure that it belongs to, if the ends of opens take it away.
-    exposure: Option<u64>,
+    lasts: Lasts,
     /// It was found discarded.
     is_doomed: bool,
 }
@@ -64,7 +75,8 @@ struct ShownSegment {
 pub(crate) struct Showing {
     segments: Vec<Arc<Segment>>,
     exposure: u64,
-    open: Weak<OpenState>,
+    /// The open for which they are shown. `None` for those that small files share.
+    open: Option<Weak<OpenState>>,
     /// Dropped without an answer, it reports a failure.
     answer: Report,
     then: ThenFn,
@@ -105,12 +117,11 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Shows a segment, unless it is shown already: of an exposure as long as one of its noted opens
-    /// lasts, else until the peer has gone. `None` where the peer cannot read it.
+    /// Shows a segment, unless it is shown already. `None` where the peer cannot read it.
     fn show(
         &mut self,
         segment: &Arc<Segment>,
-        exposure: Option<u64>,
+        lasts: Lasts,
         endpoint: EndpointId,
         adapter: &mut dyn Adapter,
     ) -> Option<ExposedSegment> {
@@ -137,7 +148,7 @@ impl Shown {
                     return None;
                 }
                 let (segment, is_doomed) = (segment.clone(), false);
-                let shown = ShownSegment { segment, region, exposure, is_doomed };
+                let shown = ShownSegment { segment, region, lasts, is_doomed };
                 if let Some(former) = self.segments.insert(number, shown) {
                     // It was discarded, and its number names another one now.
                     adapter.revoke(endpoint, former.region.id);
@@ -172,8 +183,11 @@ impl Shown {
         segments.retain(|_, shown| {
             // Once: another thread may discard it meanwhile.
             let is_live = shown.segment.is_live();
-            let is_spared = shown.exposure.is_some() && !shown.is_doomed;
-            let is_open = shown.exposure.is_none_or(|exposure| opens.contains_key(&exposure));
+            let is_spared = shown.lasts != Lasts::Mapped && !shown.is_doomed;
+            let is_open = match shown.lasts {
+                Lasts::Opens(exposure) => opens.contains_key(&exposure),
+                Lasts::Mapped | Lasts::Read => true,
+            };
             shown.is_doomed = !is_live;
             let stays = if is_live { is_open } else { is_spared };
             if !stays {
@@ -214,7 +228,7 @@ impl Context<'_> {
         let (adapter, endpoint) = (&mut *self.link.adapter, self.connection.endpoint);
         let shown = &mut self.connection.shown;
         shown.trim(endpoint, adapter);
-        let show = |segment| shown.show(segment, None, endpoint, adapter);
+        let show = |segment| shown.show(segment, Lasts::Mapped, endpoint, adapter);
         segments.iter().map_while(show).collect()
     }
 
@@ -228,18 +242,18 @@ impl Context<'_> {
         self.shared.registry.optimistic_channel(session.id)
     }
 
-    /// Shows segments of an exposure on the optimistic channel of this session, for an open. Then runs
-    /// `then` here, with those that the peer can read.
+    /// Shows segments of an exposure on the optimistic channel of this session: for an open, or those that
+    /// small files share. Then runs `then` here, with those that the peer can read.
     pub(crate) fn show_on_channel(
         &mut self,
         call: &Call,
         (segments, exposure): (Vec<Arc<Segment>>, u64),
-        open: &Arc<OpenState>,
+        open: Option<&Arc<OpenState>>,
         then: impl FnOnce(&mut Context<'_>, &Call, &[ExposedSegment]) -> Done + Send + 'static,
     ) -> Done {
         let Some(channel) = self.optimistic_channel() else { return then(self, call, &[]) };
         let pending = self.defer(call, Work::Call);
-        let (answer, open) = (Report::new(self.inbox, pending), Arc::downgrade(open));
+        let (answer, open) = (Report::new(self.inbox, pending), open.map(Arc::downgrade));
         let showing = Showing { segments, exposure, open, answer, then: Box::new(then) };
         channel.post(Mail::Show(Box::new(showing)));
         Ok(())
@@ -247,17 +261,23 @@ impl Context<'_> {
 
     /// Shows segments to the peer of this channel.
     pub(super) fn show_by_mail(&mut self, showing: Showing) {
-        // The open may have ended since.
-        let (exposure, open) = (showing.exposure, showing.open.upgrade());
-        let open = open.filter(|open| open.is_shown(exposure));
-        let Some(open) = open.filter(|_| self.connection.phase == Phase::Bound) else {
+        if self.connection.phase != Phase::Bound {
             return showing.refuse();
-        };
+        }
         let (adapter, endpoint) = (&mut *self.link.adapter, self.connection.endpoint);
-        let shown = &mut self.connection.shown;
-        shown.note(exposure, &open);
+        let (shown, exposure) = (&mut self.connection.shown, showing.exposure);
+        let lasts = match &showing.open {
+            None => Lasts::Read,
+            Some(open) => {
+                // It may have ended since.
+                let open = open.upgrade().filter(|open| open.is_shown(exposure));
+                let Some(open) = open else { return showing.refuse() };
+                shown.note(exposure, &open);
+                Lasts::Opens(exposure)
+            }
+        };
         let most = if adapter.keeps_granted_pages() { PINNED_SEGMENTS_MAX } else { usize::MAX };
-        let show = |segment| shown.show(segment, Some(exposure), endpoint, adapter);
+        let show = |segment| shown.show(segment, lasts, endpoint, adapter);
         let segments = showing.segments.iter().take(most).map_while(show).collect();
         showing.tell(segments);
     }

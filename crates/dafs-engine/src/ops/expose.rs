@@ -5,8 +5,7 @@
 //! * Only windows inside the file get a page, so a client without much to read takes little memory. If it asks
 //!   for more windows than one read needs, they get pages while memory is not scarce, or pages are a small part
 //!   of the file's memory.
-//! * Only a session that maps memory and may speak for any user is told of an exposure that small files
-//!   share.
+//! * Only a session that may speak for any user is told of an exposure that small files share.
 //! * The reply fits one message. A client asks again for the segments that did not fit. The count of
 //!   segments that it knows covers those that have left the file, too, so it may be told of a known one
 //!   once more.
@@ -51,16 +50,17 @@ pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -
     if by == ShownBy::Reads && !cx.has_optimistic_channel() {
         return reply(cx, call, 0, &[], &[]);
     }
-    if args.small && by == ShownBy::Mapping && cx.is_trusted() {
-        let small =
-            cx.call_service(call, |service, caller| service.expose_small(caller, &handle, id))?;
+    if args.small && cx.is_trusted() {
+        let small = cx.call_service(call, |service, caller| {
+            service.expose_small(caller, &handle, id, by.is_remote())
+        })?;
         match small {
             SmallFile::Other => {}
             SmallFile::Hidden => return reply(cx, call, 0, &[], &[]),
             SmallFile::Shown { exposure, part, page } => {
                 let (segment, page) = (page.segment.into(), page.page.into());
                 let window = ExposedWindow { window: part.window(), segment, page };
-                return small_file(cx, call, (args, &*memory), &exposure, (part, window));
+                return small_file(cx, call, (args, &*memory, by), &exposure, (part, window));
             }
         }
     }
@@ -91,7 +91,7 @@ pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -
             let then = move |cx: &mut Context<'_>, call: &Call, segments: &[ExposedSegment]| {
                 reply(cx, call, exposure, &windows, segments)
             };
-            cx.show_on_channel(call, (segments, exposure), &open, then)
+            cx.show_on_channel(call, (segments, exposure), Some(&open), then)
         }
         (ShownBy::Reads, None) => reply(cx, call, 0, &[], &[]),
     }
@@ -101,7 +101,7 @@ pub(crate) fn expose_get(cx: &mut Context<'_>, call: &Call, args: &XExposeGet) -
 fn small_file(
     cx: &mut Context<'_>,
     call: &Call,
-    (args, memory): (&XExposeGet, &ExposedMemory),
+    (args, memory, by): (&XExposeGet, &ExposedMemory, ShownBy),
     exposed: &ExposedFile,
     (part, window): (SmallPart, ExposedWindow),
 ) -> Done {
@@ -110,10 +110,19 @@ fn small_file(
     cx.io_file(call, &args.fh, args.state_id, READ, (0, 0))?;
     let known = if args.exposure == exposed.id() { args.known as usize } else { 0 };
     let room = cx.response_bytes_max().saturating_sub(FIXED_BYTES + WINDOW_BYTES);
-    let segments = mapped(cx, memory, exposed, (known, room / SEGMENT_BYTES));
-    let (windows, exposure, base) = ([window], exposed.id(), part.base());
-    let (windows, segments) = (Seq::new(&windows), Seq::new(&segments));
-    cx.reply(call, &Reply::XExposeGet(XExposeGetReply { exposure, windows, segments, base }))
+    let most = room / SEGMENT_BYTES;
+    let (exposure, base) = (exposed.id(), part.base());
+    let then = move |cx: &mut Context<'_>, call: &Call, segments: &[ExposedSegment]| {
+        let windows = [window];
+        let (windows, segments) = (Seq::new(&windows), Seq::new(segments));
+        cx.reply(call, &Reply::XExposeGet(XExposeGetReply { exposure, windows, segments, base }))
+    };
+    if by == ShownBy::Mapping {
+        let segments = mapped(cx, memory, exposed, (known, most));
+        return then(cx, call, &segments);
+    }
+    let segments = exposed.segments(known, first_of(memory, most));
+    cx.show_on_channel(call, (segments, exposure), None, then)
 }
 
 /// Finds segments: at most so many, because an exposure may have thousands and is locked meanwhile.

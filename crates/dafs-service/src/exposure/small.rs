@@ -339,14 +339,14 @@ fn root_of(store: &dyn Store) -> Handle {
     Handle { fs: store.fs_id(), file: store.root() }
 }
 
-/// True if the export lets small files share an exposure: it squashes no root.
-fn lets_share(export: &Export) -> bool {
-    is_exposable(export, false) && export.options().squash == Squash::None
+/// True if the export lets small files share an exposure for such clients: it squashes no root.
+fn lets_share(export: &Export, is_remote: bool) -> bool {
+    is_exposable(export, is_remote) && export.options().squash == Squash::None
 }
 
 impl Service {
-    /// Exposes the file of an open together with other small files, to a client that maps memory. The
-    /// client must be one that may speak for any user: it can read all of them then, until its last
+    /// Exposes the file of an open together with other small files, to a client that maps memory, or that
+    /// reads it by RDMA (`is_remote`). The client must be one that may speak for any user: it can read all of them then, until its last
     /// session or its lease ends, or [`end_small_grants`](Self::end_small_grants). The question counts
     /// as a request that has read the file.
     ///
@@ -357,12 +357,13 @@ impl Service {
         caller: Caller<'_>,
         handle: &Handle,
         state: impl Into<StateRef>,
+        is_remote: bool,
     ) -> Result<SmallFile> {
         let open = self.state.open_state(caller, handle, state)?;
         let file = open.file(OpenMode { read: true, write: false })?;
         let namespace = self.exports.namespace();
         let export = namespace.export(handle)?;
-        if !lets_share(export) {
+        if !lets_share(export, is_remote) {
             return Ok(SmallFile::Other);
         }
         let attr = file.attr()?;
@@ -386,12 +387,14 @@ impl Service {
         let Some((exposure, part)) = shown else { return Ok(SmallFile::Hidden) };
         // A fence, a broken lock and rules that come later end this exposure.
         let namespace = self.exports.namespace();
-        let is_allowed =
-            exposure.key == root && namespace.export(handle).is_ok_and(|export| lets_share(export));
+        let is_allowed = exposure.key == root
+            && namespace.export(handle).is_ok_and(|export| lets_share(export, is_remote));
         if is_barred() || !is_allowed {
             all.end(&exposure);
             return Ok(SmallFile::Hidden);
         }
+        // Before the client can know a frame.
+        exposure.file.lock().has_remote_readers |= is_remote;
         if !self.state.grant_small(&open, &exposure) {
             if !exposure.file.lock().has_grants() {
                 all.end(&exposure);

@@ -57,7 +57,7 @@ impl Small {
 
     fn ask(&self, client: &Arc<Client>, opened: &Opened) -> dafs_service::Result<SmallFile> {
         let (handle, state) = (*opened.state.handle(), opened.state.reference());
-        self.world.service.expose_small(self.world.patient(client), &handle, state)
+        self.world.service.expose_small(self.world.patient(client), &handle, state, false)
     }
 
     fn place(&self, client: &Arc<Client>, opened: &Opened) -> Place {

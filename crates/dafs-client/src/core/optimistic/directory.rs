@@ -1,5 +1,5 @@
-//! The places of open files' blocks in memory of the server, for reads by RDMA. No part of this does
-//! I/O.
+//! The places of blocks in memory of the server, of open files and of exposures that small files share
+//! (`small.rs`), for reads by RDMA. No part of this does I/O.
 //!
 //! Invariants
 //! * Nothing that the server wrote is trusted: each place is checked against the length of its segment.
@@ -48,12 +48,14 @@ pub(super) struct Check {
 /// The reads by RDMA that one read of a file takes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Plan {
-    exposure: u64,
+    pub(super) exposure: u64,
     pub(super) runs: SmallVec<[Run; OPTIMISTIC_RUNS_MAX]>,
     pub(super) checks: SmallVec<[Check; OPTIMISTIC_CHECKS_MAX]>,
     pub(super) bytes: u32,
     /// They are fewer than the read asks for, because the file ends behind them.
     pub(super) is_end: bool,
+    /// They are in an exposure of small files.
+    pub(super) is_small: bool,
 }
 
 /// The reason why a read must be a request.
@@ -318,6 +320,8 @@ pub(super) struct PageFetch {
     exposure: u64,
     window: u64,
     pub(super) source: RemoteBuffer,
+    /// It is of an exposure of small files.
+    pub(super) is_small: bool,
 }
 
 /// The blocks of all open files, by the state-ids of the opens as the application knows them.
@@ -339,6 +343,11 @@ impl Directory {
         let window = offset / BLOCK_BYTES / WINDOW_BLOCKS;
         let file = self.files.get_mut(&name).ok_or(Miss::Place(window))?;
         file.plan(offset, len, now)
+    }
+
+    /// The number of segments of a file that the client has taken.
+    pub(super) fn segment_count(&self, name: StateId) -> u32 {
+        self.files.get(&name).map_or(0, |file| file.count)
     }
 
     /// Notes that a read was a request. Returns true if the client may ask for the blocks of the file.
@@ -395,7 +404,8 @@ impl Directory {
             return None;
         }
         page.is_fetching = true;
-        Some(PageFetch { name, exposure: file.exposure, window, source: page.place })
+        let (exposure, source) = (file.exposure, page.place);
+        Some(PageFetch { name, exposure, window, source, is_small: false })
     }
 
     /// Takes the content of a page.

@@ -22,6 +22,7 @@ mod channel;
 mod directory;
 mod reads;
 mod remote_blocks;
+mod small;
 
 use super::auth::Authenticator;
 use super::back::{bind_answer, connect_bind, may_change};
@@ -41,6 +42,7 @@ use dafs_wire::dafs::{ChannelUse, FileHandle, Outcome, Reply, StateId, Status};
 use directory::{Directory, Miss, Question};
 pub use remote_blocks::{RemoteBlocks, RemoteRead};
 use rustc_hash::FxHashMap;
+use small::SmallFiles;
 use std::sync::Arc;
 
 /// The reads of a session that could have been hits, by their outcome.
@@ -74,6 +76,30 @@ enum State {
     Open(Box<Channel>),
 }
 
+/// The last read that was no hit.
+#[derive(Debug, Clone, Copy)]
+struct Missed {
+    /// The open.
+    name: StateId,
+    file: FileHandle,
+    miss: Miss,
+    /// The file has a place among small ones, and the miss is about that.
+    is_small: bool,
+    /// The client may ask for the places of blocks.
+    may_ask: bool,
+}
+
+/// A question under way.
+#[derive(Debug)]
+struct Asked {
+    question: Question,
+    file: FileHandle,
+    /// The exposure that it names, or 0, and the number of segments of that.
+    known: (u64, u32),
+    /// The number of channels that had ended when it was asked.
+    ended: u64,
+}
+
 /// The optimistic reads of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Optimistic {
@@ -89,11 +115,10 @@ pub(crate) struct Optimistic {
     /// The wait of the channel for its proof.
     pub(super) proof: Awaited,
     directory: Directory,
-    /// Questions under way, each with the number of channels that had ended when it was asked.
-    questions: FxHashMap<u64, (Question, u64)>,
+    small: SmallFiles,
+    questions: FxHashMap<u64, Asked>,
     last_question: u64,
-    /// The open of the last read that was no hit, its file, and the reason.
-    missed: Option<(StateId, FileHandle, Miss)>,
+    missed: Option<Missed>,
     stats: RemoteReadStats,
 }
 
@@ -159,6 +184,7 @@ impl Optimistic {
         let State::Open(channel) = std::mem::take(&mut self.state) else { return Vec::new() };
         self.ended += 1;
         self.directory.forget_places();
+        self.small.forget_places();
         channel.cut(adapter).into_iter().map(reads::Read::into_call).collect()
     }
 }

@@ -11,7 +11,7 @@
 
 use super::channel::Phase;
 use super::directory::{Miss, Plan, Question};
-use super::{Optimistic, State};
+use super::{Asked, Missed, Optimistic, State};
 use crate::core::blocks::ExposeAnswer;
 use crate::core::call::{Call, Done, Due, Purpose, ReadCall, ReplyMessage, Task};
 use crate::core::failure::Failure;
@@ -68,7 +68,9 @@ impl Optimistic {
     /// The plan of a read, if it can begin now.
     fn plan(&mut self, call: &ReadCall, now: Instant) -> Option<Plan> {
         let part = (call.offset, call.into.len());
-        let planned = self.directory.plan(call.state_id, part, now);
+        let small = self.small.plan(&call.handle, part, now);
+        let is_small = small.is_some();
+        let planned = small.unwrap_or_else(|| self.directory.plan(call.state_id, part, now));
         match planned {
             Ok(plan) => match &self.state {
                 State::Open(channel) if channel.has_room() => Some(plan),
@@ -76,8 +78,11 @@ impl Optimistic {
             },
             Err(miss) => {
                 self.count_miss(miss);
-                if self.directory.missed(call.state_id) {
-                    self.missed = Some((call.state_id, call.handle, miss));
+                let (name, file) = (call.state_id, call.handle);
+                let is_often = self.directory.missed(name);
+                let may_ask = self.small.missed(&file, now) || is_often;
+                if may_ask || is_small {
+                    self.missed = Some(Missed { name, file, miss, is_small, may_ask });
                 }
                 None
             }
@@ -133,15 +138,22 @@ impl SessionCore {
         let now = self.link.now;
         let State::Open(channel) = &mut self.optimistic.state else { return };
         if let Some((fetch, page)) = channel.fetched(work) {
-            self.optimistic.directory.fetched(&fetch, &page, now);
+            match fetch.is_small {
+                true => self.optimistic.small.fetched(&fetch, &page, now),
+                false => self.optimistic.directory.fetched(&fetch, &page, now),
+            }
             return;
         }
         let Some((mut read, entries)) = channel.done(work) else { return };
         let is_late = self.link.config.device_answers_reads
             && now.since(read.posted_at) > OPTIMISTIC_ANSWER_TIME;
-        let Optimistic { directory, stats, .. } = &mut self.optimistic;
+        let Optimistic { directory, small, stats, .. } = &mut self.optimistic;
         let Read { tag, call, plan, .. } = &read;
-        if directory.verify(call.state_id, plan, &entries) && !is_late {
+        let is_same = match plan.is_small {
+            true => small.verify(plan, &entries),
+            false => directory.verify(call.state_id, plan, &entries),
+        };
+        if is_same && !is_late {
             let (bytes, end_of_file) = (plan.bytes, plan.is_end);
             stats.hits += 1;
             stats.bytes += u64::from(bytes);
@@ -162,17 +174,18 @@ impl SessionCore {
 
     /// After a read that was no hit, and has been sent as a request: asks for what is missing.
     pub(in crate::core) fn after_miss(&mut self, adapter: &mut dyn Adapter) {
-        let Some((name, handle, miss)) = self.optimistic.missed.take() else { return };
+        let Some(missed) = self.optimistic.missed.take() else { return };
+        let Missed { name, file, miss, is_small, may_ask } = missed;
         let now = self.link.now;
         let (is_bound, may_fetch) = match &self.optimistic.state {
             State::Open(channel) => (channel.phase == Phase::Bound, channel.may_fetch()),
             _ => return self.dial_optimistic(adapter),
         };
         let Some(window) = miss.window().filter(|_| is_bound) else { return };
+        let Optimistic { directory, small, .. } = &mut self.optimistic;
         let fetch = match miss {
-            Miss::Absent(_) | Miss::Entries(_) if may_fetch => {
-                self.optimistic.directory.fetch(name, window, now)
-            }
+            Miss::Absent(_) | Miss::Entries(_) if may_fetch && is_small => small.fetch(&file, now),
+            Miss::Absent(_) | Miss::Entries(_) if may_fetch => directory.fetch(name, window, now),
             _ => None,
         };
         if let (Some(fetch), State::Open(channel)) = (fetch, &mut self.optimistic.state) {
@@ -183,7 +196,7 @@ impl SessionCore {
             return;
         }
         // An absent block may also be one of a file that has memory anew.
-        if matches!(miss, Miss::Entries(_)) {
+        if matches!(miss, Miss::Entries(_)) || !may_ask || self.optimistic.small.is_asking() {
             return;
         }
         if !self.has_room() {
@@ -193,8 +206,10 @@ impl SessionCore {
         }
         // The state-id of an open that is lost may denote another one there.
         let Ok(state_id) = self.calls.opens.current(name) else { return };
-        let question = self.optimistic.directory.question(name, window, now);
-        let open = (handle, state_id);
+        // The place of a small file is for all of it.
+        let needed = if is_small { 0 } else { window };
+        let question = self.optimistic.directory.question(name, needed, now);
+        let open = (file, state_id);
         question.into_iter().for_each(|question| self.ask_where(adapter, open, question));
     }
 
@@ -204,18 +219,21 @@ impl SessionCore {
         (fh, state_id): (FileHandle, StateId),
         question: Question,
     ) {
-        let (exposure, known) = (question.exposure, question.known);
+        let of_small = self.optimistic.small.asks();
+        let (exposure, known) = match question.exposure {
+            0 => of_small,
+            exposure => (exposure, question.known),
+        };
         let (window, last) = (*question.windows.start(), *question.windows.end());
         // INVARIANT: a question names 64 windows at most.
         let windows = (last - window + 1) as u32;
-        // Reads by RDMA know no exposures of many files.
-        let small = false;
+        let small = true;
         let get = XExposeGet { fh, state_id, window, exposure, windows, known, small };
         let request = Request::XExposeGet(get);
         self.optimistic.last_question += 1;
         let number = self.optimistic.last_question;
-        let ended = self.optimistic.ended;
-        self.optimistic.questions.insert(number, (question, ended));
+        let (ended, known) = (self.optimistic.ended, (exposure, known));
+        self.optimistic.questions.insert(number, Asked { question, file: fh, known, ended });
         self.send_own(adapter, Purpose::Expose(number), &request);
     }
 
@@ -236,19 +254,28 @@ impl SessionCore {
             Outcome::Error { .. } => None,
         };
         let now = self.link.now;
-        let Some((question, ended)) = self.optimistic.questions.remove(&number) else {
-            return Ok(());
-        };
+        let Some(asked) = self.optimistic.questions.remove(&number) else { return Ok(()) };
+        let Asked { question, file, known, ended } = asked;
         // Keys of a channel that is gone are no good, and the directory has forgotten the question.
         if ended != self.optimistic.ended {
             return Ok(());
         }
-        let Optimistic { directory, state, .. } = &mut self.optimistic;
+        let Optimistic { directory, small, state, .. } = &mut self.optimistic;
+        let (of_small, alone) = match answer {
+            Some(answer) if answer.base != 0 => (Some(answer), None),
+            answer => (None, answer),
+        };
+        let is_placed = small.answered(&file, (known, of_small), now);
+        let is_new = directory.answered(&question, alone, now);
+        let State::Open(channel) = state else { return Ok(()) };
         // A fetch that the directory has handed out must begin, or the page waits for it for ever.
-        if directory.answered(&question, answer, now)
-            && let State::Open(channel) = state
-            && channel.may_fetch()
-            && let Some(fetch) = directory.fetch(question.name, question.needed, now)
+        let fetch = match (channel.may_fetch(), is_placed) {
+            (false, _) => None,
+            (true, true) => small.fetch(&file, now),
+            (true, false) if is_new => directory.fetch(question.name, question.needed, now),
+            (true, false) => None,
+        };
+        if let Some(fetch) = fetch
             && let Err(failure) = channel.fetch(adapter, (fetch, now))
         {
             self.lose_optimistic(adapter, failure);
