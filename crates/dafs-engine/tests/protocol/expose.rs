@@ -265,6 +265,37 @@ fn keys_stay_for_another_open_of_the_client() {
     world.end();
 }
 
+/// The client may speak for any user.
+#[test]
+fn the_place_of_a_small_file_stays_after_its_close() {
+    let mut world = World::new(showing());
+    let (client, own) = session(&mut world, 2, "a", SessionOptions::default());
+    let file = world.open(client, b"f");
+    let content = pattern(BLOCK + 100, 3);
+    world.write(client, file, 0, &content);
+    let channel = channel(&mut world, client, own);
+    let asked = Request::XExposeGet(dafs::XExposeGet { small: true, ..get(file, 1) });
+    let answer = world.call(client, &asked);
+    let Ok(Reply::XExposeGet(reply)) = answer.reply() else { panic!("{:?}", answer.status()) };
+    let (base, windows) = (reply.base, reply.windows.iter().collect::<Vec<_>>());
+    let index = reply.segments.iter().next().unwrap();
+    assert!(base > 0 && base.is_multiple_of(16));
+    assert_eq!((windows[0].window, index.kind), (base / 512, ExposedKind::Index));
+    let at = u64::from(windows[0].page) * BLOCK as u64 + base % 512 * 8;
+    let entries = RemoteBuffer { key: index.key, address: index.address + at, len: 16 };
+    assert_eq!(world.read(client, file), content);
+    assert_eq!(world.status(client, &close(file)), Status::Ok);
+    (0..2).for_each(|_| world.pass(TICK));
+    let words = read(&mut world, channel, entries).unwrap();
+    let words = words.as_chunks::<8>().0.iter().map(|word| EntryWord(u64::from_le_bytes(*word)));
+    let lengths: Vec<_> = words.map(|word| word.block().map(|block| block.bytes)).collect();
+    assert_eq!(lengths, [Some(BLOCK), Some(100)]);
+    assert_eq!(world.status(client, &Request::Disconnect), Status::Ok);
+    world.settle();
+    assert!(!is_open(&world, channel));
+    world.end();
+}
+
 #[test]
 fn after_the_last_close_nothing_is_there() {
     let mut world = World::new(showing());
