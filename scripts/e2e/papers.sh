@@ -40,7 +40,7 @@ print(len(results["rows"]), "rows,", len(results["skipped"]), "skipped")
 
 skipped = {(row["work"], row["network"]) for row in programs["skipped"]}
 rows = {(row["work"], row["network"], row["door"]) for row in programs["rows"]}
-for work, doors in {"gzip": 3, "sizes": 2, "counts": 2, "queue": 3}.items():
+for work, doors in {"gzip": 3, "sizes": 2, "counts": 2, "queue": 3, "tpcc": 2}.items():
     for network in ["free", "link"]:
         gone = {(work, network), (work, None), (None, network), (None, None)} & skipped
         found = [row for row in rows if row[:2] == (work, network)]

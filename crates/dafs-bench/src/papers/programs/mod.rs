@@ -9,6 +9,7 @@ mod berkeley;
 mod gzip;
 mod rows;
 mod stage;
+mod tpcc;
 pub(crate) mod trials;
 
 pub(crate) use rows::Programs;
@@ -29,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Instant;
+use tpcc::Tpcc;
 use trials::{Door, NETWORKS, Trial, Work};
 
 /// Runs the trials of the experiments that are wanted.
@@ -111,6 +113,7 @@ fn measure_inside(
 struct Works {
     berkeley: Option<Berkeley>,
     gzip: Option<Gzip>,
+    tpcc: Option<Tpcc>,
 }
 
 impl Works {
@@ -139,6 +142,12 @@ impl Works {
                     let all = Work::ALL.into_iter().filter(|work| work.database().is_some());
                     all.for_each(|work| skip(results, Some(work), None, &format!("{error:#}")));
                 }
+            }
+        }
+        if trials.iter().any(|trial| trial.work == Work::Tpcc) {
+            match possible(database::missing()).and_then(|()| Tpcc::make(folder, scale)) {
+                Ok(tpcc) => works.tpcc = Some(tpcc),
+                Err(error) => skip(results, Some(Work::Tpcc), None, &format!("{error:#}")),
             }
         }
         works
