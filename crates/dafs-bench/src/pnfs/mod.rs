@@ -66,7 +66,7 @@ pub(crate) struct Options {
     /// Bytes of an application's block, in KiB
     #[arg(long, value_delimiter = ',', default_value = "2048,8")]
     blocks: Vec<usize>,
-    /// Patterns of applications to run as well: atlas, oltp, postmark, btio, build.
+    /// Patterns of applications to run as well: atlas, oltp, postmark, btio, unpack, configure, build.
     #[arg(long, value_delimiter = ',', default_values_t = patterns::PATTERNS.map(str::to_owned))]
     patterns: Vec<String>,
     /// Only architectures with this in their name.
