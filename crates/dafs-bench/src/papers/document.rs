@@ -165,11 +165,12 @@ const LEGEND: &str = "\
 | `slow` | the same as `link`, and the client has a fifth of a processor |
 | `frames1500`, `frames9000` | a link without a rate and without segmentation offload |
 
-| door | of programs that cannot change |
+| door | of programs |
 |---|---|
 | `run` | `dafs run`, which reads ahead; without a link over shared memory |
 | `run-plain` | the same with the file open for writing as well, for which it never reads ahead |
 | `mount` | `dafs mount`: the kernel caches and reads ahead, as that of an NFS client does |
+| `api` | gzip converted to the API in C (`crates/dafs-capi/examples/gzip.c`): it reads ahead and writes behind by itself |
 | `nfs` | NFSv3 of the same server by `nfs-cat` of libnfs, which hands the file on through a pipe |
 
 Client and server have a processor each, where there are two. All poll a while before they sleep, but for the floors and libnfs, which sleep at once. \

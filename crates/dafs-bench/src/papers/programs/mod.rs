@@ -129,7 +129,16 @@ impl Works {
         if trials.iter().any(|trial| trial.work == Work::Gzip) {
             let made = possible(gzip::missing()).and_then(|()| Gzip::make(folder, files, scale));
             match made {
-                Ok(gzip) => works.gzip = Some(gzip),
+                Ok(mut gzip) => {
+                    let converted =
+                        possible(gzip::missing_converted()).and_then(|()| gzip.convert());
+                    if let Err(error) = converted {
+                        let (work, door) = (Some(Work::Gzip), Some(Door::Api));
+                        let reason = format!("{error:#}");
+                        skip_rows(results, Skipped { work, network: None, door, reason });
+                    }
+                    works.gzip = Some(gzip);
+                }
                 Err(error) => skip(results, Some(Work::Gzip), None, &format!("{error:#}")),
             }
         }
@@ -182,8 +191,11 @@ fn start(
 
 /// Notes trials that cannot be, and says why.
 fn skip(results: &mut Results, work: Option<Work>, network: Option<Network>, reason: &str) {
-    let skipped = Skipped { work, network, reason: reason.to_owned() };
-    println!("papers: SKIPPED {}, {reason}", skipped.rows());
+    skip_rows(results, Skipped { work, network, door: None, reason: reason.to_owned() });
+}
+
+fn skip_rows(results: &mut Results, skipped: Skipped) {
+    println!("papers: SKIPPED {}, {}", skipped.rows(), skipped.reason);
     results.programs.skipped.push(skipped);
 }
 

@@ -25,7 +25,7 @@ const SESSION_BYTES: u64 = 1 << 20;
 /// A network with its server.
 pub(super) struct Stage {
     /// The address of the server's files.
-    url: String,
+    pub(super) url: String,
     host: Ipv4Addr,
     nfs_port: u16,
     /// The folder that the server exports.
@@ -104,7 +104,7 @@ impl Stage {
         let front = world::at(self.node(), || match trial.door {
             Door::Run | Door::RunPlain => Front::run(&self.url, &before),
             Door::Mount => Front::mount(&self.url, self.point.clone(), &before),
-            Door::Nfs => Ok(Front::plain(PathBuf::new())),
+            Door::Nfs | Door::Api => Ok(Front::plain(PathBuf::new())),
         })?;
         let (sample, file_bytes) = self.work(trial, works, &front)?;
         drop(front);

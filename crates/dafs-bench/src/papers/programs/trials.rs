@@ -43,6 +43,8 @@ pub(crate) enum Door {
     RunPlain,
     /// `dafs mount`, with the kernel's page cache and read-ahead.
     Mount,
+    /// A program that was converted to our API in C, which reads ahead and writes behind by itself.
+    Api,
     /// A command of libnfs that fetches a file by NFSv3 and hands it on.
     Nfs,
 }
@@ -53,6 +55,7 @@ impl Door {
             Self::Run => "run",
             Self::RunPlain => "run-plain",
             Self::Mount => "mount",
+            Self::Api => "api",
             Self::Nfs => "nfs",
         }
     }
@@ -119,7 +122,7 @@ impl Work {
 
     pub(crate) fn doors(self) -> &'static [Door] {
         match self {
-            Self::Gzip => &[Door::Run, Door::Mount, Door::Nfs],
+            Self::Gzip => &[Door::Run, Door::Mount, Door::Api, Door::Nfs],
             Self::Sizes | Self::Counts | Self::Tpcc => &[Door::Run, Door::Mount],
             Self::Queue => &[Door::Run, Door::RunPlain, Door::Mount],
         }
