@@ -80,6 +80,9 @@ step "one experiment, an unknown one, and no folder for the file"
 "$bench" papers --scale 1 --rounds 1 --only P2-F1 --json "$work/one.json" --document "$work/one.md"
 grep -q '^| P2-F1 | DAFS copies nothing at the client | .* | met | ' "$work/one.md" ||
     { grep P2-F1 "$work/one.md"; fail "a direct read is copied"; }
+"$bench" papers --scale 1 --rounds 1 --only P3-H2 --blocks 1024 --json "$work/inline.json" --document "$work/inline.md"
+grep -q '"way":"nfs-inline"' "$work/inline.json" && grep -q '"way":"nfs-direct"' "$work/inline.json" ||
+    fail "no NFS inside messages"
 expect 1 "there is no experiment P9-F1" "$bench" papers --only P9-F1 --json "$work/none.json"
 "$bench" papers --scale 1 --only P2-F1 --folder "$work/none" --json "$work/none.json" --document "$work/none.md"
 grep -q '^| all | there is no file in ' "$work/none.md" || fail "no reason"

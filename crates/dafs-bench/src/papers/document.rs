@@ -56,7 +56,7 @@ const P2_WAYS: &[Way] = &[
 const P3_WAYS: &[Way] =
     &[Way::DafsIwarp, Way::DafsShm, Way::NfsTcp, Way::NocopyIwarp, Way::NocopyShm, Way::Prepost];
 
-const INLINE_WAYS: &[Way] = &[Way::DafsIwarp, Way::DafsDirect];
+const INLINE_WAYS: &[Way] = &[Way::DafsIwarp, Way::DafsDirect, Way::NfsInline, Way::NfsDirect];
 
 const fn spec(
     title: &'static str,
@@ -153,6 +153,7 @@ const LEGEND: &str = "\
 | `dafs-direct` | the same over iWARP with all data by RDMA; the others send up to 8 KiB inside messages |
 | `libnfs` | NFS by libnfs and NFS-Ganesha, NFSv3 over TCP |
 | `nfs-tcp` | NFS by the calls of dafs-nfs-client below its mounts, NFSv4.1 over TCP; results are copied out |
+| `nfs-inline`, `nfs-direct` | the same over RPC-over-RDMA on iWARP: results inside messages, and placed by RDMA |
 | `nocopy-iwarp`, `nocopy-shm` | NFS without copies: dafs-nfs-client over RPC-over-RDMA into registered memory, NFSv3 |
 | `prepost` | NFS with receives into place: dafs-nfs-client over TCP, NFSv3 |
 | `tcp`, `rdma` | floors: requests of 64 bytes and their answers over a plain socket; RDMA writes over iWARP |
