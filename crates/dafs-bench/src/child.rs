@@ -1,6 +1,8 @@
 //! The processes at the other end of a measurement.
 
-use crate::{Child, cpu, folder, fronts, limit, link, peer, pnfs, security, tcp, transport};
+use crate::{
+    Child, cpu, folder, fronts, limit, link, papers, peer, pnfs, security, tcp, transport,
+};
 use anyhow::{Context, Result, anyhow, ensure};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
@@ -30,6 +32,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::PapersLoad(load) => load.run(),
         Child::Papers(options) => options.measure(),
         Child::ServeGanesha { export, folder, cpu } => peer::serve(&export, &folder, cpu),
+        Child::ServeSlowDisk { cpu } => papers::serve_slow_disk(cpu),
         Child::ServeAll { directory, host, cpu } => serve_all(&directory, host, cpu),
         Child::Tcp { cpu, poll, host } => {
             cpu::pin(cpu)?;

@@ -98,6 +98,8 @@ enum Child {
     #[command(hide = true)]
     ServeAll { directory: PathBuf, host: Ipv4Addr, cpu: usize },
     #[command(hide = true)]
+    ServeSlowDisk { cpu: usize },
+    #[command(hide = true)]
     ServeGanesha { export: PathBuf, folder: PathBuf, cpu: usize },
     #[command(hide = true)]
     PapersLoad(papers::Load),

@@ -7,6 +7,7 @@ use super::super::claims::Bound::{AtLeast, AtMost, Within};
 use super::super::claims::Claim;
 use super::super::claims::Value::{GroupPlain, LinkShare, Plain, Ratio, TrialPlain, TrialRatio};
 use super::super::groups::{Group, Place};
+use super::super::matching::{MEMORY, READS};
 use super::super::programs::trials::{Door, Series, Work};
 use super::super::results::Quantity::{ClientCpu, Copies, Elapsed, IdleShare, Throughput};
 use super::{
@@ -65,6 +66,8 @@ const fn faster_than_local(case: &'static str) -> Claim {
     let text = "a DAFS client is faster than a local file system";
     rows("P0-H2", text, "below 1", AtMost(1.0), value, IDEAL)
 }
+
+const SLOW_DISK: &str = "the disk is a layer above the server's files that writes 20 MB/s";
 
 const ONE: &[u64] = &[1];
 const TWO: &[u64] = &[2];
@@ -226,7 +229,7 @@ pub(super) static P0: [Claim; 33] = [
     ),
 ];
 
-pub(super) static P1: [Claim; 12] = [
+pub(super) static P1: [Claim; 13] = [
     drawing("P1-F1", "the server's state machine"),
     drawing("P1-F2", "memory management of processor and adapter"),
     drawing("P1-T1", "an interface of the kernel server"),
@@ -277,10 +280,21 @@ pub(super) static P1: [Claim; 12] = [
         ),
         "",
     ),
-    not_here(
+    rows(
         "P1-H1",
         "a server that fetches writes takes no more than its disk writes",
-        "the server's files lie in memory, and no disk is slower than the link",
+        "16 MiB of memory",
+        AtMost(16.0),
+        GroupPlain(Place { group: Group::Matching, case: MEMORY }),
+        SLOW_DISK,
+    ),
+    rows(
+        "P1-H1",
+        "writes that wait for the disk hold up no reads of others",
+        "0.8",
+        AtLeast(0.8),
+        GroupPlain(Place { group: Group::Matching, case: READS }),
+        SLOW_DISK,
     ),
     not_here(
         "P1-H2",

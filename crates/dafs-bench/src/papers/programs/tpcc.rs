@@ -61,6 +61,10 @@ impl Tpcc {
         for file in std::fs::read_dir(tables)? {
             this.bytes += file?.metadata()?.len();
         }
+        // Each trial has a copy, for which there must be room.
+        let copy = folder.join("copy");
+        this.copy_tables(&copy)?;
+        std::fs::remove_dir_all(copy)?;
         Ok(this)
     }
 
