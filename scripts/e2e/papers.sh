@@ -87,6 +87,58 @@ expect 1 "there is no experiment P9-F1" "$bench" papers --only P9-F1 --json "$wo
 "$bench" papers --scale 1 --only P2-F1 --folder "$work/none" --json "$work/none.json" --document "$work/none.md"
 grep -q '^| all | there is no file in ' "$work/none.md" || fail "no reason"
 
+# papers ONLY NAME ARGUMENTS... -- runs experiments as short as possible, with results in files of that name.
+papers() {
+    local only=$1 name=$2
+    shift 2
+    timeout 600 ${by[@]+"${by[@]}"} "$bench" papers --scale 1 --rounds 1 --blocks 4096 --only "$only" \
+        --json "$work/$name.json" --document "$work/$name.md" "$@" >"$work/$name.out" 2>&1 ||
+        { cat "$work/$name.out"; fail "a run with something missing: $name"; }
+}
+by=()
+if is_root && unshare -m true 2>/dev/null; then
+    step "a full disk: its rows are skipped with the reason, and it is empty again"
+    mkdir "$work/small"
+    if mount -t tmpfs -o size=4m tmpfs "$work/small" 2>/dev/null; then
+        undo+=("umount -l '$work/small'")
+        papers P2-F1,P2-F12 full --folder "$work/small"
+        grep -q '^| all | there is no file in .*No space left' "$work/full.md" || fail "no reason"
+        ! compgen -G "$work/small/*" >/dev/null || fail "files are left: $(ls "$work/small")"
+    fi
+
+    step "no tc, no control groups, no Berkeley DB, no Ganesha"
+    # Each is there by its name, and does not work.
+    masked=$(
+        bench=$bench work=$work
+        export -f papers fail
+        export bench work
+        unshare -m bash -c '
+            for program in tc ganesha.nfsd; do
+                found=$(PATH=$PATH:/usr/sbin:/sbin type -P "$program") && mount --bind /dev/null "$found"
+            done
+            [[ ! -f /usr/include/db.h ]] || mount --bind /dev/null /usr/include/db.h
+            mount -t tmpfs tmpfs /sys/fs/cgroup 2>/dev/null
+            papers P0-F5,P2-F12 masked --folder /dev/shm' 2>&1
+    ) || { echo "$masked"; fail "a run without them"; }
+    for rows in link slow 'free libnfs'; do
+        grep -q "^| $rows | " "$work/masked.md" || { cat "$work/masked.out"; fail "$rows is not skipped"; }
+    done
+    grep -Eq '^\| (P2, figure 12: .*|all programs) \| ' "$work/masked.md" || fail "TPC-C is not skipped"
+    grep -q '"way":"dafs-iwarp"' "$work/masked.json" || fail "the other rows did not run"
+
+    by=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+    if "${by[@]}" test -x "$bench" 2>/dev/null; then
+        step "no root"
+        chmod 755 "$work"
+        mkdir -m 777 "$work/other"
+        papers P0-F5,P2-F12 other/none --folder /dev/shm
+        for rows in link 'all programs'; do
+            grep -q "^| $rows | " "$work/other/none.md" || fail "$rows is not skipped without root"
+        done
+        grep -q '"way":"dafs-iwarp"' "$work/other/none.json" || fail "no rows without root"
+    fi
+fi
+
 # is_left GROUP -- true while a process of that group lives.
 is_left() { ps -e -o pgid= -o stat= | awk -v group="$1" '$1 == group && $2 !~ /^Z/' | grep . >/dev/null; }
 is_gone() { ! is_left "$1"; }

@@ -17,7 +17,7 @@
 #define ALONE_CACHE_BYTES (8 << 20)
 #define LOCKS 50000
 
-/* What a customer has paid when the tables are new. */
+/* The payment of each customer in new tables. */
 #define FIRST_PAYMENT 1000
 
 enum table { WAREHOUSE, DISTRICT, CUSTOMER, NAME, HISTORY, ORDER, LATEST, NEW_ORDER, LINE, ITEM, STOCK, TABLES };

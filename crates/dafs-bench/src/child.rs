@@ -42,25 +42,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
             cpu::pin(cpu)?;
             transport::serve(&kind, host, poll)
         }
-        Child::ServeNfs { directory, cpu } => {
-            cpu::pin(cpu)?;
-            let mut config = Config::for_directory(directory.clone());
-            config.listen.clear();
-            config.nfs.listen = vec![([127, 0, 0, 1], 0).into()];
-            config.nfs.rdma_listen = Some(vec![([127, 0, 0, 1], 0).into()]);
-            config.exports[0].options.squash = Squash::None;
-            config.exports[0].options.admits.unprivileged_ports = true;
-            config.state_directory = Some(directory.with_extension("state"));
-            config.threads = 1;
-            let server = Server::start(&config)?;
-            let address = server.nfs_addresses().first().context("no address for NFS")?;
-            let rdma = server.nfs_rdma_addresses();
-            let rdma = rdma.first().context("no address for NFS over RDMA")?;
-            announce(&format!("{address} {rdma}"))?;
-            wait_for_parent();
-            server.stop();
-            Ok(())
-        }
+        Child::ServeNfs { directory, cpu } => serve_nfs(&directory, cpu),
         Child::Serve { directory, cpu, wake, optimistic, pool } => {
             cpu::pin(cpu)?;
             serve(&directory, &wake, optimistic, pool)
@@ -107,6 +89,27 @@ fn serve(directory: &Path, wake: &str, optimistic: Option<usize>, pool: bool) ->
     let server = Server::start(&config)?;
     let metrics = server.metrics_address().map(|address| format!(" {address}"));
     announce(&format!("{}{}", server.url(), metrics.unwrap_or_default()))?;
+    wait_for_parent();
+    server.stop();
+    Ok(())
+}
+
+/// Serves a directory by NFS and NFS over RDMA. Announces both addresses.
+fn serve_nfs(directory: &Path, cpu: usize) -> Result<()> {
+    cpu::pin(cpu)?;
+    let mut config = Config::for_directory(directory.to_owned());
+    config.listen.clear();
+    config.nfs.listen = vec![([127, 0, 0, 1], 0).into()];
+    config.nfs.rdma_listen = Some(vec![([127, 0, 0, 1], 0).into()]);
+    config.exports[0].options.squash = Squash::None;
+    config.exports[0].options.admits.unprivileged_ports = true;
+    config.state_directory = Some(directory.with_extension("state"));
+    config.threads = 1;
+    let server = Server::start(&config)?;
+    let address = server.nfs_addresses().first().context("no address for NFS")?;
+    let rdma = server.nfs_rdma_addresses();
+    let rdma = rdma.first().context("no address for NFS over RDMA")?;
+    announce(&format!("{address} {rdma}"))?;
     wait_for_parent();
     server.stop();
     Ok(())
