@@ -184,6 +184,8 @@ impl Group {
                     applications::measure(&plan(&only, milliseconds), &mut report)?;
                     report.verdict()?;
                 }
+                interrupt.check()?;
+                fronts::measure_gzip(&plan("gzip ", milliseconds), &mut report)?;
                 return signs(&report);
             }
         }
