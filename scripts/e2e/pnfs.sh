@@ -18,7 +18,8 @@ for name in Direct-pNFS CephFS 2-tier 3-tier NFSv4; do
     [[ $(grep -c "^| $name | [0-9.]* ([0-9]*) |$" "$work/out") == 7 ]] || fail "$name is missing among patterns"
     grep -q ">$name<" "$work/results/pnfs.svg" || fail "$name is missing in the figure"
 done
-[[ $(grep -c '"megabytes_per_second"' "$work/results/pnfs.json") == 75 ]] || fail "cells are missing"
+[[ $(grep -c "^| DAFS layouts | [0-9.]* ([0-9]*[.][0-9]*) |$" "$work/out") == 8 ]] || fail "DAFS layouts are missing"
+[[ $(grep -c '"megabytes_per_second"' "$work/results/pnfs.json") == 83 ]] || fail "cells are missing"
 for panel in 'atlas (MB/s)' 'btio (MB/s)' {oltp,postmark,unpack,configure,build}' (transactions/s)'; do
     grep -qF ">$panel<" "$work/results/pnfs.svg" || fail "$panel is missing in the figure"
 done

@@ -20,6 +20,10 @@ use std::time::Duration;
 pub(crate) fn run(child: Child) -> Result<()> {
     match child {
         Child::ServeConfig { config } => pnfs::serve(&config),
+        Child::ServeData { directory, secret, host } => pnfs::serve_data(&directory, &secret, host),
+        Child::ServeStriped { names, secret, host, controls } => {
+            pnfs::serve_names(&names, &secret, host, &controls)
+        }
         Child::ServeSecure { config, cpu } => security::serve(&config, cpu),
         Child::SecureLoad(load) => load.run(),
         Child::HoldFolder { folder } => folder::hold(&folder),

@@ -119,6 +119,10 @@ enum Child {
     #[command(hide = true)]
     ServeSharing { directory: PathBuf, durable_replies: String, port: u16, cpu: Option<usize> },
     #[command(hide = true)]
+    ServeData { directory: PathBuf, secret: PathBuf, host: Ipv4Addr },
+    #[command(hide = true)]
+    ServeStriped { names: PathBuf, secret: PathBuf, host: Ipv4Addr, controls: Vec<String> },
+    #[command(hide = true)]
     ServeConfig { config: PathBuf },
     #[command(hide = true)]
     ServeSecure { config: PathBuf, cpu: Option<usize> },
