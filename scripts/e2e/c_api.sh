@@ -59,6 +59,31 @@ clean() {
 for program in examples/hello examples/asynchronous tests/c/everything tests/c/bad_input; do
     clean "$program"
 done
+
+if echo '#include <zlib.h>' | cc -E - >/dev/null 2>&1; then
+    step "gzip by the library writes the bytes that zlib writes without it"
+    compile "$capi/examples/gzip.c" "$work/gzip" -fsanitize=address,undefined -Wl,--no-as-needed -lz
+    seq 400000 >"$work/tree/numbers"
+    : >"$work/tree/empty"
+    # More than all pieces that are under way at once.
+    head -c 4000000 /dev/urandom | base64 -w 0 >"$work/tree/letters"
+    python3 - "$work/tree" >"$work/expected" <<'PYTHON'
+import sys
+import zlib
+
+for name in ("numbers", "empty", "letters"):
+    packer = zlib.compressobj(wbits=31)
+    with open(f"{sys.argv[1]}/{name}", "rb") as file:
+        sys.stdout.buffer.write(packer.compress(file.read()) + packer.flush())
+PYTHON
+    for transport in iwarp shm; do
+        ASAN_OPTIONS=detect_leaks=1 timeout 120 "$work/gzip" "$url/?transport=$transport" packed \
+            numbers empty letters || fail "gzip over $transport"
+        same "$work/expected" "$work/tree/packed" "the packed files over $transport"
+        rm -f "$work/tree/packed"
+    done
+    ASAN_OPTIONS=detect_leaks=0 expect 1 DAP_E_NOENT "$work/gzip" "$url" packed missing
+fi
 stop_server
 
 echo secret | "$dafs" passwd "$work/users" anna --uid "$(id -u)" --gid "$(id -g)"

@@ -1,6 +1,8 @@
 //! The processes at the other end of a measurement.
 
-use crate::{Child, cpu, folder, fronts, limit, link, peer, pnfs, security, tcp, transport};
+use crate::{
+    Child, cpu, folder, fronts, limit, link, papers, peer, pnfs, security, tcp, transport,
+};
 use anyhow::{Context, Result, anyhow, ensure};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
@@ -18,6 +20,10 @@ use std::time::Duration;
 pub(crate) fn run(child: Child) -> Result<()> {
     match child {
         Child::ServeConfig { config } => pnfs::serve(&config),
+        Child::ServeData { directory, secret, host } => pnfs::serve_data(&directory, &secret, host),
+        Child::ServeStriped { names, secret, host, controls } => {
+            pnfs::serve_names(&names, &secret, host, &controls)
+        }
         Child::ServeSecure { config, cpu } => security::serve(&config, cpu),
         Child::SecureLoad(load) => load.run(),
         Child::HoldFolder { folder } => folder::hold(&folder),
@@ -30,6 +36,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::PapersLoad(load) => load.run(),
         Child::Papers(options) => options.measure(),
         Child::ServeGanesha { export, folder, cpu } => peer::serve(&export, &folder, cpu),
+        Child::ServeSlowDisk { cpu } => papers::serve_slow_disk(cpu),
         Child::ServeAll { directory, host, cpu } => serve_all(&directory, host, cpu),
         Child::Tcp { cpu, poll, host } => {
             cpu::pin(cpu)?;
@@ -39,25 +46,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
             cpu::pin(cpu)?;
             transport::serve(&kind, host, poll)
         }
-        Child::ServeNfs { directory, cpu } => {
-            cpu::pin(cpu)?;
-            let mut config = Config::for_directory(directory.clone());
-            config.listen.clear();
-            config.nfs.listen = vec![([127, 0, 0, 1], 0).into()];
-            config.nfs.rdma_listen = Some(vec![([127, 0, 0, 1], 0).into()]);
-            config.exports[0].options.squash = Squash::None;
-            config.exports[0].options.admits.unprivileged_ports = true;
-            config.state_directory = Some(directory.with_extension("state"));
-            config.threads = 1;
-            let server = Server::start(&config)?;
-            let address = server.nfs_addresses().first().context("no address for NFS")?;
-            let rdma = server.nfs_rdma_addresses();
-            let rdma = rdma.first().context("no address for NFS over RDMA")?;
-            announce(&format!("{address} {rdma}"))?;
-            wait_for_parent();
-            server.stop();
-            Ok(())
-        }
+        Child::ServeNfs { directory, cpu } => serve_nfs(&directory, cpu),
         Child::Serve { directory, cpu, wake, optimistic, pool } => {
             cpu::pin(cpu)?;
             serve(&directory, &wake, optimistic, pool)
@@ -104,6 +93,27 @@ fn serve(directory: &Path, wake: &str, optimistic: Option<usize>, pool: bool) ->
     let server = Server::start(&config)?;
     let metrics = server.metrics_address().map(|address| format!(" {address}"));
     announce(&format!("{}{}", server.url(), metrics.unwrap_or_default()))?;
+    wait_for_parent();
+    server.stop();
+    Ok(())
+}
+
+/// Serves a directory by NFS and NFS over RDMA. Announces both addresses.
+fn serve_nfs(directory: &Path, cpu: usize) -> Result<()> {
+    cpu::pin(cpu)?;
+    let mut config = Config::for_directory(directory.to_owned());
+    config.listen.clear();
+    config.nfs.listen = vec![([127, 0, 0, 1], 0).into()];
+    config.nfs.rdma_listen = Some(vec![([127, 0, 0, 1], 0).into()]);
+    config.exports[0].options.squash = Squash::None;
+    config.exports[0].options.admits.unprivileged_ports = true;
+    config.state_directory = Some(directory.with_extension("state"));
+    config.threads = 1;
+    let server = Server::start(&config)?;
+    let address = server.nfs_addresses().first().context("no address for NFS")?;
+    let rdma = server.nfs_rdma_addresses();
+    let rdma = rdma.first().context("no address for NFS over RDMA")?;
+    announce(&format!("{address} {rdma}"))?;
     wait_for_parent();
     server.stop();
     Ok(())

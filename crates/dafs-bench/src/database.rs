@@ -122,14 +122,21 @@ pub(crate) fn missing() -> Option<String> {
     (!is_there).then(|| reason.to_owned())
 }
 
-/// Builds the program on Berkeley DB in `folder`.
-pub(crate) fn build(folder: &Path) -> Result<PathBuf> {
-    let source = Path::new(ROOT).join("crates/dafs-bench/applications/berkeley_db.c");
-    let program = folder.join("berkeley_db");
+/// Builds a program on Berkeley DB in `folder`, from sources of the folder `applications`. The first
+/// source has its name.
+pub(crate) fn build(folder: &Path, sources: &[&str]) -> Result<PathBuf> {
+    let applications = Path::new(ROOT).join("crates/dafs-bench/applications");
+    let program = folder.join(sources.first().context("no source")?);
+    let sources: Vec<PathBuf> =
+        sources.iter().map(|name| applications.join(format!("{name}.c"))).collect();
     let output: [&OsStr; 3] = ["-O2".as_ref(), "-o".as_ref(), program.as_ref()];
-    peer::run("cc", output.into_iter().chain([source.as_ref(), "-ldb-5.3".as_ref()]))?;
+    let sources = sources.iter().map(|source| source.as_os_str());
+    peer::run("cc", output.into_iter().chain(sources).chain(["-ldb-5.3".as_ref()]))?;
     Ok(program)
 }
+
+/// The source of the program that looks records up.
+pub(crate) const LOOKUPS_PROGRAM: [&str; 1] = ["berkeley_db"];
 
 /// The hit ratio of each row with reads from memory that the server shows. Runs on the same table read the same
 /// pages. So it is the part of the requests of a run without that memory which a run with it has spared.
@@ -195,7 +202,7 @@ struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     fn new(site: &'a Site, scale: u64) -> Result<Self> {
-        let program = build(site.folder.path())?;
+        let program = build(site.folder.path(), &LOOKUPS_PROGRAM)?;
         let scaled = |count: u64| (count * scale / 100).max(1);
         let (records, lookups) = (scaled(RECORDS), scaled(LOOKUPS));
         let table = site.export.join("table.db");

@@ -98,6 +98,8 @@ enum Child {
     #[command(hide = true)]
     ServeAll { directory: PathBuf, host: Ipv4Addr, cpu: usize },
     #[command(hide = true)]
+    ServeSlowDisk { cpu: usize },
+    #[command(hide = true)]
     ServeGanesha { export: PathBuf, folder: PathBuf, cpu: usize },
     #[command(hide = true)]
     PapersLoad(papers::Load),
@@ -116,6 +118,10 @@ enum Child {
     ServeNfs { directory: PathBuf, cpu: usize },
     #[command(hide = true)]
     ServeSharing { directory: PathBuf, durable_replies: String, port: u16, cpu: Option<usize> },
+    #[command(hide = true)]
+    ServeData { directory: PathBuf, secret: PathBuf, host: Ipv4Addr },
+    #[command(hide = true)]
+    ServeStriped { names: PathBuf, secret: PathBuf, host: Ipv4Addr, controls: Vec<String> },
     #[command(hide = true)]
     ServeConfig { config: PathBuf },
     #[command(hide = true)]

@@ -3,8 +3,11 @@
 use crate::cpu;
 use crate::report::Sample;
 use anyhow::{Context, Result};
+use dafs_dat::Address;
+use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_nfs_client::{
-    Handle, OpenOptions, Options, PendingCompound, Session, connect, patiently, read_result,
+    Connection, Handle, OpenOptions, Options, PendingCompound, Port, RpcOptions, Session, connect,
+    connect_over, patiently, read_result,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -14,6 +17,10 @@ use std::time::{Duration, Instant};
 
 /// The longest read.
 const LARGE: u32 = 1 << 20;
+
+/// The limit of results over RDMA. With all headers they fit a message of 4096 bytes, so that no reply
+/// is placed by RDMA.
+const INLINE_RESULTS_BYTES: usize = 3000;
 
 /// The operation that is repeated.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +51,25 @@ pub(crate) fn options(number: usize) -> Options {
 impl Client {
     /// Connects and opens `path`, from the server's root.
     pub(crate) fn open(server: SocketAddr, path: &str) -> Result<Self> {
-        let session = patiently(|| connect(server, &options(0)))?;
+        Self::with(patiently(|| connect(server, &options(0)))?, path)
+    }
+
+    /// The same over RDMA, with all results inside messages. Reads are of 2 KiB at most.
+    pub(crate) fn open_inline(server: SocketAddr, path: &str) -> Result<Self> {
+        let port = Port::new(Box::new(IwarpAdapter::new(IwarpConfig::default())?))?;
+        // Another client than that of TCP, because both may use one server.
+        let options = options(1);
+        let rpc = RpcOptions {
+            identity: options.identity.clone(),
+            results_bytes_max: INLINE_RESULTS_BYTES,
+            ..RpcOptions::default()
+        };
+        let address = Address::Tcp(server);
+        let connection = || Connection::open_rdma(&port, &address, rpc.clone());
+        Self::with(patiently(|| connect_over(connection()?, &options))?, path)
+    }
+
+    fn with(session: Session, path: &str) -> Result<Self> {
         let directory = session.lookup_path(path)?;
         let open = || session.open(&directory, b"data", &OpenOptions::default());
         let opened = patiently(open)?;

@@ -36,7 +36,7 @@ pub use client::{
 };
 pub use compound::{Compound, Results};
 pub use connection::{Connection, PendingCall};
-pub use dafs_rpc::client::{CallError, Identity};
+pub use dafs_rpc::client::{CallError, Identity, Options as RpcOptions, Port};
 pub use data::{LockRange, Locked, Written, write_result};
 pub use error::NfsError;
 pub use files::{Entry, Handle, STAT, Stat, read_result};

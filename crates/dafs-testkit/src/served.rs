@@ -1,6 +1,8 @@
 //! A DAFS server in this process, on its own directory: engine, service and store, with the state
 //! that outlives a restart.
 
+use crate::stores::layer::Layered;
+use crate::stores::slow::SlowDisk;
 use dafs_dat::connections::Connections;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{self, ShmAdapter, ShmConfig};
@@ -14,7 +16,7 @@ use dafs_service::{
     Export, ExportOptions, ExposureCounts, FileFences, FileRecords, Metrics, Namespace,
     OptimisticReads, Pool, Service, ServiceConfig, Squash, StateFile, WriteVerifier,
 };
-use dafs_store::ExportSecret;
+use dafs_store::{ExportSecret, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -41,6 +43,8 @@ pub struct Setup {
     pub optimistic_remotely: bool,
     /// The memory in which they are, in bytes.
     pub optimistic_bytes: usize,
+    /// The rate of writes; `None` means that of the disk.
+    pub disk_bytes_per_second: Option<u64>,
 }
 
 /// A server that listens on a loopback port, for iWARP and shared memory.
@@ -71,6 +75,7 @@ impl Served {
             optimistic: false,
             optimistic_remotely: false,
             optimistic_bytes: 64 << 20,
+            disk_bytes_per_second: None,
         };
         change(&mut setup);
         let mut served = Self {
@@ -125,7 +130,11 @@ impl Served {
 
     fn service(&self) -> Service {
         let options = PosixOptions::new(self.secret);
-        let store = PosixStore::open(self.path(), options).unwrap();
+        let store: Arc<dyn Store> = Arc::new(PosixStore::open(self.path(), options).unwrap());
+        let store: Arc<dyn Store> = match self.setup.disk_bytes_per_second {
+            Some(rate) => Arc::new(Layered::new(store, SlowDisk::new(rate))),
+            None => store,
+        };
         // The tests may run as root, and are not about root squashing.
         let optimistic = match (self.setup.optimistic, self.setup.optimistic_remotely) {
             (_, true) => OptimisticReads::Remote,
@@ -134,7 +143,7 @@ impl Served {
         };
         let options =
             ExportOptions { squash: Squash::None, optimistic, ..ExportOptions::default() };
-        let namespace = Namespace::new(vec![Export::new("", Arc::new(store), options)]).unwrap();
+        let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
         let config = ServiceConfig {
             grace_time: self.setup.grace_time.unwrap_or(self.setup.lease_time),
             secret: [random(), random()],

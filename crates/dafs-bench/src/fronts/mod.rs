@@ -33,6 +33,15 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     groups::measure(plan, report)
 }
 
+/// Measures gzip alone.
+pub(crate) fn measure_gzip(plan: &Plan, report: &mut Report) -> Result<()> {
+    if let Some(reason) = missing() {
+        println!("\ngzip: SKIPPED, {reason}");
+        return Ok(());
+    }
+    in_own_mounts(|| gzip::measure(plan, report))
+}
+
 /// The part of a program's reads that needed no request.
 pub(crate) fn hit_ratio(reads: u64, requests: u64) -> f64 {
     1.0 - requests.min(reads) as f64 / reads.max(1) as f64

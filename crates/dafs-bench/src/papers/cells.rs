@@ -59,7 +59,11 @@ pub(crate) enum Way {
     Libnfs,
     /// Calls of our NFS client below its mounts, NFSv4.1: results are copied out.
     NfsTcp,
-    /// Our NFS client over RPC-over-RDMA, NFSv3, into registered memory.
+    /// The same over RPC-over-RDMA, with results inside messages.
+    NfsInline,
+    /// Our NFS client over RPC-over-RDMA, NFSv4.1, into registered memory.
+    NfsDirect,
+    /// The same by NFSv3.
     NocopyIwarp,
     NocopyShm,
     /// Our NFS client over TCP, NFSv3: it receives into the place of the data.
@@ -67,7 +71,7 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Tcp,
         Self::Rdma,
         Self::DafsIwarp,
@@ -75,6 +79,8 @@ impl Way {
         Self::DafsShm,
         Self::Libnfs,
         Self::NfsTcp,
+        Self::NfsInline,
+        Self::NfsDirect,
         Self::NocopyIwarp,
         Self::NocopyShm,
         Self::Prepost,
@@ -89,6 +95,8 @@ impl Way {
             Self::DafsShm => "dafs-shm",
             Self::Libnfs => "libnfs",
             Self::NfsTcp => "nfs-tcp",
+            Self::NfsInline => "nfs-inline",
+            Self::NfsDirect => "nfs-direct",
             Self::NocopyIwarp => "nocopy-iwarp",
             Self::NocopyShm => "nocopy-shm",
             Self::Prepost => "prepost",
@@ -107,6 +115,7 @@ impl Way {
             Self::DafsIwarp
                 | Self::DafsDirect
                 | Self::DafsShm
+                | Self::NfsDirect
                 | Self::NocopyIwarp
                 | Self::NocopyShm
         )
@@ -209,6 +218,9 @@ pub(crate) const FROM_4K: [usize; 8] = powers(4 << 10);
 /// Blocks that the DAFS client receives inside messages, unless it is told otherwise.
 pub(crate) const INLINE_BLOCKS: [usize; 5] = powers(512);
 
+/// The blocks that our NFS client receives inside messages of 4096 bytes.
+pub(crate) const NFS_INLINE_BLOCKS: [usize; 3] = powers(512);
+
 /// The record of a join, and the records that are fetched at a time: without prefetching, and with it.
 pub(crate) const RECORD: [usize; 1] = [4 << 10];
 pub(crate) const JOIN_DEPTHS: [usize; 2] = [1, 32];
@@ -250,7 +262,7 @@ const WITH_FLOORS: [Way; 9] = [
 ];
 const DAFS: [Way; 2] = [Way::DafsIwarp, Way::DafsShm];
 
-static EXPERIMENTS: [Experiment; 14] = {
+static EXPERIMENTS: [Experiment; 15] = {
     use Network::{Far, Frames1500, Frames9000, Free, Link, Slow};
     use Order::{CopiedJoin, Join, Random, Sequential};
     [
@@ -355,6 +367,14 @@ static EXPERIMENTS: [Experiment; 14] = {
             networks: &[Free, Link],
             ways: &[Way::DafsIwarp, Way::DafsDirect],
             blocks: &INLINE_BLOCKS,
+            depths: &[1, 32],
+            order: Random,
+        },
+        Experiment {
+            ids: &["P3-H2"],
+            networks: &[Free, Link],
+            ways: &[Way::NfsInline, Way::NfsDirect],
+            blocks: &NFS_INLINE_BLOCKS,
             depths: &[1, 32],
             order: Random,
         },

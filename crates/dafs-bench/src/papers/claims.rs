@@ -21,8 +21,6 @@ pub(crate) struct Claim {
 
 pub(super) enum Proof {
     Rows(Bound, Value),
-    /// The experiment is not built yet.
-    NotYet,
     /// No experiment on such a machine can show it, or there is nothing to measure.
     NotHere,
 }
@@ -72,18 +70,16 @@ pub(crate) enum Verdict {
     Met,
     NotMet,
     NotHere,
-    NotYet,
 }
 
 impl Verdict {
-    pub(crate) const ALL: [Self; 4] = [Self::Met, Self::NotMet, Self::NotHere, Self::NotYet];
+    pub(crate) const ALL: [Self; 3] = [Self::Met, Self::NotMet, Self::NotHere];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Met => "met",
             Self::NotMet => "not met",
             Self::NotHere => "cannot be shown here",
-            Self::NotYet => "cannot be shown yet",
         }
     }
 }
@@ -103,7 +99,6 @@ impl Claim {
         let without = |verdict, reason: String| Judged { value: None, verdict, reason };
         let (bound, value) = match self.proof {
             Proof::Rows(bound, value) => (bound, value),
-            Proof::NotYet => return without(Verdict::NotYet, self.note.to_owned()),
             Proof::NotHere => return without(Verdict::NotHere, self.note.to_owned()),
         };
         let values = match value.of(results) {
@@ -132,7 +127,7 @@ impl Claim {
     pub(crate) fn bound(&self) -> String {
         match self.proof {
             Proof::Rows(bound, _) => bound.to_string(),
-            Proof::NotYet | Proof::NotHere => String::new(),
+            Proof::NotHere => String::new(),
         }
     }
 
@@ -141,7 +136,7 @@ impl Claim {
     pub(super) fn cells(&self) -> Vec<Cell> {
         let best = |best: Best| best.cells().collect::<Vec<_>>();
         match self.proof {
-            Proof::NotYet | Proof::NotHere => Vec::new(),
+            Proof::NotHere => Vec::new(),
             Proof::Rows(_, value) => match value {
                 Value::Plain(_, line) | Value::LinkShare(line) => line.cells().collect(),
                 Value::Ratio(_, of, to) => of.cells().chain(to.cells()).collect(),

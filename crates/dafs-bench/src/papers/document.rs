@@ -56,7 +56,7 @@ const P2_WAYS: &[Way] = &[
 const P3_WAYS: &[Way] =
     &[Way::DafsIwarp, Way::DafsShm, Way::NfsTcp, Way::NocopyIwarp, Way::NocopyShm, Way::Prepost];
 
-const INLINE_WAYS: &[Way] = &[Way::DafsIwarp, Way::DafsDirect];
+const INLINE_WAYS: &[Way] = &[Way::DafsIwarp, Way::DafsDirect, Way::NfsInline, Way::NfsDirect];
 
 const fn spec(
     title: &'static str,
@@ -153,6 +153,7 @@ const LEGEND: &str = "\
 | `dafs-direct` | the same over iWARP with all data by RDMA; the others send up to 8 KiB inside messages |
 | `libnfs` | NFS by libnfs and NFS-Ganesha, NFSv3 over TCP |
 | `nfs-tcp` | NFS by the calls of dafs-nfs-client below its mounts, NFSv4.1 over TCP; results are copied out |
+| `nfs-inline`, `nfs-direct` | the same over RPC-over-RDMA on iWARP: results inside messages, and placed by RDMA |
 | `nocopy-iwarp`, `nocopy-shm` | NFS without copies: dafs-nfs-client over RPC-over-RDMA into registered memory, NFSv3 |
 | `prepost` | NFS with receives into place: dafs-nfs-client over TCP, NFSv3 |
 | `tcp`, `rdma` | floors: requests of 64 bytes and their answers over a plain socket; RDMA writes over iWARP |
@@ -165,11 +166,12 @@ const LEGEND: &str = "\
 | `slow` | the same as `link`, and the client has a fifth of a processor |
 | `frames1500`, `frames9000` | a link without a rate and without segmentation offload |
 
-| door | of programs that cannot change |
+| door | of programs |
 |---|---|
 | `run` | `dafs run`, which reads ahead; without a link over shared memory |
 | `run-plain` | the same with the file open for writing as well, for which it never reads ahead |
 | `mount` | `dafs mount`: the kernel caches and reads ahead, as that of an NFS client does |
+| `api` | gzip converted to the API in C (`crates/dafs-capi/examples/gzip.c`): it reads ahead and writes behind by itself |
 | `nfs` | NFSv3 of the same server by `nfs-cat` of libnfs, which hands the file on through a pipe |
 
 Client and server have a processor each, where there are two. All poll a while before they sleep, but for the floors and libnfs, which sleep at once. \

@@ -4,6 +4,7 @@
 //! * A row has the name by which its group prints it.
 
 use super::document::number;
+use super::matching;
 use super::results::Results;
 use super::{Interrupt, Options};
 use crate::report::Report;
@@ -12,6 +13,7 @@ use crate::{Plan, applications, fio, fronts, pnfs, rdma};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
+use std::time::Duration;
 
 /// The shortest run of fio, in milliseconds.
 const FIO_MILLISECONDS_MIN: u64 = 100;
@@ -31,6 +33,8 @@ const MEGABYTES_MIN: u64 = 4;
 pub(crate) enum Group {
     /// fio on local files and through our engine.
     Fio,
+    /// Writes to a disk that is slower than the network, and reads beside them.
+    Matching,
     /// NFS over RDMA and over TCP.
     Rdma,
     /// Direct-pNFS and other ways to the same storage nodes.
@@ -97,11 +101,13 @@ impl Groups {
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 4] = [Self::Fio, Self::Rdma, Self::Pnfs, Self::Advise];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Fio, Self::Matching, Self::Rdma, Self::Pnfs, Self::Advise];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Fio => "fio, against local files",
+            Self::Matching => "P1: writes to a disk that is slower than the network",
             Self::Rdma => "NFS over TCP and RDMA: reads and writes",
             Self::Pnfs => "Direct-pNFS and other ways to the same storage nodes",
             Self::Advise => "P2, section 6: applications, predicted and measured",
@@ -112,6 +118,10 @@ impl Group {
     fn about(self) -> &'static str {
         match self {
             Self::Fio | Self::Rdma => "Medians of ratios of the same round; below 1 is faster.",
+            Self::Matching => {
+                "64 writes of 256 KiB under way over iWARP, to a disk of 20 MB/s; another client reads 4 KiB \
+                 at a time from memory."
+            }
             Self::Pnfs => {
                 "One run of each over links of 100 Mbit/s. All clients of a row run at once, and ways one \
                  after the other, so that small differences mean nothing."
@@ -127,6 +137,7 @@ impl Group {
     pub(super) fn has(self, id: &str) -> bool {
         match self {
             Self::Fio => id == "P0-H2",
+            Self::Matching => id == "P1-H1",
             Self::Rdma => id == "P3-H1",
             // The other figures are drawings.
             Self::Pnfs => {
@@ -139,7 +150,7 @@ impl Group {
     fn missing(self) -> Option<String> {
         match self {
             Self::Fio => fio::missing(),
-            Self::Rdma => None,
+            Self::Matching | Self::Rdma => None,
             Self::Pnfs => pnfs::missing(),
             Self::Advise => fronts::missing(),
         }
@@ -165,6 +176,7 @@ impl Group {
                 let figures = tempfile::tempdir()?;
                 rdma::measure(&plan(PAIRS, milliseconds), &mut report, figures.path())?;
             }
+            Self::Matching => return self.matched(rounds, milliseconds),
             Self::Pnfs => return self.rates(options),
             Self::Advise => {
                 for only in applications::each() {
@@ -172,6 +184,8 @@ impl Group {
                     applications::measure(&plan(&only, milliseconds), &mut report)?;
                     report.verdict()?;
                 }
+                interrupt.check()?;
+                fronts::measure_gzip(&plan("gzip ", milliseconds), &mut report)?;
                 return signs(&report);
             }
         }
@@ -181,6 +195,18 @@ impl Group {
             Some(Row { group: self, case, unit: format!("time relative to {floor}"), value })
         });
         Ok(ratios.collect())
+    }
+
+    fn matched(self, rounds: usize, milliseconds: u64) -> Result<Vec<Row>> {
+        let matched = matching::measure(rounds, Duration::from_millis(milliseconds))?;
+        let row = |case: &str, unit: &str, value| {
+            let (case, unit) = (case.to_owned(), unit.to_owned());
+            Row { group: self, case, unit, value }
+        };
+        Ok(vec![
+            row(matching::MEMORY, "MiB", matched.memory_mib),
+            row(matching::READS, "relative to that without writes", matched.reads),
+        ])
     }
 
     fn rates(self, options: &Options) -> Result<Vec<Row>> {
@@ -265,7 +291,6 @@ mod tests {
     use super::super::list;
     use super::*;
     use crate::report::{Case, Sample};
-    use std::time::Duration;
 
     #[test]
     fn a_row_has_a_value_or_a_reason() {

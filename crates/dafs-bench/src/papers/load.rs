@@ -88,7 +88,8 @@ impl Connection {
             Way::DafsIwarp | Way::DafsDirect => dafs(TransportChoice::Iwarp),
             Way::DafsShm => dafs(TransportChoice::Shm),
             Way::NfsTcp => Ok(Self::Session(nfs4::Client::open(address.parse()?, "")?)),
-            Way::NocopyIwarp | Way::NocopyShm | Way::Prepost => mount(),
+            Way::NfsInline => Ok(Self::Session(nfs4::Client::open_inline(address.parse()?, "")?)),
+            Way::NfsDirect | Way::NocopyIwarp | Way::NocopyShm | Way::Prepost => mount(),
             Way::Libnfs => bail!("this way has a program of its own"),
         }
     }

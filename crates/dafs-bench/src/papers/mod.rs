@@ -18,11 +18,13 @@ mod groups;
 mod join;
 mod list;
 mod load;
+mod matching;
 mod programs;
 mod results;
 mod world;
 
 pub(crate) use load::Load;
+pub(crate) use matching::serve as serve_slow_disk;
 
 use crate::folder::Folder;
 use crate::{cpu, files, pnfs};

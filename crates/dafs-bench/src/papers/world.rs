@@ -147,6 +147,10 @@ impl World {
                     Way::DafsIwarp | Way::DafsDirect | Way::DafsShm => {
                         format!("dafs://{host}:{dafs}/data")
                     }
+                    Way::NfsInline => format!("{host}:{rdma}"),
+                    Way::NfsDirect => {
+                        format!("nfs+rdma://{host}:{rdma}/data?vers=4.1&transport=iwarp")
+                    }
                     Way::NocopyIwarp => {
                         format!("nfs+rdma://{host}:{rdma}/data?vers=3&transport=iwarp")
                     }

@@ -1,5 +1,6 @@
-//! A source build: a C program of some units, compiled and linked as make does, by a client that
-//! has a tree of its own. `native.py` has the same.
+//! A source build in three stages, by a client that has a tree of its own: its files are unpacked; a
+//! script asks for features as `configure` does, by small files that it makes, reads and removes; a C
+//! program of some units is compiled and linked as make does. `native.py` has the same.
 //!
 //! Not obvious
 //! * A compiler's input is first read from the file system and stored in the local folder, once, as
@@ -27,6 +28,13 @@ const UNITS: u64 = 12;
 /// Functions in each unit, and other units whose headers it includes.
 const FUNCTIONS: u64 = 40;
 const NEIGHBOURS: u64 = 3;
+
+/// Copies of the tree that are unpacked, because one is small.
+const COPIES: u64 = 4;
+
+/// Features that a script asks for, and the small file of each.
+const FEATURES: u64 = 48;
+const FEATURE_SOURCE: &[u8] = b"int main(void)\n{\n    return 0;\n}\n";
 
 const COMPILER: &str = "cc";
 const PROGRAM: &str = "program";
@@ -136,18 +144,58 @@ struct Build<'a> {
     bytes: u64,
 }
 
-/// Builds the program of the tree in the folder `tree`. The client first gets a copy of the tree.
-pub(super) fn run(mount: &Mount, path: &str, memory: &Memory, tree: &Path) -> Result<Done> {
-    let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir()?;
-    let mut build = Build { mount, path, memory, folder, known: BTreeSet::new(), bytes: 0 };
-    let units = std::fs::read_to_string(tree.join("units"))?;
-    let wanted = std::fs::read_to_string(tree.join("wanted"))?;
+/// The sources in the folder of a tree, by their names.
+fn sources(tree: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut files = Vec::new();
     for entry in std::fs::read_dir(tree)? {
         let entry = entry?;
         let name = entry.file_name().into_string().ok().context("a name is not UTF-8")?;
         if name.contains('.') {
-            build.store(&name, &std::fs::read(entry.path())?)?;
+            files.push((name, std::fs::read(entry.path())?));
         }
+    }
+    Ok(files)
+}
+
+/// Unpacks copies of the tree in the folder `tree`. A transaction is a file.
+pub(super) fn unpack(mount: &Mount, path: &str, memory: &Memory, tree: &Path) -> Result<Done> {
+    let mut build = Build::new(mount, path, memory)?;
+    let files = sources(tree)?;
+    go()?;
+    for copy in 0..COPIES {
+        for (name, content) in &files {
+            build.store(&format!("{copy}-{name}"), content)?;
+        }
+    }
+    Ok(Done { bytes: build.bytes, transactions: COPIES * files.len() as u64 })
+}
+
+/// Asks for features: makes a small file, reads it, looks for one that is not there, and removes the
+/// first. A transaction is a feature.
+pub(super) fn configure(mount: &Mount, path: &str, memory: &Memory) -> Result<Done> {
+    let mut build = Build::new(mount, path, memory)?;
+    let directory = mount.resolve_parent(path.as_bytes())?.dir;
+    go()?;
+    for feature in 0..FEATURES {
+        let (source, absent) = (format!("feature{feature}.c"), format!("feature{feature}.h"));
+        build.store(&source, FEATURE_SOURCE)?;
+        build.fetch(&source)?;
+        let found = mount.open(build.name(&absent).as_bytes(), &OpenOptions::read());
+        ensure!(found.is_err(), "there is a file {absent}");
+        let name = build.name(&source);
+        let own = name.rsplit('/').next().unwrap_or(&name);
+        mount.remove(&directory, own.as_bytes())?;
+    }
+    Ok(Done { bytes: build.bytes, transactions: FEATURES })
+}
+
+/// Builds the program of the tree in the folder `tree`. The client first gets a copy of the tree.
+pub(super) fn run(mount: &Mount, path: &str, memory: &Memory, tree: &Path) -> Result<Done> {
+    let mut build = Build::new(mount, path, memory)?;
+    let units = std::fs::read_to_string(tree.join("units"))?;
+    let wanted = std::fs::read_to_string(tree.join("wanted"))?;
+    for (name, content) in sources(tree)? {
+        build.store(&name, &content)?;
     }
     build.bytes = 0;
     go()?;
@@ -173,7 +221,12 @@ pub(super) fn run(mount: &Mount, path: &str, memory: &Memory, tree: &Path) -> Re
     Ok(Done { bytes: build.bytes, transactions })
 }
 
-impl Build<'_> {
+impl<'a> Build<'a> {
+    fn new(mount: &'a Mount, path: &'a str, memory: &'a Memory) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir()?;
+        Ok(Self { mount, path, memory, folder, known: BTreeSet::new(), bytes: 0 })
+    }
+
     fn name(&self, name: &str) -> String {
         format!("{}-{name}", self.path)
     }
@@ -215,6 +268,20 @@ impl Build<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_sources_of_a_tree_are_unpacked_and_no_list_of_work() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let folder = dir.path().join("tree");
+        write_tree(&folder).expect("written");
+        let mut found: Vec<String> =
+            sources(&folder).expect("sources").into_iter().map(|(name, _)| name).collect();
+        let mut wanted: Vec<String> =
+            tree().expect("a tree").into_iter().map(|(name, _)| name).collect();
+        found.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(found, wanted);
+    }
 
     /// Builds in the folder, from just the declared includes of each unit.
     fn build(tree: &Path, folder: &Path) -> Result<String> {

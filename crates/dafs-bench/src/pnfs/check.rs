@@ -60,7 +60,8 @@ pub(crate) fn way_of_pattern(architecture: Architecture, bytes: u64, seen: &Seen
     let Counters { data, indirect } = seen.counters;
     let passed = match architecture {
         Architecture::Direct => data >= bytes / 2 && indirect == 0,
-        Architecture::Native => true,
+        // No pattern runs by these layouts.
+        Architecture::Native | Architecture::Own => true,
         Architecture::TwoTier => data >= bytes / 2 && indirect >= bytes / 6,
         Architecture::ThreeTier => data >= bytes / 2 && indirect >= bytes / 2,
         Architecture::Plain => data == 0 && seen.crossed_head() >= bytes,
@@ -84,7 +85,9 @@ pub(crate) fn way(architecture: Architecture, bytes: u64, seen: &Seen) -> Result
         Architecture::Direct => {
             data >= bytes && indirect == 0 && storage < bytes + some && head < some
         }
-        Architecture::Native => storage >= bytes && storage < bytes + some && head < some,
+        Architecture::Native | Architecture::Own => {
+            storage >= bytes && storage < bytes + some && head < some
+        }
         // Bytes that a data server fetches from or sends to another one cross both their links.
         Architecture::TwoTier => {
             data >= bytes && indirect >= bytes / 3 && storage >= bytes + 2 * indirect && head < some

@@ -1,6 +1,7 @@
 //! A CephFS whose storage daemons are separate nodes, with dafs in front of it.
 
 use crate::child::Process;
+use crate::folder::Folder;
 use crate::link::{self, Node};
 use crate::peer::find;
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +14,8 @@ use std::process::{Child, Command, Stdio};
 /// Placement groups: enough of them that all daemons get about as many objects.
 const GROUPS: &str = "256";
 
-const METRICS: SocketAddr =
+/// The address of a server's metrics, at the head.
+pub(super) const METRICS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9300);
 
 const NATIVE: &str = include_str!("native.py");
@@ -175,7 +177,7 @@ impl Cluster {
         let config = config.to_str().context("a name is not UTF-8")?;
         let process = head.inside(|| Process::start(&["serve-config", config]))??;
         ensure!(!process.address.is_empty(), "dafs does not start");
-        Ok(Server { _process: process })
+        Ok(Server { _process: process, _nodes: Vec::new(), _folder: None })
     }
 }
 
@@ -202,10 +204,13 @@ impl Pool {
     }
 }
 
-/// dafs in front of the cluster.
+/// dafs in front of the cluster, or with data servers of its own.
 pub(crate) struct Server {
     /// Killed on drop.
     _process: Process,
+    /// Data servers that are processes of their own, and the folder of all their files.
+    _nodes: Vec<Process>,
+    _folder: Option<Folder>,
 }
 
 /// The counters of dafs.
@@ -218,6 +223,11 @@ pub(crate) struct Counters {
 }
 
 impl Server {
+    /// A server with data servers of its own.
+    pub(super) fn of(process: Process, nodes: Vec<Process>, folder: Folder) -> Self {
+        Self { _process: process, _nodes: nodes, _folder: Some(folder) }
+    }
+
     pub(crate) fn counters(&self, head: &Node) -> Result<Counters> {
         let text = head.inside(|| -> std::io::Result<String> {
             let (mut socket, mut text) = (TcpStream::connect(METRICS)?, String::new());

@@ -7,7 +7,7 @@
 //! * Every 8 KiB begin with their place in the file, so that misplaced data is detected.
 
 use super::UNIT_BYTES;
-use super::{opens, patterns};
+use super::{opens, own, patterns};
 use crate::child::{announce, wait_for_parent};
 use anyhow::{Context, Result, ensure};
 use dafs_mem::Site;
@@ -23,16 +23,16 @@ use std::path::PathBuf;
 /// Most outstanding pieces.
 pub(crate) const WINDOW: usize = 16;
 
-const STAMP_BYTES: usize = 8192;
+pub(super) const STAMP_BYTES: usize = 8192;
 
 /// The work of one client.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Load {
     /// The server, and options.
-    url: String,
-    path: String,
+    pub(super) url: String,
+    pub(super) path: String,
     /// "write", "read", "opens" or a pattern.
-    action: String,
+    pub(super) action: String,
     /// The start of its part. For patterns, its number among the clients, from 1 on, which is the
     /// random seed.
     pub(super) begin: u64,
@@ -48,6 +48,9 @@ impl Load {
     /// Reports that it is ready, waits for a line, reports that it is done, and ends with its
     /// parent.
     pub(crate) fn run(&self) -> Result<()> {
+        if self.url.starts_with("dafs:") {
+            return own::run(self);
+        }
         let write = self.action == "write";
         let url = NfsUrl::parse(&self.url)?;
         if !["write", "read"].contains(&self.action.as_str()) {
@@ -80,7 +83,7 @@ impl Load {
         Ok(file.close()?)
     }
 
-    fn pieces(&self) -> impl Iterator<Item = (u64, usize)> {
+    pub(super) fn pieces(&self) -> impl Iterator<Item = (u64, usize)> {
         let end = self.begin + self.bytes;
         let piece = move |offset: u64| (offset, UNIT_BYTES.min((end - offset) as usize));
         (self.begin..end).step_by(UNIT_BYTES).map(piece)

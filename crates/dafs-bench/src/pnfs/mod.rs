@@ -1,5 +1,6 @@
 //! Direct-pNFS against the other ways to the files of a parallel file system, after figures 6 and 7
-//! of the paper of 2007: five architectures on the same storage nodes, whose links have a rate.
+//! of the paper of 2007: five architectures on the same storage nodes, whose links have a rate, and
+//! DAFS with layouts of its own (`own`).
 //!
 //! The storage engine is CephFS. Each storage node is a network namespace with a storage daemon and
 //! one link to a switch. So is the head (monitor, metadata servers of Ceph and of dafs) and each
@@ -21,6 +22,7 @@ mod engine;
 mod kernel;
 mod load;
 mod opens;
+mod own;
 mod patterns;
 mod rates;
 mod table;
@@ -28,6 +30,7 @@ mod table;
 pub(crate) use engine::missing;
 pub(crate) use kernel::Here;
 pub(crate) use load::Load;
+pub(crate) use own::{serve_data, serve_names};
 pub(crate) use rates::{Rate, rates};
 
 use crate::folder::Folder;
@@ -66,7 +69,7 @@ pub(crate) struct Options {
     /// Bytes of an application's block, in KiB
     #[arg(long, value_delimiter = ',', default_value = "2048,8")]
     blocks: Vec<usize>,
-    /// Patterns of applications to run as well: atlas, oltp, postmark, btio, build.
+    /// Patterns of applications to run as well: atlas, oltp, postmark, btio, unpack, configure, build.
     #[arg(long, value_delimiter = ',', default_values_t = patterns::PATTERNS.map(str::to_owned))]
     patterns: Vec<String>,
     /// Only architectures with this in their name.
@@ -91,11 +94,13 @@ enum Architecture {
     TwoTier,
     ThreeTier,
     Plain,
+    /// DAFS with data servers of its own.
+    Own,
 }
 
 impl Architecture {
-    const ALL: [Self; 5] =
-        [Self::Direct, Self::Native, Self::TwoTier, Self::ThreeTier, Self::Plain];
+    const ALL: [Self; 6] =
+        [Self::Direct, Self::Native, Self::TwoTier, Self::ThreeTier, Self::Plain, Self::Own];
 
     fn name(self) -> &'static str {
         match self {
@@ -104,6 +109,7 @@ impl Architecture {
             Self::TwoTier => "2-tier",
             Self::ThreeTier => "3-tier",
             Self::Plain => "NFSv4",
+            Self::Own => "DAFS layouts",
         }
     }
 
@@ -114,6 +120,7 @@ impl Architecture {
             Self::TwoTier => "/two",
             Self::ThreeTier => "/three",
             Self::Plain => "/plain",
+            Self::Own => "/own",
         }
     }
 
@@ -326,7 +333,12 @@ impl Bench {
                 }
             }
         }
-        for pattern in &options.patterns {
+        // The patterns are those of NFS clients.
+        let patterns: &[String] = match architecture {
+            Architecture::Own => &[],
+            _ => &options.patterns,
+        };
+        for pattern in patterns {
             for &clients in &options.clients {
                 self.cluster.clear(&self.head, architecture.directory())?;
                 let before = self.see(server.as_ref())?;
@@ -399,6 +411,7 @@ impl Bench {
         let all: Vec<_> = (0..).zip(&self.storage).collect();
         let (layouts, data_servers) = match architecture {
             Architecture::Native => return Ok(None),
+            Architecture::Own => return own::serve(&self.head, &self.storage).map(Some),
             Architecture::Direct => ("placement", &all[..]),
             Architecture::TwoTier => ("turns", &all[..]),
             Architecture::ThreeTier => ("turns", &all[self.narrow..]),
@@ -460,6 +473,11 @@ impl Bench {
             if self.is_uncached {
                 command.env("CEPHFS_CACHE", "no");
             }
+            command
+        } else if architecture == Architecture::Own {
+            let mut command = Command::new(std::env::current_exe()?);
+            let url = format!("dafs://{}:{}/?pnfs=yes", self.head.address(), own::PORT);
+            command.args(["pnfs-load", &url, name, action]);
             command
         } else {
             let mut command = Command::new(std::env::current_exe()?);

@@ -4,7 +4,7 @@
     native.py CONFIG remove DIRECTORY          -- removes the files in it
     native.py CONFIG write|read PATH OFFSET BYTES BLOCK CLIENTS TREE
         says "ready", waits for a line, writes or reads, says "done", waits for the end of its input
-    native.py CONFIG atlas|oltp|postmark|btio|build PATH SEED BYTES BLOCK CLIENTS TREE
+    native.py CONFIG atlas|oltp|postmark|btio|unpack|configure|build PATH SEED BYTES BLOCK CLIENTS TREE
         the same with a pattern of patterns.rs, and "done BYTES TRANSACTIONS"
 
 With CEPHFS_CACHE=no in its environment it caches no content.
@@ -23,6 +23,10 @@ import cephfs
 
 STAMP = 8192
 UNIT = 262144
+
+# As in build.rs.
+COPIES, FEATURES = 4, 48
+FEATURE_SOURCE = b"int main(void)\n{\n    return 0;\n}\n"
 
 config, action, *rest = sys.argv[1:]
 fs = cephfs.LibCephFS(conffile=config)
@@ -261,12 +265,43 @@ class Build:
         subprocess.run(["cc", *arguments], cwd=self.folder, check=True)
 
 
-def build(path, tree, folder):
-    run = Build(path, folder)
+def sources(tree):
+    files = {}
     for name in os.listdir(tree):
         if "." in name:
             with open(f"{tree}/{name}", "rb") as file:
-                run.store(name, file.read())
+                files[name] = file.read()
+    return files
+
+
+def unpack(path, tree, folder):
+    run, files = Build(path, folder), sources(tree)
+    go()
+    for copy in range(COPIES):
+        for name, content in files.items():
+            run.store(f"{copy}-{name}", content)
+    return run.done, COPIES * len(files)
+
+
+def configure(path, _tree, folder):
+    run = Build(path, folder)
+    go()
+    for feature in range(FEATURES):
+        run.store(f"feature{feature}.c", FEATURE_SOURCE)
+        run.fetch(f"feature{feature}.c")
+        try:
+            fs.open(f"{path}-feature{feature}.h", os.O_RDONLY)
+            raise SystemExit(f"there is a file feature{feature}.h")
+        except cephfs.ObjectNotFound:
+            pass
+        fs.unlink(f"{path}-feature{feature}.c")
+    return run.done, FEATURES
+
+
+def build(path, tree, folder):
+    run = Build(path, folder)
+    for name, content in sources(tree).items():
+        run.store(name, content)
     with open(f"{tree}/units") as file:
         units = [line.split() for line in file]
     with open(f"{tree}/wanted") as file:
@@ -292,13 +327,16 @@ def build(path, tree, folder):
     return run.done, len(objects) + 1
 
 
+STAGES = {"unpack": unpack, "configure": configure, "build": build}
+
+
 def pattern():
     path, (seed, length, _, clients), tree = rest[0], map(int, rest[1:5]), rest[5]
     if action == "btio":
         done, transactions = btio(path, seed - 1, clients, length)
-    elif action == "build":
+    elif action in STAGES:
         with tempfile.TemporaryDirectory(prefix="dafs-bench") as folder:
-            done, transactions = build(path, tree, folder)
+            done, transactions = STAGES[action](path, tree, folder)
     else:
         run = {"atlas": atlas, "oltp": oltp, "postmark": postmark}[action]
         done, transactions = run(path, Random(seed), length)

@@ -7,7 +7,7 @@
 //! * "postmark": reads small files as a whole or appends to them, and makes or removes others;
 //!   writes are stable before a file is closed.
 //! * "btio": processes write small pieces of one file in turn, and read them back (`checkpoint`).
-//! * "build": compiles a C program (`build`).
+//! * "unpack", "configure" and "build": the stages of a build of a C program (`build`).
 //! * "files": makes small files, and then reads them; for kernel clients, which have no other
 //!   patterns here.
 
@@ -58,7 +58,8 @@ pub(crate) struct Done {
 }
 
 /// The names of all patterns.
-pub(crate) const PATTERNS: [&str; 5] = ["atlas", "oltp", "postmark", "btio", "build"];
+pub(crate) const PATTERNS: [&str; 7] =
+    ["atlas", "oltp", "postmark", "btio", "unpack", "configure", "build"];
 
 /// Number of times that the clients of a pattern wait for each other after the start.
 pub(crate) fn meetings(pattern: &str) -> u64 {
@@ -82,7 +83,7 @@ pub(crate) fn is_of_bytes(pattern: &str) -> bool {
 /// The bytes of a pattern that `dafs-nfs-client` can move past the server: it requests the layout
 /// of a file after its first 64 KiB.
 pub(crate) fn bytes_past_server(pattern: &str, bytes: u64) -> u64 {
-    if pattern == "build" { 0 } else { bytes }
+    if ["unpack", "configure", "build"].contains(&pattern) { 0 } else { bytes }
 }
 
 /// Runs a pattern on files whose names begin with `path`.
@@ -95,6 +96,8 @@ pub(crate) fn run(pattern: &str, mount: &Mount, path: &str, load: &Load) -> Resu
             let rank = seed.checked_sub(1).context("clients count from 1 on")?;
             return checkpoint::run(mount, path, &memory, (rank, clients), bytes);
         }
+        "unpack" => return build::unpack(mount, path, &memory, &load.tree),
+        "configure" => return build::configure(mount, path, &memory),
         "build" => return build::run(mount, path, &memory, &load.tree),
         _ => {}
     }

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 /// The rate of each link, in Mbit/s.
 const MEGABITS: u32 = 100;
 
+/// The most clients of BTIO in the paper.
+const NINE: usize = 9;
+
 /// Bytes of a block, in KiB: large ones, and those of applications.
 const BLOCKS: [usize; 2] = [2048, 8];
 
@@ -20,7 +23,8 @@ pub(crate) struct Rate {
     pub(crate) value: f64,
 }
 
-/// Measures all architectures and patterns, and CephFS's client once more without its cache.
+/// Measures all architectures and patterns; CephFS's client once more without its cache; and BTIO once
+/// more with nine clients.
 pub(crate) fn rates(clients: usize, storage_nodes: usize, megabytes: u64) -> Result<Vec<Rate>> {
     let options = Options {
         storage_nodes,
@@ -36,8 +40,15 @@ pub(crate) fn rates(clients: usize, storage_nodes: usize, megabytes: u64) -> Res
     };
     let uncached =
         Options { only: Architecture::Native.name().to_owned(), uncached: true, ..options.clone() };
+    let nine = Options {
+        clients: vec![NINE],
+        blocks: Vec::new(),
+        patterns: vec!["btio".to_owned()],
+        ..options.clone()
+    };
     let mut rates = of(&options, "")?;
     rates.extend(of(&uncached, " uncached")?);
+    rates.extend(of(&nine, " with nine clients")?);
     Ok(rates)
 }
 

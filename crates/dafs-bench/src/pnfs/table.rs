@@ -201,7 +201,7 @@ pub(crate) fn write(
         .chain(pattern_panels(options, applied))
         .chain(kernel::panels(options, kernel))
         .collect();
-    let figure = plot::draw("Five ways to the same storage nodes", &steps, &panels);
+    let figure = plot::draw("Ways to the same storage nodes", &steps, &panels);
     std::fs::write(options.results.join("pnfs.svg"), figure)?;
     println!("\nwritten to {}", options.results.display());
     Ok(())

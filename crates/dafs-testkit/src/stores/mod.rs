@@ -6,6 +6,7 @@
 pub mod data;
 pub mod extras;
 pub mod layer;
+pub mod slow;
 pub mod tree;
 
 use dafs_mem::VolatileSlice;

@@ -46,15 +46,6 @@ const fn rows(
     Claim { id, text, paper, proof: Proof::Rows(bound, value), note }
 }
 
-const fn not_yet(
-    id: &'static str,
-    text: &'static str,
-    paper: &'static str,
-    note: &'static str,
-) -> Claim {
-    Claim { id, text, paper, proof: Proof::NotYet, note }
-}
-
 const fn not_here(id: &'static str, text: &'static str, note: &'static str) -> Claim {
     Claim { id, text, paper: "", proof: Proof::NotHere, note }
 }

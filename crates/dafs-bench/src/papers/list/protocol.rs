@@ -7,12 +7,13 @@ use super::super::claims::Bound::{AtLeast, AtMost, Within};
 use super::super::claims::Claim;
 use super::super::claims::Value::{GroupPlain, LinkShare, Plain, Ratio, TrialPlain, TrialRatio};
 use super::super::groups::{Group, Place};
+use super::super::matching::{MEMORY, READS};
 use super::super::programs::trials::{Door, Series, Work};
 use super::super::results::Quantity::{ClientCpu, Copies, Elapsed, IdleShare, Throughput};
 use super::{
     BLOCK_2K, BLOCK_4K, BLOCK_8K, BLOCK_16K, BLOCK_32K, BLOCK_128K, BLOCK_256K, BLOCK_512K,
     CPU_LIMIT, FROM_16K, GANESHA, IDEAL, NO_FLIPS, OWN_NFS, SOFTWARE, drawing, in_order, not_here,
-    not_yet, random, rows,
+    random, rows,
 };
 
 /// Processor time of NFS beside that of DAFS, for reads of 16 KiB.
@@ -66,13 +67,16 @@ const fn faster_than_local(case: &'static str) -> Claim {
     rows("P0-H2", text, "below 1", AtMost(1.0), value, IDEAL)
 }
 
+const SLOW_DISK: &str = "the disk is a layer above the server's files that writes 20 MB/s";
+
 const ONE: &[u64] = &[1];
 const TWO: &[u64] = &[2];
 
 const PIPE: &str = "nfs-cat of libnfs reads beside gzip, so that the pipe is a read-ahead";
+const CONVERTED: &str = "zlib packs in place of gzip's own code, and the result goes to the server";
 const SHARED: &str = "the server takes its part of the two processors (CPU share of both ends)";
 
-pub(super) static P0: [Claim; 30] = [
+pub(super) static P0: [Claim; 33] = [
     drawing("P0-F1", "descriptors of the virtual interface"),
     rows(
         "P0-F2",
@@ -166,6 +170,30 @@ pub(super) static P0: [Claim; 30] = [
     ),
     rows(
         "P0-F8",
+        "gzip converted to the API costs no more processor than on NFS",
+        "below 1",
+        AtMost(1.0),
+        TrialRatio(ClientCpu, gzip(Door::Api, ONE), gzip(Door::Nfs, ONE)),
+        CONVERTED,
+    ),
+    rows(
+        "P0-F8",
+        "one converted gzip leaves the processor idle for 1 % of the time at most",
+        "0.4 %",
+        AtMost(0.01),
+        TrialPlain(IdleShare, gzip(Door::Api, ONE)),
+        CONVERTED,
+    ),
+    rows(
+        "P0-F8",
+        "two converted ones are nearly twice as fast as one",
+        "2.0",
+        AtLeast(1.95),
+        TrialRatio(Elapsed, gzip(Door::Api, ONE), gzip(Door::Api, TWO)),
+        SHARED,
+    ),
+    rows(
+        "P0-F8",
         "one gzip on NFS leaves the processor idle for more than 5 % of the time",
         "6.4 %",
         AtLeast(0.05),
@@ -201,7 +229,7 @@ pub(super) static P0: [Claim; 30] = [
     ),
 ];
 
-pub(super) static P1: [Claim; 12] = [
+pub(super) static P1: [Claim; 13] = [
     drawing("P1-F1", "the server's state machine"),
     drawing("P1-F2", "memory management of processor and adapter"),
     drawing("P1-T1", "an interface of the kernel server"),
@@ -252,11 +280,21 @@ pub(super) static P1: [Claim; 12] = [
         ),
         "",
     ),
-    not_yet(
+    rows(
         "P1-H1",
         "a server that fetches writes takes no more than its disk writes",
-        "stated",
-        "needs a slow disk (cgroup io.max), which is not built",
+        "16 MiB of memory",
+        AtMost(16.0),
+        GroupPlain(Place { group: Group::Matching, case: MEMORY }),
+        SLOW_DISK,
+    ),
+    rows(
+        "P1-H1",
+        "writes that wait for the disk hold up no reads of others",
+        "0.8",
+        AtLeast(0.8),
+        GroupPlain(Place { group: Group::Matching, case: READS }),
+        SLOW_DISK,
     ),
     not_here(
         "P1-H2",

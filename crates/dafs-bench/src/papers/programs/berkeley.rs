@@ -58,7 +58,7 @@ impl Berkeley {
         trials: &BTreeSet<Trial>,
         scale: u64,
     ) -> Result<Self> {
-        let this = Self { program: database::build(folder)?, scale };
+        let this = Self { program: database::build(folder, &database::LOOKUPS_PROGRAM)?, scale };
         for trial in trials {
             let Some(database) = trial.work.database() else { continue };
             let file = files.join(file_name(database, trial.step));

@@ -9,6 +9,7 @@ mod berkeley;
 mod gzip;
 mod rows;
 mod stage;
+mod tpcc;
 pub(crate) mod trials;
 
 pub(crate) use rows::Programs;
@@ -29,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Instant;
+use tpcc::Tpcc;
 use trials::{Door, NETWORKS, Trial, Work};
 
 /// Runs the trials of the experiments that are wanted.
@@ -111,6 +113,7 @@ fn measure_inside(
 struct Works {
     berkeley: Option<Berkeley>,
     gzip: Option<Gzip>,
+    tpcc: Option<Tpcc>,
 }
 
 impl Works {
@@ -126,7 +129,16 @@ impl Works {
         if trials.iter().any(|trial| trial.work == Work::Gzip) {
             let made = possible(gzip::missing()).and_then(|()| Gzip::make(folder, files, scale));
             match made {
-                Ok(gzip) => works.gzip = Some(gzip),
+                Ok(mut gzip) => {
+                    let converted =
+                        possible(gzip::missing_converted()).and_then(|()| gzip.convert());
+                    if let Err(error) = converted {
+                        let (work, door) = (Some(Work::Gzip), Some(Door::Api));
+                        let reason = format!("{error:#}");
+                        skip_rows(results, Skipped { work, network: None, door, reason });
+                    }
+                    works.gzip = Some(gzip);
+                }
                 Err(error) => skip(results, Some(Work::Gzip), None, &format!("{error:#}")),
             }
         }
@@ -139,6 +151,12 @@ impl Works {
                     let all = Work::ALL.into_iter().filter(|work| work.database().is_some());
                     all.for_each(|work| skip(results, Some(work), None, &format!("{error:#}")));
                 }
+            }
+        }
+        if trials.iter().any(|trial| trial.work == Work::Tpcc) {
+            match possible(database::missing()).and_then(|()| Tpcc::make(folder, scale)) {
+                Ok(tpcc) => works.tpcc = Some(tpcc),
+                Err(error) => skip(results, Some(Work::Tpcc), None, &format!("{error:#}")),
             }
         }
         works
@@ -173,8 +191,11 @@ fn start(
 
 /// Notes trials that cannot be, and says why.
 fn skip(results: &mut Results, work: Option<Work>, network: Option<Network>, reason: &str) {
-    let skipped = Skipped { work, network, reason: reason.to_owned() };
-    println!("papers: SKIPPED {}, {reason}", skipped.rows());
+    skip_rows(results, Skipped { work, network, door: None, reason: reason.to_owned() });
+}
+
+fn skip_rows(results: &mut Results, skipped: Skipped) {
+    println!("papers: SKIPPED {}, {}", skipped.rows(), skipped.reason);
     results.programs.skipped.push(skipped);
 }
 

@@ -5,7 +5,7 @@
 
 use super::super::cells::Network;
 use super::super::results::{Quantity, Sample};
-use super::trials::{Trial, Work};
+use super::trials::{Door, Trial, Work};
 use crate::report::median;
 use serde::{Deserialize, Serialize};
 
@@ -20,18 +20,21 @@ pub(crate) struct Row {
     pub(crate) refaults: Vec<u64>,
 }
 
-/// Trials that this machine cannot run: those of a work, on a network, or all.
+/// Trials that this machine cannot run: those of a work, on a network, through a door, or all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Skipped {
     pub(crate) work: Option<Work>,
     pub(crate) network: Option<Network>,
+    #[serde(default)]
+    pub(crate) door: Option<Door>,
     pub(crate) reason: String,
 }
 
 impl Skipped {
     /// The trials in words.
     pub(crate) fn rows(&self) -> String {
-        let words = [self.work.map(Work::title), self.network.map(Network::name)];
+        let network = self.network.map(Network::name);
+        let words = [self.work.map(Work::title), network, self.door.map(Door::name)];
         let words: Vec<&str> = words.into_iter().flatten().collect();
         if words.is_empty() { "all programs".to_owned() } else { words.join("; ") }
     }
@@ -39,6 +42,7 @@ impl Skipped {
     fn covers(&self, trial: &Trial) -> bool {
         self.work.is_none_or(|work| work == trial.work)
             && self.network.is_none_or(|network| network == trial.network)
+            && self.door.is_none_or(|door| door == trial.door)
     }
 }
 
@@ -103,7 +107,6 @@ impl Programs {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trials::Door;
     use super::*;
 
     #[test]
@@ -133,9 +136,11 @@ mod tests {
         let reason = programs.value(Quantity::Elapsed, &absent).expect_err("no row");
         assert_eq!(reason, "its programs did not run");
         let reason = "there is no cc".to_owned();
-        programs.skipped.push(Skipped { work: Some(Work::Queue), network: None, reason });
+        let (network, door) = (None, Some(Door::Run));
+        programs.skipped.push(Skipped { work: Some(Work::Queue), network, door, reason });
         let reason = programs.value(Quantity::Elapsed, &absent).expect_err("no row");
         assert_eq!(reason, "there is no cc");
         assert!(programs.reason(&trial(Door::Run)).is_none());
+        assert!(programs.reason(&Trial { door: Door::Mount, ..absent }).is_none());
     }
 }

@@ -12,7 +12,7 @@ use crate::papers::cells::Network;
 use crate::papers::results::Sample;
 use crate::papers::world;
 use crate::report;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -25,10 +25,11 @@ const SESSION_BYTES: u64 = 1 << 20;
 /// A network with its server.
 pub(super) struct Stage {
     /// The address of the server's files.
-    url: String,
+    pub(super) url: String,
     host: Ipv4Addr,
     nfs_port: u16,
-    export: PathBuf,
+    /// The folder that the server exports.
+    pub(super) export: PathBuf,
     /// An empty folder for mounts.
     point: PathBuf,
     server: Process,
@@ -103,18 +104,9 @@ impl Stage {
         let front = world::at(self.node(), || match trial.door {
             Door::Run | Door::RunPlain => Front::run(&self.url, &before),
             Door::Mount => Front::mount(&self.url, self.point.clone(), &before),
-            Door::Nfs => Ok(Front::plain(PathBuf::new())),
+            Door::Nfs | Door::Api => Ok(Front::plain(PathBuf::new())),
         })?;
-        let (sample, file_bytes) = match (trial.work.database(), &works.berkeley, &works.gzip) {
-            (Some(database), Some(berkeley), _) => {
-                let task = berkeley.task(database, trial.step, trial.door, &front.root);
-                let file = self.export.join(file_name(database, trial.step));
-                let sample = self.measure(&front, &berkeley.program, &task)?;
-                (sample, std::fs::metadata(file)?.len())
-            }
-            (None, _, Some(gzip)) => (gzip.run(trial, &front, self)?, gzip.bytes),
-            _ => bail!("a trial without its program"),
-        };
+        let (sample, file_bytes) = self.work(trial, works, &front)?;
         drop(front);
         if is_wide {
             cpu::pin(0)?;
@@ -126,15 +118,40 @@ impl Stage {
         Ok(Sample { crossed_bytes, ..Sample::from(sample) })
     }
 
+    /// Does the work of a trial. Returns the size of its files as well.
+    fn work(&self, trial: &Trial, works: &Works, front: &Front) -> Result<(report::Sample, u64)> {
+        const MISSING: &str = "a trial without its program";
+        if trial.work == Work::Gzip {
+            let gzip = works.gzip.as_ref().context(MISSING)?;
+            return Ok((gzip.run(trial, front, self)?, gzip.bytes));
+        }
+        let Some(database) = trial.work.database() else {
+            let tpcc = works.tpcc.as_ref().context(MISSING)?;
+            return Ok((tpcc.run(trial, front, self)?, tpcc.bytes));
+        };
+        let berkeley = works.berkeley.as_ref().context(MISSING)?;
+        let task = berkeley.task(database, trial.step, trial.door, &front.root);
+        let file = self.export.join(file_name(database, trial.step));
+        let sample = self.measure(front, &berkeley.program, &task)?;
+        Ok((sample, std::fs::metadata(file)?.len()))
+    }
+
     /// Runs a program that tells how far it is.
-    fn measure(&self, front: &Front, program: &Path, task: &Task) -> Result<report::Sample> {
+    pub(super) fn measure(
+        &self,
+        front: &Front,
+        program: &Path,
+        task: &Task,
+    ) -> Result<report::Sample> {
         let mut command = front.command(program);
         command.args(&task.words);
         let mut program = world::at(self.node(), || Program::start(&mut command))?;
         let process = program.hear("ready")?;
         let sample = report::Sample::of(
             || {
-                let client = cpu::process_time(Some(process))? + front.helper_time()?;
+                let client = cpu::process_time(Some(process))?
+                    + cpu::ended_children_time(process)?
+                    + front.helper_time()?;
                 Ok((client, self.server_time()?))
             },
             || {
@@ -199,7 +216,7 @@ fn check(trial: &Trial, file_bytes: u64, crossed_bytes: Option<u64>) -> Result<(
         // All of the file is read. Whatever reads ahead may read more.
         Work::Gzip | Work::Sizes | Work::Queue => file_bytes / 10 * 9,
         // Some pages are.
-        Work::Counts => 1,
+        Work::Counts | Work::Tpcc => 1,
     };
     ensure!(crossed >= least, "{crossed} of {file_bytes} bytes of {name} crossed the network");
     Ok(())

@@ -21,6 +21,8 @@ pub(crate) enum Work {
     Counts,
     /// One traversal of a queue of Berkeley DB. A step is the length of its records, in bytes.
     Queue,
+    /// Transactions of TPC-C. A step is the number of processes that run them.
+    Tpcc,
 }
 
 /// The works on Berkeley DB.
@@ -41,6 +43,8 @@ pub(crate) enum Door {
     RunPlain,
     /// `dafs mount`, with the kernel's page cache and read-ahead.
     Mount,
+    /// A program that was converted to our API in C, which reads ahead and writes behind by itself.
+    Api,
     /// A command of libnfs that fetches a file by NFSv3 and hands it on.
     Nfs,
 }
@@ -51,6 +55,7 @@ impl Door {
             Self::Run => "run",
             Self::RunPlain => "run-plain",
             Self::Mount => "mount",
+            Self::Api => "api",
             Self::Nfs => "nfs",
         }
     }
@@ -79,7 +84,8 @@ pub(crate) struct Series {
 pub(crate) const NETWORKS: [Network; 2] = [Network::Free, Network::Link];
 
 impl Work {
-    pub(crate) const ALL: [Self; 4] = [Self::Gzip, Self::Sizes, Self::Counts, Self::Queue];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Gzip, Self::Sizes, Self::Counts, Self::Queue, Self::Tpcc];
 
     /// The experiments that read its trials.
     fn ids(self) -> &'static [&'static str] {
@@ -88,6 +94,7 @@ impl Work {
             Self::Sizes => &["P2-F6", "P2-F7"],
             Self::Counts => &["P2-F8"],
             Self::Queue => &["P2-F10"],
+            Self::Tpcc => &["P2-F12"],
         }
     }
 
@@ -99,6 +106,7 @@ impl Work {
                 "P2, figure 8: Berkeley DB from cold caches, over the number of lookups"
             }
             Self::Queue => "P2, figure 10: a queue of Berkeley DB over the length of its records",
+            Self::Tpcc => "P2, figure 12: TPC-C on Berkeley DB by one to four processes",
         }
     }
 
@@ -108,13 +116,14 @@ impl Work {
             Self::Sizes => &[50, 90, 150, 270],
             Self::Counts => &[1000, 3000, 10_000, 30_000, 100_000, 300_000],
             Self::Queue => &[32, 128, 512, 2048, 8000],
+            Self::Tpcc => &[1, 2, 3, 4],
         }
     }
 
     pub(crate) fn doors(self) -> &'static [Door] {
         match self {
-            Self::Gzip => &[Door::Run, Door::Mount, Door::Nfs],
-            Self::Sizes | Self::Counts => &[Door::Run, Door::Mount],
+            Self::Gzip => &[Door::Run, Door::Mount, Door::Api, Door::Nfs],
+            Self::Sizes | Self::Counts | Self::Tpcc => &[Door::Run, Door::Mount],
             Self::Queue => &[Door::Run, Door::RunPlain, Door::Mount],
         }
     }
@@ -123,7 +132,7 @@ impl Work {
     pub(crate) fn quantities(self) -> &'static [Quantity] {
         match self {
             Self::Gzip => &[Quantity::Throughput, Quantity::ClientShare, Quantity::BothShare],
-            Self::Sizes | Self::Counts => &[Quantity::Elapsed, Quantity::ClientCpu],
+            Self::Sizes | Self::Counts | Self::Tpcc => &[Quantity::Elapsed, Quantity::ClientCpu],
             Self::Queue => &[Quantity::Throughput, Quantity::ClientCpuPerMegabyte],
         }
     }
@@ -131,7 +140,7 @@ impl Work {
     /// The work on Berkeley DB, if it is one.
     pub(crate) fn database(self) -> Option<Database> {
         match self {
-            Self::Gzip => None,
+            Self::Gzip | Self::Tpcc => None,
             Self::Sizes => Some(Database::Sizes),
             Self::Counts => Some(Database::Counts),
             Self::Queue => Some(Database::Queue),
@@ -141,8 +150,8 @@ impl Work {
     /// A step in words.
     pub(crate) fn step(self, step: u64) -> String {
         match self {
-            Self::Gzip if step == 1 => "1 process".to_owned(),
-            Self::Gzip => format!("{step} processes"),
+            Self::Gzip | Self::Tpcc if step == 1 => "1 process".to_owned(),
+            Self::Gzip | Self::Tpcc => format!("{step} processes"),
             Self::Sizes => format!("{step} % of the cache"),
             Self::Counts => format!("{step} lookups"),
             Self::Queue => format!("{step} B"),
