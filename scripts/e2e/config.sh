@@ -84,6 +84,16 @@ warned 4 'write networks' <<<$'[nfs]\nlisten = ["0.0.0.0:2049"]\n'"$export_table
 warned 1 'admits all of 10.0.0.0/8' <<<$'trusted = ["10.1.2.3/8"]\n'"$export_table"
 warned 6 'is the directory of export "data"' <<<"$export_table"$'\n'"${export_table/data/other}"
 
+step "the log marks mounts that are refused to other hosts"
+closed=${export_table/data/closed}
+printf '[nfs]\nlisten = ["0.0.0.0:0"]\n%s\nnetworks = ["192.0.2.0/24"]\n%s\n' "$export_table" "$closed" >"$config"
+mkdir "$work/etc/other"
+sed -i '$s/export/other/' "$config"
+serve --config "$config" --listen 127.0.0.1:0
+grep -q 'mount -t nfs .*/closed /mnt  # from this host alone$' "$log" || { cat "$log"; fail "a closed export is not marked"; }
+grep -q 'mount -t nfs .*/data /mnt$' "$log" || { cat "$log"; fail "an open export is marked"; }
+stop_server
+
 step "commands find a server by its configuration"
 printf 'listen = ["127.0.0.1:0"]\nstate_directory = "own-state"\n%s\n' "$export_table" >"$config"
 serve --config "$config" --state-directory "$work/etc/own-state"
