@@ -4,7 +4,7 @@
 At most 2 % of a page's sentences begin with a free relative, and no sentence has more than 50 words, or 40
 in ARCHITECTURE.md and the design notes. ARCHITECTURE.md has at most 3,500 words. Each link of any page leads
 to a file, and to a heading of it. Each test that a table of invariants, or of docs/security.md, names exists. Each
-figure of README's comparison stands in docs/benchmarks.md.
+figure of README's comparison stands in docs/benchmarks.md, and README names the oldest compiler.
 """
 import pathlib
 import re
@@ -57,6 +57,13 @@ def unknown_figures():
                 yield from (f"README.md: figure {figure}" for figure in figures if figure not in known)
 
 
+def wrong_compiler():
+    """README's compiler, where it is not that of Cargo.toml."""
+    version = re.search(r'^rust-version = "(.*)"$', pathlib.Path("Cargo.toml").read_text(), re.MULTILINE)[1]
+    if f"Rust {version} or newer" not in pathlib.Path("README.md").read_text():
+        yield f"README.md: does not say: Rust {version} or newer"
+
+
 def missing_tests(pages):
     """Names in the last column of tables of invariants and of tests that no function has. Each invariant has a
     test; a link to a file of tests will do."""
@@ -90,6 +97,7 @@ def main():
         faults.append(f"{ARCHITECTURE}: {words} words")
     faults += missing_tests([*design, pathlib.Path("docs/security.md")])
     faults += unknown_figures()
+    faults += wrong_compiler()
     for fault in faults:
         print(fault)
     return int(bool(faults))
