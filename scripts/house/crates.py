@@ -120,7 +120,8 @@ def fill(layer):
 def dark():
     """The rules for a dark page. Viewers without them show a light one."""
     rules = [f".layer{index}{{fill:{colour}}}" for index, (_, colour) in enumerate(LAYERS.values())]
-    rules += [".page{fill:#0d1117;stroke:none}", "text{fill:#e6edf3}", "rect,line{stroke:#8b949e}", "marker path{fill:#8b949e}"]
+    rules += [".page{fill:#0d1117;stroke:none}", "text{fill:#e6edf3}"]
+    rules += ["rect,line{stroke:#8b949e}", "marker path{fill:#8b949e}"]
     return f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
 
 

@@ -5,6 +5,7 @@ At most 2 % of a page's sentences begin with a free relative, and no sentence ha
 in ARCHITECTURE.md and the design notes. ARCHITECTURE.md has at most 3,500 words. Each link of any page leads
 to a file, and to a heading of it. Each test that a table of invariants, or of docs/security.md, names exists. Each
 figure of README's comparison stands in docs/benchmarks.md, and README names the oldest compiler.
+Each page of docs/ opens with something to type.
 """
 import pathlib
 import re
@@ -57,6 +58,13 @@ def unknown_figures():
                 yield from (f"README.md: figure {figure}" for figure in figures if figure not in known)
 
 
+def nothing_to_type(pages):
+    """Pages for users without a command or code before their first heading."""
+    for page in pages:
+        if page.name != "glossary.md" and not CODE.search(page.read_text().split("\n## ")[0]):
+            yield f"{page}: opens with nothing to type"
+
+
 def wrong_compiler():
     """README's compiler, where it is not that of Cargo.toml."""
     version = re.search(r'^rust-version = "(.*)"$', pathlib.Path("Cargo.toml").read_text(), re.MULTILINE)[1]
@@ -87,8 +95,10 @@ def main():
     names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0")
     pages = [pathlib.Path(name) for name in names if name and pathlib.Path(name).is_file()]
     faults = [fault for page in pages for fault in broken_links(page)]
-    for page in [pathlib.Path("README.md"), *sorted(pathlib.Path("docs").glob("*.md"))]:
+    for_users = sorted(pathlib.Path("docs").glob("*.md"))
+    for page in [pathlib.Path("README.md"), *for_users]:
         faults += faults_of_words(page, prose.SENTENCE_WORDS_MAX)
+    faults += nothing_to_type(for_users)
     design = [ARCHITECTURE, *sorted(pathlib.Path("docs/design").glob("*.md"))]
     for page in design:
         faults += faults_of_words(page, DESIGN_SENTENCE_WORDS_MAX)
