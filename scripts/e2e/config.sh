@@ -60,13 +60,13 @@ named() {
     cat >"$config"
     expect 2 "$1" timeout 20 "$dafs" config check "$config"
 }
-named 'dafs passwd FILE USER' <<<$'password_file = "users"\n'"$export_table"
+named "line 1: password_file: cannot read $work/etc/users: there is no such file; make it with: dafs passwd $work" <<<$'password_file = "users"\n'"$export_table"
 echo '# users' >"$work/etc/users"
 chmod 644 "$work/etc/users"
 named 'chmod 600' <<<$'password_file = "users"\n'"$export_table"
 chmod 600 "$work/etc/users"
 expect 0 'right' "$dafs" config check "$config"
-named 'server.pem' <<<"$export_table"$'\n[tls]\ncertificate = "server.pem"\nkey = "server-key.pem"'
+named "line 5: tls.certificate: cannot read $work/etc/server.pem" <<<"$export_table"$'\n[tls]\ncertificate = "server.pem"\nkey = "server-key.pem"'
 chmod 666 "$config"
 expect 2 'cannot trust the configuration' "$dafs" config check "$config"
 chmod 644 "$config"

@@ -9,6 +9,7 @@ mod gluster;
 mod importance;
 mod kerberos;
 mod keys;
+mod named;
 mod nfs;
 mod review;
 mod rules;

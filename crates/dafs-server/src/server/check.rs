@@ -13,6 +13,7 @@ use dafs_engine::Authenticator;
 /// The first error, as the start would report it.
 pub fn check(config: &Config) -> Result<(), StartError> {
     config.check_exposure()?;
+    config.check_named_files()?;
     Authenticator::new(&config.auth)?;
     if let Some(files) = &config.tls {
         files.load(now_seconds())?;

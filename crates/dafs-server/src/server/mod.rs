@@ -110,6 +110,7 @@ impl Server {
     /// The problem, and its solution.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check_exposure()?;
+        config.check_named_files()?;
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
