@@ -22,9 +22,13 @@ BIG_BYTES=$((64 << 20))
 READ_SECONDS=2
 GANESHA_PORT=12049
 
-# Quicker to build than a release, whose optimisation across crates uses one processor for minutes.
-cargo build --profile demo --locked -p dafs
-dafs=$(realpath "${CARGO_TARGET_DIR:-target}/demo/dafs")
+# A test has built the program already. The profile is quicker than that of a release, whose optimisation across crates
+# uses one processor for minutes.
+if [[ ! ${DAFS:-} ]]; then
+    cargo build --profile demo --locked -p dafs
+    DAFS=${CARGO_TARGET_DIR:-target}/demo/dafs
+fi
+dafs=$(realpath "$DAFS")
 clock_ticks=$(getconf CLK_TCK)
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/dafs-run.XXXXXX")
