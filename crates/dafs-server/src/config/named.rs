@@ -1,6 +1,6 @@
 //! The files that a configuration names, and that must be there when a server starts.
 
-use super::{Config, ConfigError, read_text, wrong};
+use super::{Config, ConfigError, ExportSource, read_text, wrong};
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -20,18 +20,39 @@ impl Config {
             ("tls.certificate", tls.map(|files| files.certificate.as_path())),
             ("tls.key", tls.map(|files| files.key.as_path())),
             ("tls.authorities", tls.and_then(|files| files.authorities.as_deref())),
+            (
+                "cluster.secret",
+                self.exports.iter().find_map(|export| export.source.cluster_secret()),
+            ),
         ];
         let mut named = files.into_iter().filter_map(|(key, path)| Some((key, path?)));
         let Some((key, path)) = named.find(|(_, path)| is_missing(path)) else { return Ok(()) };
         let path = path.display();
         let remedy = match key {
             "password_file" => format!("make it with: dafs passwd {path} USER --uid N --gid N"),
+            "cluster.secret" => {
+                format!(
+                    "copy it from another server, or make it: dafs cluster init --secret {path}"
+                )
+            }
             _ => CERTIFICATES.to_owned(),
         };
         // The line is that of the file as it is now.
         let text = read_text(config).unwrap_or_default();
         Err(wrong(key, format!("cannot read {path}: there is no such file; {remedy}"))
             .locate(config, &text))
+    }
+}
+
+impl ExportSource {
+    /// Returns the file with the secret of the cluster, if data servers run in other processes.
+    pub(crate) fn cluster_secret(&self) -> Option<&Path> {
+        match self {
+            Self::Striped { cluster_secret, .. } => cluster_secret.as_deref(),
+            Self::CephFs(ceph) => ceph.cluster_secret.as_deref(),
+            Self::Gluster(gluster) => gluster.cluster_secret.as_deref(),
+            Self::Directory(_) | Self::Memory { .. } => None,
+        }
     }
 }
 
@@ -68,5 +89,9 @@ mod tests {
         assert!(error.contains("dafs pki server"), "{error}");
         std::fs::write(folder.path().join("server.pem"), "").unwrap();
         assert!(check(&tls).unwrap_err().contains("line 6: tls.key: cannot read"));
+        let node = "[[export.node]]\nnumber = 1\ncontrol = \"192.0.2.2:2052\"\n";
+        let error = check(&format!("[cluster]\nsecret = \"secret\"\n{EXPORT}{node}")).unwrap_err();
+        assert!(error.contains("line 2: cluster.secret: cannot read"), "{error}");
+        assert!(error.contains("dafs cluster init --secret"), "{error}");
     }
 }
