@@ -11,6 +11,9 @@ SETUP := @scripts/setup.sh
 # A compiler outside of PATH, such as in ~/.cargo/bin, is found by env.sh.
 CARGO := @source scripts/env.sh && cargo
 
+# The parts of `make test` that need no more than a compiler and `make lint`.
+SMALL_PARTS := tidy format lint build dependencies
+
 # Where `make install` takes the programs from.
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 
@@ -60,7 +63,7 @@ deb: build
 	@scripts/deb.sh
 
 test:
-	$(SETUP) build test lab
+	$(SETUP) build $(if $(PARTS),$(if $(filter-out $(SMALL_PARTS),$(PARTS)),test lab,lint),test lab)
 	@set -f; SINCE=$(SINCE) scripts/test.sh $(PARTS)
 
 test-long:
@@ -99,11 +102,11 @@ lab:
 	@scripts/test.sh build guest 'lab/*'
 
 fmt:
-	$(SETUP) build test
+	$(SETUP) format
 	$(CARGO) fmt --all
 
 lint:
-	$(SETUP) build test
+	$(SETUP) build lint
 	@scripts/test.sh tidy format lint
 
 deny:

@@ -26,8 +26,8 @@ is_allowed() {
 }
 
 host=$(rustc -vV | sed -n 's/^host: //p')
-# One line for each package; no other object in there begins with its name and version.
-packages=$(cargo metadata --locked --offline --format-version 1 --filter-platform "$host" |
+# One line for each package; no other object in there begins with its name and version. A fresh clone downloads them.
+packages=$(cargo metadata --locked --format-version 1 --filter-platform "$host" |
     sed 's/{"name":"[^"]*","version":"/\n&/g' | sed -n '/^{"name":"[^"]*","version":"/p')
 [[ $packages ]] || { echo "cargo metadata names no package"; exit 1; }
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# setup.sh PART... -- install what PART needs on Debian 12 or 13. Parts: build, deb, test, lab, bench.
+# setup.sh PART... -- install what PART needs on Debian 12 or 13. Parts: build, format, lint, deb, test, lab, bench.
 #
 # Invariants
 # * Only missing packages are installed, by name, without merely recommended ones. If none is
@@ -135,12 +135,21 @@ refresh_lists_for_guest() {
     refresh_lists
 }
 
-[[ $# -gt 0 ]] || die "usage: setup.sh PART...   (build, deb, test, lab, bench)"
+[[ $# -gt 0 ]] || die "usage: setup.sh PART...   (build, format, lint, deb, test, lab, bench)"
 for part in "$@"; do
     case $part in
     build)
         install_packages ca-certificates gcc g++ make pkg-config libc6-dev
         install_rust
+        ;;
+    format)
+        install_packages ca-certificates
+        install_rust
+        install_rust_tools
+        ;;
+    lint)
+        install_packages git python3 shellcheck
+        install_rust_tools
         ;;
     deb)
         install_packages debhelper dh-python dpkg-dev fio lintian python3
@@ -175,6 +184,6 @@ for part in "$@"; do
             librdmacm-dev make sqlite3 tar tshark util-linux xz-utils
         refresh_lists_for_guest
         ;;
-    *) die "no part named $part; there are: build, deb, test, lab, bench" ;;
+    *) die "no part named $part; there are: build, format, lint, deb, test, lab, bench" ;;
     esac
 done

@@ -255,7 +255,7 @@ ln -s "$(realpath "$dafs")" "$work/bin/dafs"
 tried() { (cd "$work/tried" && PATH=$work/bin:$PATH bash -euc "$(sed -n "s/^$1: *//p" "$work/demo.out")"); }
 cp "$work/wanted" "$work/tried/FILE"
 tried try
-[[ $(tried and | grep -c ' there ') == 3 ]] || fail "the demo's status does not show three data servers"
+[[ $(tried and | grep -c ' ready ') == 3 ]] || fail "the demo's status does not show three data servers"
 read -r port place < <(sed -nE 's/^or: *mount -t nfs -o .*port=([0-9]+)[^ ]* [^:]*:([^ ]*) .*/\1 \2/p' "$work/demo.out")
 "$dafs" get "nfs://127.0.0.1:$port${place%/}/FILE" "$work/back.6"
 same "$work/wanted" "$work/back.6" "what was tried and what NFS reads"

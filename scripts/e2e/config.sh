@@ -60,13 +60,13 @@ named() {
     cat >"$config"
     expect 2 "$1" timeout 20 "$dafs" config check "$config"
 }
-named 'dafs passwd FILE USER' <<<$'password_file = "users"\n'"$export_table"
+named "line 1: password_file: cannot read $work/etc/users: there is no such file; make it with: dafs passwd $work" <<<$'password_file = "users"\n'"$export_table"
 echo '# users' >"$work/etc/users"
 chmod 644 "$work/etc/users"
 named 'chmod 600' <<<$'password_file = "users"\n'"$export_table"
 chmod 600 "$work/etc/users"
 expect 0 'right' "$dafs" config check "$config"
-named 'server.pem' <<<"$export_table"$'\n[tls]\ncertificate = "server.pem"\nkey = "server-key.pem"'
+named "line 5: tls.certificate: cannot read $work/etc/server.pem" <<<"$export_table"$'\n[tls]\ncertificate = "server.pem"\nkey = "server-key.pem"'
 chmod 666 "$config"
 expect 2 'cannot trust the configuration' "$dafs" config check "$config"
 chmod 644 "$config"
@@ -83,6 +83,16 @@ warned 1 'metrics_transport_security' <<<$'metrics_listen = "0.0.0.0:9469"\n'"$e
 warned 4 'write networks' <<<$'[nfs]\nlisten = ["0.0.0.0:2049"]\n'"$export_table"
 warned 1 'admits all of 10.0.0.0/8' <<<$'trusted = ["10.1.2.3/8"]\n'"$export_table"
 warned 6 'is the directory of export "data"' <<<"$export_table"$'\n'"${export_table/data/other}"
+
+step "the log marks mounts that are refused to other hosts"
+closed=${export_table/data/closed}
+printf '[nfs]\nlisten = ["0.0.0.0:0"]\n%s\nnetworks = ["192.0.2.0/24"]\n%s\n' "$export_table" "$closed" >"$config"
+mkdir "$work/etc/other"
+sed -i '$s/export/other/' "$config"
+serve --config "$config" --listen 127.0.0.1:0
+grep -q 'mount -t nfs .*/closed /mnt  # from this host alone$' "$log" || { cat "$log"; fail "a closed export is not marked"; }
+grep -q 'mount -t nfs .*/data /mnt$' "$log" || { cat "$log"; fail "an open export is marked"; }
+stop_server
 
 step "commands find a server by its configuration"
 printf 'listen = ["127.0.0.1:0"]\nstate_directory = "own-state"\n%s\n' "$export_table" >"$config"

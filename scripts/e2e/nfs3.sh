@@ -63,6 +63,8 @@ stop_server
 step "rpcbind knows"
 command -v rpcbind >/dev/null || skip "there is no rpcbind; run: scripts/setup.sh test"
 [[ $(id -u) == 0 ]] || { echo "not root, so no rpcbind of our own"; exit 0; }
+unshare --net --mount --pid --fork --kill-child --mount-proc true 2>/dev/null ||
+    skip "the rest passed; for rpcbind this user may not make name spaces, as in a chroot"
 sed -i 's/^\[nfs\]$/[nfs]\nregister_with_rpcbind = true/' "$work/dafs.toml"
 # rpcbind has one port and one folder per host: it gets a network and a /run of its own.
 cat >"$work/inside.sh" <<END

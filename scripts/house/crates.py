@@ -16,17 +16,18 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIGURE = ROOT / "docs/figures/crates.svg"
 
-# The layers from the top down, with a colour each. A crate needs crates of its own layer and of those below.
+# The layers from the top down, with a colour each on a light and on a dark page. A crate needs crates of its own layer
+# and of those below.
 LAYERS = {
-    "proof": "#eeeeee",
-    "fronts": "#fff2cc",
-    "server": "#f8cecc",
-    "front ends": "#ffd9b3",
-    "state": "#e1d5e7",
-    "client": "#d5e8d4",
-    "storage": "#dae8fc",
-    "transport": "#d0e0e3",
-    "ground": "#f5f5dc",
+    "proof": ("#eeeeee", "#30363d"),
+    "fronts": ("#fff2cc", "#5c4d12"),
+    "server": ("#f8cecc", "#6b2b2b"),
+    "front ends": ("#ffd9b3", "#6b431a"),
+    "state": ("#e1d5e7", "#4b3a63"),
+    "client": ("#d5e8d4", "#2f5233"),
+    "storage": ("#dae8fc", "#274a73"),
+    "transport": ("#d0e0e3", "#24525c"),
+    "ground": ("#f5f5dc", "#4a4a2f"),
 }
 
 # The layer of each crate, and where it stands: column and row. Other crates are left out.
@@ -105,9 +106,23 @@ def arrows(needs):
 
 def place(crate, unplaced):
     if crate in PLACES:
-        layer, column, row = PLACES[crate]
-        return LAYERS[layer], column, row
-    return "#ffffff", 1.1 * unplaced.index(crate), UNPLACED_ROW
+        return PLACES[crate]
+    return None, 1.1 * unplaced.index(crate), UNPLACED_ROW
+
+
+def fill(layer):
+    """The attributes of a box: the colour on a light page, and the class that a dark page changes."""
+    if layer is None:
+        return 'fill="#ffffff" class="page"'
+    return f'fill="{LAYERS[layer][0]}" class="layer{list(LAYERS).index(layer)}"'
+
+
+def dark():
+    """The rules for a dark page. Viewers without them show a light one."""
+    rules = [f".layer{index}{{fill:{colour}}}" for index, (_, colour) in enumerate(LAYERS.values())]
+    rules += [".page{fill:#0d1117;stroke:none}", "text{fill:#e6edf3}"]
+    rules += ["rect,line{stroke:#8b949e}", "marker path{fill:#8b949e}"]
+    return f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
 
 
 def draw(needs):
@@ -126,12 +141,13 @@ def draw(needs):
         'font-family="sans-serif" font-size="12">',
         '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" '
         'orient="auto"><path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
+        dark(),
+        f'<rect width="{width}" height="{height}" {fill(None)}/>',
     ]
     legend = LEFT
-    for layer, colour in LAYERS.items():
+    for layer in LAYERS:
         out.append(
-            f'<rect x="{legend}" y="10" width="14" height="14" fill="{colour}" stroke="#888"/>'
+            f'<rect x="{legend}" y="10" width="14" height="14" {fill(layer)} stroke="#888"/>'
             f'<text x="{legend + 19}" y="21">{layer}</text>'
         )
         legend += 44 + 7 * len(layer)
@@ -149,11 +165,11 @@ def draw(needs):
             ends = (x1 + side, y1, x2 + side, y2 + BOX_HEIGHT)
         x1, y1, x2, y2 = (f"{end:.1f}" for end in ends)
         out.append(f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#555" marker-end="url(#head)"/>')
-    for crate, (colour, _, _) in boxes.items():
+    for crate, (layer, _, _) in boxes.items():
         x, y = corner(crate)
         out.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5" '
-            f'fill="{colour}" stroke="#555"/>'
+            f'{fill(layer)} stroke="#555"/>'
             f'<text x="{x + BOX_WIDTH / 2:.1f}" y="{y + 21:.1f}" text-anchor="middle">{crate}</text>'
         )
     return "\n".join([*out, "</svg>", ""])

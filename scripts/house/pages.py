@@ -4,7 +4,8 @@
 At most 2 % of a page's sentences begin with a free relative, and no sentence has more than 50 words, or 40
 in ARCHITECTURE.md and the design notes. ARCHITECTURE.md has at most 3,500 words. Each link of any page leads
 to a file, and to a heading of it. Each test that a table of invariants, or of docs/security.md, names exists. Each
-figure of README's comparison stands in docs/benchmarks.md.
+figure of README's comparison stands in docs/benchmarks.md, and README names the oldest compiler.
+Each page of docs/ opens with something to type.
 """
 import pathlib
 import re
@@ -57,6 +58,20 @@ def unknown_figures():
                 yield from (f"README.md: figure {figure}" for figure in figures if figure not in known)
 
 
+def nothing_to_type(pages):
+    """Pages for users without a command or code before their first heading."""
+    for page in pages:
+        if page.name != "glossary.md" and not CODE.search(page.read_text().split("\n## ")[0]):
+            yield f"{page}: opens with nothing to type"
+
+
+def wrong_compiler():
+    """README's compiler, where it is not that of Cargo.toml."""
+    version = re.search(r'^rust-version = "(.*)"$', pathlib.Path("Cargo.toml").read_text(), re.MULTILINE)[1]
+    if f"Rust {version} or newer" not in pathlib.Path("README.md").read_text():
+        yield f"README.md: does not say: Rust {version} or newer"
+
+
 def missing_tests(pages):
     """Names in the last column of tables of invariants and of tests that no function has. Each invariant has a
     test; a link to a file of tests will do."""
@@ -80,8 +95,10 @@ def main():
     names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0")
     pages = [pathlib.Path(name) for name in names if name and pathlib.Path(name).is_file()]
     faults = [fault for page in pages for fault in broken_links(page)]
-    for page in [pathlib.Path("README.md"), *sorted(pathlib.Path("docs").glob("*.md"))]:
+    for_users = sorted(pathlib.Path("docs").glob("*.md"))
+    for page in [pathlib.Path("README.md"), *for_users]:
         faults += faults_of_words(page, prose.SENTENCE_WORDS_MAX)
+    faults += nothing_to_type(for_users)
     design = [ARCHITECTURE, *sorted(pathlib.Path("docs/design").glob("*.md"))]
     for page in design:
         faults += faults_of_words(page, DESIGN_SENTENCE_WORDS_MAX)
@@ -90,6 +107,7 @@ def main():
         faults.append(f"{ARCHITECTURE}: {words} words")
     faults += missing_tests([*design, pathlib.Path("docs/security.md")])
     faults += unknown_figures()
+    faults += wrong_compiler()
     for fault in faults:
         print(fault)
     return int(bool(faults))

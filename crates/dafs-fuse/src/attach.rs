@@ -60,8 +60,8 @@ fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let mut helper = Command::new(HELPER);
     helper.arg("-o").arg(helper_options(options)).arg("--").arg(directory);
     helper.env(HELPER_SOCKET, theirs.as_raw_fd().to_string());
-    helper.stdin(Stdio::null()).stdout(Stdio::null());
-    let mut child = helper.spawn().map_err(|error| {
+    helper.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = helper.spawn().map_err(|error| {
         io::Error::new(
             error.kind(),
             format!("cannot start {HELPER}, which mounts for users: {error}"),
@@ -69,12 +69,31 @@ fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     })?;
     drop(theirs);
     let received = pass::receive(&ours, &mut [0]);
-    let status = child.wait()?;
+    let output = child.wait_with_output()?;
     match received {
-        Ok((_, Some(device))) if status.success() => Ok(device),
-        // The helper has reported the reason to the user.
-        _ => Err(io::Error::other(format!("{HELPER} did not mount it"))),
+        Ok((_, Some(device))) if output.status.success() => Ok(device),
+        _ => Err(io::Error::other(refusal(&output.stderr))),
     }
+}
+
+/// Returns the helper's reason on one line, and the remedy where that is known.
+fn refusal(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let reason = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let reason = reason.collect::<Vec<_>>().join("; ");
+    if reason.is_empty() {
+        return format!("{HELPER} did not mount it, and gave no reason");
+    }
+    let remedy = if reason.contains("/dev/fuse") {
+        "; as root: chmod 666 /dev/fuse. A container must be started with that device"
+    } else if reason.contains("user_allow_other") {
+        "; leave out --allow-other, or add that line as root"
+    } else if reason.contains("Operation not permitted") {
+        "; a container must be started with the right to mount (CAP_SYS_ADMIN)"
+    } else {
+        ""
+    };
+    format!("{reason}{remedy}")
 }
 
 /// The helper's options; a comma ends an option there unless it is escaped.
@@ -100,5 +119,15 @@ mod tests {
         let options = MountOptions { source, read_only: true, ..MountOptions::default() };
         let text = helper_options(&options);
         assert!(text.ends_with("fsname=dafs://h/a\\,suid\\,b\\\\,ro"), "{text}");
+    }
+
+    #[test]
+    fn the_helper_gives_the_reason() {
+        let closed = refusal(b"fusermount3: failed to open /dev/fuse: Permission denied\n");
+        assert!(closed.starts_with("fusermount3: failed to open /dev/fuse: Perm"), "{closed}");
+        assert!(closed.contains("chmod 666 /dev/fuse"), "{closed}");
+        let other = refusal(b"fusermount3: bad mount point /x: No such file or directory\n\n");
+        assert_eq!(other, "fusermount3: bad mount point /x: No such file or directory");
+        assert!(refusal(b"").contains("no reason"));
     }
 }

@@ -242,6 +242,10 @@ impl StateDatabase {
         let nonsense = |_| DatabaseError::Damaged("a page is invalid".to_owned());
         let database = catch_unwind(open).map_err(nonsense)?.map_err(|error| match error {
             redb::Error::Corrupted(what) => DatabaseError::Damaged(what),
+            // The file has no header of a database.
+            redb::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
+                DatabaseError::Damaged(error.to_string())
+            }
             error => DatabaseError::Database(error),
         })?;
         let opened = Self { database, id };

@@ -13,6 +13,7 @@ use super::{
 };
 use dafs_dat::Wake;
 use dafs_engine::{OwnIdentity, SessionLimits};
+use dafs_sandbox::Sandbox;
 use dafs_tls::NoTransportSecurity;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -215,9 +216,11 @@ impl ConfigFile {
         config.state_directory = self.state_directory.map(|path| base.join(path));
         let own = |ServerAuthFile { id, password }| OwnIdentity { id, password };
         config.auth.own_identity = self.server_auth.map(own);
-        let sandbox =
-            self.sandbox.map(|text| text.parse().map_err(|e: String| wrong("sandbox", e)));
-        config.sandbox = sandbox.transpose()?;
+        let sandbox = |text: String| {
+            let unknown = |e: String| wrong("sandbox", format!("{text:?} is unknown; {e}"));
+            text.parse::<Sandbox>().map_err(unknown)
+        };
+        config.sandbox = self.sandbox.map(sandbox).transpose()?;
         config.wake = self.wake;
         config.crc = self.crc;
         let exports = config.exports.iter();

@@ -9,6 +9,7 @@ mod gluster;
 mod importance;
 mod kerberos;
 mod keys;
+mod named;
 mod nfs;
 mod review;
 mod rules;
@@ -650,7 +651,7 @@ mod tests {
         check("lissten = 3", "line 1");
         check(&format!("wake = \"often\"\n{EXPORT}"), "line 1");
         check(&format!("lease_time_seconds = 0\n{EXPORT}"), "use 1 to 3600");
-        check(&format!("sandbox = \"yes\"\n{EXPORT}"), "use \"required\", \"if possible\"");
+        check(&format!("sandbox = \"yes\"\n{EXPORT}"), "\"yes\" is unknown; use \"required\"");
         check(&format!("sandbox = true\n{EXPORT}"), "line 1");
         check(&format!("listen = [\"nowhere\"]\n{EXPORT}"), "HOST:PORT");
         check(&format!("trusted = [\"10/8\"]\n{EXPORT}"), "192.0.2.0/24");

@@ -2,7 +2,7 @@
 
 use super::StartError;
 use super::tls::now_seconds;
-use crate::config::{Config, ExportSource};
+use crate::config::Config;
 use dafs_cluster::ClusterSecret;
 use dafs_engine::Authenticator;
 
@@ -13,18 +13,13 @@ use dafs_engine::Authenticator;
 /// The first error, as the start would report it.
 pub fn check(config: &Config) -> Result<(), StartError> {
     config.check_exposure()?;
+    config.check_named_files()?;
     Authenticator::new(&config.auth)?;
     if let Some(files) = &config.tls {
         files.load(now_seconds())?;
     }
     for export in &config.exports {
-        let secret = match &export.source {
-            ExportSource::Striped { cluster_secret, .. } => cluster_secret,
-            ExportSource::CephFs(ceph) => &ceph.cluster_secret,
-            ExportSource::Gluster(gluster) => &gluster.cluster_secret,
-            ExportSource::Directory(_) | ExportSource::Memory { .. } => &None,
-        };
-        secret.as_deref().map(ClusterSecret::load).transpose()?;
+        export.source.cluster_secret().map(ClusterSecret::load).transpose()?;
     }
     Ok(())
 }

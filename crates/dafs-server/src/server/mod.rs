@@ -53,8 +53,8 @@ use dafs_engine::{
 };
 use dafs_journal::Workers;
 use dafs_service::{
-    ClientRecords, Export, FileFences, FileRecords, FrontEnd, Namespace, NoRecords, Pool, Service,
-    ServiceConfig, ServiceCounts, WriteVerifier,
+    AddressRange, ClientRecords, Export, FileFences, FileRecords, FrontEnd, Namespace, NoRecords,
+    Pool, Service, ServiceConfig, ServiceCounts, WriteVerifier,
 };
 use data::{DataServer, DataServers};
 use device_mark::DeviceMark;
@@ -110,6 +110,7 @@ impl Server {
     /// The problem, and its solution.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check_exposure()?;
+        config.check_named_files()?;
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
@@ -321,7 +322,7 @@ impl Server {
     }
 
     /// Returns the lines with which NFS clients mount each export, with `host` as the name of this
-    /// server: over TCP, and over RDMA.
+    /// server: over TCP, and over RDMA. A comment marks exports that other hosts may not mount.
     pub fn mount_lines(&self, host: &str) -> Vec<String> {
         let mut options = Vec::new();
         if let Some(address) = self.nfs_addresses().first() {
@@ -329,17 +330,25 @@ impl Server {
             let option = if port == NFS_PORT { String::new() } else { format!(",port={port}") };
             options.push(option);
         }
-        let rdma = [self.nfs_rdma_addresses(), self.nfs_verbs_addresses()];
-        if let Some(address) = rdma.concat().first() {
+        let rdma = [self.nfs_rdma_addresses(), self.nfs_verbs_addresses()].concat();
+        if let Some(address) = rdma.first() {
             options.push(format!(",proto=rdma,port={}", address.port()));
         }
-        let namespace = self.service.namespace();
-        let mut names: Vec<_> = namespace.exports().map(|e| e.name().to_owned()).collect();
-        names.sort();
-        let line = |option: &String, name: &String| {
-            format!("mount -t nfs -o vers=4.2{option} {host}:/{name} /mnt")
+        let mut addresses = self.nfs_addresses().iter().chain(&rdma);
+        let is_reachable = addresses.any(|address| !address.ip().is_loopback());
+        let loopback = AddressRange::loopback();
+        let exports = |export: &Arc<Export>| {
+            let networks = &export.options().admits.networks;
+            let is_closed = is_reachable && networks.iter().all(|range| loopback.contains(range));
+            (export.name().to_owned(), if is_closed { "  # from this host alone" } else { "" })
         };
-        options.iter().flat_map(|option| names.iter().map(move |name| line(option, name))).collect()
+        let namespace = self.service.namespace();
+        let mut exports: Vec<_> = namespace.exports().map(exports).collect();
+        exports.sort();
+        let line = |option: &String, (name, remark): &(String, &str)| {
+            format!("mount -t nfs -o vers=4.2{option} {host}:/{name} /mnt{remark}")
+        };
+        options.iter().flat_map(|option| exports.iter().map(move |e| line(option, e))).collect()
     }
 
     /// Returns the URL of the first address.

@@ -1,7 +1,7 @@
 //! `dafs mkdir`: makes directories.
 
 use super::for_each;
-use crate::failure::Failure;
+use crate::failure::{Failure, words};
 use crate::remote::{Error, Follow, Found, Handle, Remote, RemoteUrl, SetAttributes, Status};
 use crate::session::Sessions;
 use dafs_client::SplitPath;
@@ -40,7 +40,13 @@ impl Mkdir {
                 .resolve_new_directory(url.path())
                 .and_then(|place| client.mkdir(&place.dir, &place.name, &attributes))
                 .map(drop)
-                .map_err(|error| Failure::remote(url, &error))
+                .map_err(|error| match error.status() {
+                    Some(Status::NoEnt) => {
+                        let text = words(&error);
+                        Failure::Failed(format!("{url}: {text}; -p makes its parents, too"))
+                    }
+                    _ => Failure::remote(url, &error),
+                })
         })
     }
 

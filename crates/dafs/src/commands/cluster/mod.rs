@@ -154,7 +154,7 @@ fn status(place: &Place, json: bool) -> Result<(), Failure> {
             "node",
             "state",
             "space",
-            "left",
+            "free",
             "read",
             "written"
         )?;
@@ -164,10 +164,28 @@ fn status(place: &Place, json: bool) -> Result<(), Failure> {
         let text = "no export of this server has nodes: see [[export.node]]";
         return Err(Failure::Failed(text.to_owned()));
     }
+    if !json {
+        say!("{}", summary(&nodes))?;
+    }
     match nodes.iter().all(|node| node.connected || node.empty) {
         true => Ok(()),
         false => Err(Failure::Reported),
     }
+}
+
+/// Returns one line about all nodes.
+fn summary(nodes: &[NodeReport]) -> String {
+    let connected = nodes.iter().filter(|node| node.connected).count();
+    let mut line = format!("{connected} of {} nodes connected", nodes.len());
+    let leaving = nodes.iter().filter(|node| node.leaving && !node.empty).count();
+    if leaving > 0 {
+        line.push_str(&format!(", {leaving} leaving"));
+    }
+    let copies: u64 = nodes.iter().map(|node| node.files_to_mend).sum();
+    if copies > 0 {
+        line.push_str(&format!(", copies to repair: {copies}"));
+    }
+    line
 }
 
 fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
@@ -189,6 +207,11 @@ fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
     if !node.trouble.is_empty() {
         remarks = format!("{remarks}: {}", node.trouble);
     }
+    // Nothing is known of a node that is away.
+    let bytes = |count: u64| match node.connected {
+        true => BinaryBytes(count).to_string(),
+        false => "-".to_owned(),
+    };
     say!(
         "{:<12} {:>6} {:<8} {:>10} {:>10} {:>10} {:>10}  {}{remarks}",
         node.export,
@@ -197,12 +220,43 @@ fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
             (_, _, true) => "empty",
             (false, _, false) => "missing",
             (true, true, false) => "leaving",
-            (true, false, false) => "there",
+            (true, false, false) => "ready",
         },
-        BinaryBytes(node.total_bytes).to_string(),
-        BinaryBytes(node.available_bytes).to_string(),
-        BinaryBytes(node.read_bytes).to_string(),
-        BinaryBytes(node.written_bytes).to_string(),
+        bytes(node.total_bytes),
+        bytes(node.available_bytes),
+        bytes(node.read_bytes),
+        bytes(node.written_bytes),
         node.place,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_sums_up_the_nodes() {
+        let node = |connected, leaving, files_to_mend| NodeReport {
+            export: "wide".to_owned(),
+            number: 1,
+            place: String::new(),
+            addresses: Vec::new(),
+            connected,
+            trouble: String::new(),
+            total_bytes: 0,
+            available_bytes: 0,
+            leaving,
+            empty: false,
+            moved_files: 0,
+            moved_bytes: 0,
+            files_to_mend,
+            read_bytes: 0,
+            written_bytes: 0,
+            indirect_bytes: 0,
+        };
+        assert_eq!(summary(&[node(true, false, 0)]), "1 of 1 nodes connected");
+        let nodes = [node(true, true, 0), node(false, false, 2), node(true, false, 1)];
+        let expected = "2 of 3 nodes connected, 1 leaving, copies to repair: 3";
+        assert_eq!(summary(&nodes), expected);
+    }
 }

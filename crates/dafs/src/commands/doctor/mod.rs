@@ -45,7 +45,7 @@ pub(crate) struct Doctor {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Leave out findings without a problem
+    /// Print problems alone, and no notes about things that a host may do without
     #[arg(short, long)]
     quiet: bool,
     /// Check what a server with this configuration file needs: its Kerberos keys, its
@@ -84,8 +84,8 @@ impl Doctor {
 
     fn print(&self, findings: &[Finding]) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        let shown: Vec<_> =
-            findings.iter().filter(|finding| !self.quiet || finding.level != Level::Ok).collect();
+        let is_shown = |finding: &&Finding| !self.quiet || finding.level == Level::Problem;
+        let shown: Vec<_> = findings.iter().filter(is_shown).collect();
         if self.json {
             let count = |level| findings.iter().filter(|finding| finding.level == level).count();
             let (problems, notes) = (count(Level::Problem), count(Level::Note));

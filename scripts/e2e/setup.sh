@@ -1,0 +1,37 @@
+#!/bin/bash
+# Each part of setup.sh installs what it needs and no more: programs in place of Debian's note what it asks for.
+source "$(dirname "$0")/lib.sh"
+
+command -v make >/dev/null || skip "there is no make; run: scripts/setup.sh build"
+cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 ||
+    skip "this compiler came without rustfmt or clippy, which setup.sh would look for"
+
+mkdir "$work/bin"
+# No package is installed here, and each one that is asked for can be.
+printf '#!/bin/sh\nexit 1\n' >"$work/bin/dpkg-query"
+printf '#!/bin/sh\necho "$@" >>"%s/asked"\n' "$work" >"$work/bin/apt-get"
+printf '#!/bin/sh\nexec "$@"\n' >"$work/bin/sudo"
+chmod +x "$work/bin/"*
+
+# asked PART... -- the packages that setup.sh asks for, a line each.
+asked() {
+    : >"$work/asked"
+    PATH=$work/bin:$PATH scripts/setup.sh "$@" >"$work/said" 2>&1 ||
+        { cat "$work/said"; fail "setup.sh $*"; }
+    sed -n 's/.* install --no-install-recommends //p' "$work/asked" | tr ' ' '\n' | sort
+}
+
+step "parts"
+[[ $(asked format) == ca-certificates ]] || fail "formatting asks for $(asked format | xargs)"
+[[ $(asked lint | xargs) == 'git python3 shellcheck' ]] || fail "lints ask for $(asked lint | xargs)"
+asked build | grep -x gcc >/dev/null || fail "a build asks for $(asked build | xargs)"
+asked lab | grep -x iproute2 >/dev/null || fail "the stand-ins note nothing: $(asked lab | xargs)"
+
+step "targets"
+# setup MAKE_ARGUMENT... -- the parts that a target sets up.
+setup() { env -u MAKEFLAGS -u MFLAGS -u PARTS -u SINCE make -n "$@" | sed -n 's/^scripts\/setup.sh //p'; }
+[[ $(setup fmt) == format ]] || fail "make fmt sets up $(setup fmt)"
+[[ $(setup lint) == 'build lint' ]] || fail "make lint sets up $(setup lint)"
+[[ $(setup test PARTS='tidy dependencies') == 'build lint' ]] || fail "small parts set up too much"
+[[ $(setup test PARTS="tidy 'e2e/*'") == 'build test lab' ]] || fail "a part of all sets up too little"
+[[ $(setup test) == 'build test lab' ]] || fail "make test sets up $(setup test)"
