@@ -17,6 +17,8 @@ mod file;
 mod group;
 mod hint;
 mod memory;
+mod open;
+mod parts;
 mod path;
 mod registration;
 mod session;
@@ -44,6 +46,8 @@ mod _dafs {
     use crate::file::RawFile;
     #[pymodule_export]
     use crate::group::{Completion, CompletionGroup};
+    #[pymodule_export]
+    use crate::parts::read_parts;
     #[pymodule_export]
     use crate::registration::Registration;
     #[pymodule_export]

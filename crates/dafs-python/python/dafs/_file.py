@@ -371,13 +371,31 @@ class File(io.RawIOBase):
         """Attributes, also after the last name is gone."""
         return self._file.stat()
 
-    def lock(self, exclusive=True, offset=0, length=None, timeout=None, persist=False):
-        """Locks a range; waits for others for `timeout` seconds, then raises LockedError."""
-        self._file.lock(exclusive, offset, length, timeout, persist)
+    def lock(
+        self, exclusive=True, offset=0, length=None, timeout=None, persist=False,
+        auto_recovery=False,
+    ):
+        """Locks a range; waits for others for `timeout` seconds, then raises LockedError.
 
-    def try_lock(self, exclusive=True, offset=0, length=None):
-        """Locks a range, or raises LockedError at once."""
-        self._file.try_lock(exclusive, offset, length)
+        When the holder of a lock with `persist` fails, the next one gets BrokenLockError. With
+        `auto_recovery` the server undoes all writes under the lock instead, also after `abort_lock`;
+        `unlock` keeps them. Such a lock is exclusive and of the whole file.
+        """
+        self._file.lock(exclusive, offset, length, timeout, persist, auto_recovery)
+
+    def try_lock(
+        self, exclusive=True, offset=0, length=None, persist=False, auto_recovery=False
+    ):
+        """Locks a range as `lock` does, or raises LockedError at once."""
+        self._file.try_lock(exclusive, offset, length, persist, auto_recovery)
+
+    def abort_lock(self):
+        """Undoes all writes since the file was locked with `auto_recovery`, and unlocks it."""
+        self._file.abort_lock()
+
+    def link(self, target):
+        """Gives the file another name, or its first."""
+        self._file.link(target)
 
     def lock_for_repair(self, offset=0, length=None):
         """Takes over what the holder of a broken lock left behind; `unlock` ends the repair."""
