@@ -118,3 +118,49 @@ def test_writes_under_a_lock_are_undone(client, server, folder):
         file.pwrite(b"kept", 0)
         file.unlock()
     assert (folder / "locked").read_bytes().startswith(b"keptre")
+
+
+def test_trees_as_with_os(client, folder):
+    (folder / "tree" / "sub" / "deep").mkdir(parents=True)
+    (folder / "tree" / "file").write_bytes(b"x")
+    (folder / "tree" / "sub" / "other").write_bytes(b"y")
+    (folder / "tree" / "sub" / "out").symlink_to("../../kept")
+    (folder / "kept").mkdir()
+    (folder / "kept" / "file").write_bytes(b"z")
+    top = name(folder, "tree")
+    found = [(path, *map(sorted, names)) for path, *names in client.walk(top)]
+    assert found == [
+        (top, ["sub"], ["file"]),
+        (f"{top}/sub", ["deep"], ["other", "out"]),
+        (f"{top}/sub/deep", [], []),
+    ]
+    errors = []
+    assert list(client.walk(f"{top}/none")) == []
+    assert list(client.walk(f"{top}/none", onerror=errors.append)) == []
+    assert isinstance(errors[0], FileNotFoundError)
+    for _, directories, _ in client.walk(top):
+        directories.clear()
+    entries = client.scandir(f"{top}/sub")
+    kinds = {each.name: (each.is_dir(), each.is_file(), each.is_symlink()) for each in entries}
+    assert kinds == {
+        "deep": (True, False, False), "other": (False, True, False), "out": (False, False, True),
+    }
+    client.chmod(f"{top}/file", 0o604)
+    assert (folder / "tree" / "file").stat().st_mode & 0o777 == 0o604
+    client.utime(f"{top}/file", (1, 2.5))
+    assert (folder / "tree" / "file").stat().st_mtime_ns == 2_500_000_000
+    client.utime(f"{top}/file", ns=(3, 4))
+    assert (folder / "tree" / "file").stat().st_mtime_ns == 4
+    client.utime(f"{top}/file")
+    assert (folder / "tree" / "file").stat().st_mtime_ns > 10**18
+    with pytest.raises(ValueError):
+        client.utime(f"{top}/file", (1, 2), ns=(3, 4))
+    with pytest.raises(OSError):
+        client.rmtree(f"{top}/sub/out")
+    client.rmtree(top)
+    assert os.listdir(folder) == ["kept"] and os.listdir(folder / "kept") == ["file"]
+
+
+def test_an_unknown_option_is_named_with_those_there_are(server):
+    with pytest.raises(TypeError, match="dafs.connect has no option 'deadlin'; there are: transport"):
+        dafs.connect(server.url, deadlin=3)

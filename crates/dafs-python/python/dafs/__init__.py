@@ -68,6 +68,19 @@ BUFFER_BYTES = 1 << 18
 # Bytes of a file that are asked for without opening it.
 SHORT_BYTES = 1 << 13
 
+# The options of `connect`.
+_OPTIONS = (
+    "transport",
+    "password",
+    "deadline",
+    "recovery",
+    "connect_timeout",
+    "checksums",
+    "client_id",
+    "fence_id",
+    "cache_bytes",
+)
+
 # With these errors a server says that nothing can be at a path.
 _NO_SUCH_PATH = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 
@@ -76,6 +89,9 @@ class Client(_Client):
     """A session with a server, shared by all threads. Relative paths start at the path of the URL."""
 
     def __new__(cls, url, **options):
+        for key in options:
+            if key not in _OPTIONS:
+                raise TypeError(f"dafs.connect has no option {key!r}; there are: {', '.join(_OPTIONS)}")
         client = super().__new__(cls, url, **options)
         client._arguments = (url, options)
         return client
@@ -261,6 +277,54 @@ class Client(_Client):
             return self.stat(path).st_mode & 0o170000 == 0o040000
         except OSError:
             return False
+
+    def walk(self, top=".", onerror=None):
+        """The directories of a tree, from the top down, as `os.walk` yields them: a path, the names of
+        directories in it, which the caller may cut, and all other names. Links are not followed. Directories
+        that cannot be listed are left out, and `onerror` is called with the error."""
+        top = os.fsdecode(top)
+        stack = [top]
+        while stack:
+            path = stack.pop()
+            directories, others = [], []
+            try:
+                for entry in self.scandir(path, follow_symlinks=path == top):
+                    (directories if entry.is_dir() else others).append(entry.name)
+            except OSError as error:
+                if onerror is not None:
+                    onerror(error)
+                continue
+            yield path, directories, others
+            stack.extend(os.path.join(path, name) for name in reversed(directories))
+
+    def rmtree(self, path):
+        """Removes a directory with all that is in it. Links are removed, and never followed."""
+        emptied, stack = [], [os.fsdecode(path)]
+        while stack:
+            path = stack.pop()
+            emptied.append(path)
+            for entry in list(self.scandir(path, follow_symlinks=False)):
+                below = os.path.join(path, entry.name)
+                if entry.is_dir():
+                    stack.append(below)
+                else:
+                    self.unlink(below)
+        for path in reversed(emptied):
+            self.rmdir(path)
+
+    def chmod(self, path, mode, *, follow_symlinks=True):
+        """Changes permission bits."""
+        self.set_attributes(path, mode=mode, follow_symlinks=follow_symlinks)
+
+    def utime(self, path, times=None, *, ns=None, follow_symlinks=True):
+        """Changes the times of access and change: pairs of seconds or of nanoseconds, both now without."""
+        if times is not None and ns is not None:
+            raise ValueError("the times are given in seconds or in nanoseconds")
+        if times is not None:
+            ns = tuple(int(each * 1_000_000_000) for each in times)
+        elif ns is None:
+            ns = (time.time_ns(),) * 2
+        self.set_attributes(path, times_ns=ns, follow_symlinks=follow_symlinks)
 
     def completion_group(self):
         """A group for asynchronous operations."""

@@ -37,18 +37,7 @@ _MOUNT_POINT = "mount point"
 # Bytes that are copied at a time.
 _COPY_BYTES = 1 << 22
 
-# The options of `dafs.connect`.
-_OPTIONS = (
-    "transport",
-    "password",
-    "deadline",
-    "recovery",
-    "connect_timeout",
-    "checksums",
-    "client_id",
-    "fence_id",
-    "cache_bytes",
-)
+_OPTIONS = dafs._OPTIONS
 
 # Symbolic links followed from one path.
 _LINKS_MAX = 40
