@@ -2,6 +2,7 @@
 
 use crate::batch::Batch;
 use crate::buffer::Buffer;
+use crate::chain::Chain;
 use crate::directory::Listing;
 use crate::error::{raise, raise_for};
 use crate::file::RawFile;
@@ -241,6 +242,11 @@ impl Client {
     /// An empty batch.
     fn batch(&self, py: Python<'_>) -> PyResult<Batch> {
         Ok(Batch::new(self.session(py)?))
+    }
+
+    /// An empty chain.
+    fn chain(&self, py: Python<'_>) -> PyResult<Chain> {
+        Ok(Chain::new(self.session(py)?))
     }
 
     /// The names on the fence list of a file, or of its file system; `None` without a list, when

@@ -50,7 +50,8 @@ impl Drop for RawFile {
     }
 }
 
-fn range(exclusive: bool, offset: u64, length: Option<u64>) -> LockRange {
+/// The range of a lock; all from `offset` on without a length.
+pub(crate) fn range(exclusive: bool, offset: u64, length: Option<u64>) -> LockRange {
     let range = if exclusive { LockRange::exclusive() } else { LockRange::shared() };
     range.bytes(offset, length.unwrap_or(u64::MAX))
 }

@@ -10,6 +10,7 @@
 mod batch;
 mod buffer;
 mod bytes;
+mod chain;
 mod client;
 mod directory;
 mod error;
@@ -34,6 +35,8 @@ mod _dafs {
     use crate::batch::Batch;
     #[pymodule_export]
     use crate::buffer::Buffer;
+    #[pymodule_export]
+    use crate::chain::Chain;
     #[pymodule_export]
     use crate::client::Client;
     #[pymodule_export]

@@ -164,3 +164,36 @@ def test_trees_as_with_os(client, folder):
 def test_an_unknown_option_is_named_with_those_there_are(server):
     with pytest.raises(TypeError, match="dafs.connect has no option 'deadlin'; there are: transport"):
         dafs.connect(server.url, deadlin=3)
+
+
+def test_a_chain_is_one_round_trip(client, folder):
+    (folder / "dir").mkdir()
+    (folder / "dir" / "file").write_bytes(b"content")
+    found, stat, content = client.chain().lookup(name(folder, "dir/file")).stat().read(4, 3).run()
+    assert found is None and stat.st_size == 7 and content == b"tent"
+    results = client.chain().lookup(name(folder, "dir")).mkdir("sub", 0o750).mkdir("deep").run()
+    assert results == [None, None, None]
+    assert (folder / "dir" / "sub" / "deep").is_dir()
+    assert client.chain().lookup(name(folder, "dir/sub")).remove("deep").run() == [None, None]
+    with client.open(name(folder, "dir/file"), "r+b", buffering=0) as file:
+        chain = client.chain().lock(file).write(b"CON", 0, file).read(5, 0, file).unlock(file)
+        assert len(chain) == 4
+        assert chain.run() == [None, 3, b"CONte", None]
+        assert len(chain) == 0 and chain.run() == []
+
+
+def test_a_chain_ends_at_the_first_failure(client, folder):
+    (folder / "file").write_bytes(b"content")
+    missing, broken = client.chain().lookup(name(folder, "none")).read(4).run()
+    assert isinstance(missing, FileNotFoundError) and isinstance(broken, OSError)
+    for wrong in (
+        client.chain().lookup(name(folder, "file")).read(4).write(b"behind a read"),
+        client.chain().lookup(name(folder, "..")),
+        client.chain().lookup(name(folder, "file")).read(1 << 30),
+    ):
+        with pytest.raises(OSError) as caught:
+            wrong.run()
+        assert caught.value.errno == errno.EINVAL
+    with pytest.raises(TypeError):
+        client.chain().read(4, 0, open(os.devnull, "rb"))
+    assert (folder / "file").read_bytes() == b"content"

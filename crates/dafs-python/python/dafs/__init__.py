@@ -39,12 +39,13 @@ from ._dafs import (
 from ._dafs import Client as _Client
 from ._dafs import read_parts as _read_parts
 from ._dafs import set_limit as _set_limit
-from ._file import Batch, CompletionGroup, File, _raw
+from ._file import Batch, Chain, CompletionGroup, File, _raw
 
 __all__ = [
     "Batch",
     "BrokenLockError",
     "Buffer",
+    "Chain",
     "Client",
     "Completion",
     "CompletionGroup",
@@ -333,6 +334,10 @@ class Client(_Client):
     def batch(self):
         """An empty batch of reads and writes."""
         return Batch(self)
+
+    def chain(self):
+        """An empty chain of requests."""
+        return Chain(self)
 
 
 def _whole(found):
