@@ -75,7 +75,8 @@ impl Mounted {
 
 impl MountedFile {
     fn memory(&self, bytes: usize) -> Result<Memory, Failure> {
-        match self.memory.lock().take().filter(|memory| memory.len() >= bytes) {
+        let kept = self.memory.lock().take();
+        match kept.filter(|memory| memory.len() >= bytes) {
             Some(memory) => Ok(memory),
             None => Ok(self.file.mount().allocate(bytes)?),
         }
