@@ -86,6 +86,27 @@ PYTHON
 fi
 stop_server
 
+step "mounts of an NFS server"
+mkdir "$work/nfs"
+serve "$work/nfs" --nfs 127.0.0.1:0 --nfs-rdma 127.0.0.1:0 --nfs-unprivileged-ports \
+    ${more[@]+"${more[@]}"}
+address() { sed -n "s/.*listening for NFS$1 *address=//p" "$log" | head -n 1; }
+tcp=$(address '')
+rdma=$(address ' over RDMA (iWARP in software)')
+[[ $tcp && $rdma ]] || { cat "$log"; fail "the log does not say where NFS is served"; }
+compile "$capi/tests/c/mount.c" "$work/mount"
+compile "$capi/tests/c/mount.c" "$work/mount-asan" -fsanitize=address,undefined
+for place in "nfs://$tcp/?vers=4.2" "nfs://$tcp/?vers=3" "nfs+rdma://$rdma/"; do
+    ASAN_OPTIONS=detect_leaks=1 timeout 120 "$work/mount-asan" "$place" ||
+        fail "mount with the address sanitizer: $place"
+    [[ ! $(ls -A "$work/nfs") ]] || fail "something was left: $place"
+done
+timeout 240 valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite \
+    --errors-for-leak-kinds=definite --fair-sched=yes \
+    --suppressions="$capi/tests/c/valgrind.supp" "$work/mount" "nfs://$tcp/" ||
+    fail "mount under valgrind"
+stop_server
+
 echo secret | "$dafs" passwd "$work/users" anna --uid "$(id -u)" --gid "$(id -g)"
 mkdir "$work/anna"
 cat >"$work/users.toml" <<END

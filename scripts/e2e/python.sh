@@ -16,7 +16,7 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 # Kept in cargo's target directory: fetching these takes longer than the tests.
 venv=$target/python-venv
 [[ -x $venv/bin/python ]] || "$python" -m venv "$venv"
-wanted=(maturin pytest fsspec numpy pandas pyarrow zarr mypy)
+wanted=(maturin pytest fsspec numpy pandas pyarrow tqdm zarr mypy)
 "$venv/bin/pip" install --quiet --disable-pip-version-check "${wanted[@]}" >"$work/pip" 2>&1 || {
     tail -n 5 "$work/pip"
     skip "pip could not install ${wanted[*]}"
@@ -51,4 +51,5 @@ DAFS=$(realpath "$dafs") PYTHONPATH=$work/site "$debian" -m pytest -q -p no:cach
     fail "the tests with torch"
 }
 tail -n 1 "$work/said"
-! grep -q skipped "$work/said" || fail "tests with torch were skipped"
+grep SKIPPED "$work/said" || true
+! grep SKIPPED "$work/said" | grep -v 'there is no CUDA device' >/dev/null || fail "tests with torch were skipped"

@@ -813,6 +813,24 @@ typedef struct {
   uint32_t reserved;
 } dap_lock_holder_t;
 
+// A mount of an NFS server. 0 is none.
+typedef struct {
+  // A number that only the library interprets.
+  uint64_t id;
+} dap_mount_t;
+
+// An open file of a mount. 0 is none.
+typedef struct {
+  // A number that only the library interprets.
+  uint64_t id;
+} dap_mount_file_t;
+
+// A directory of a mount that is being listed. 0 is none.
+typedef struct {
+  // A number that only the library interprets.
+  uint64_t id;
+} dap_mount_dir_t;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -1704,6 +1722,144 @@ int32_t dap_set_fence(dap_session_t handle,
 // Pointers:
 // `path` is a text or null, `target` null or good for `size` bytes.
 int64_t dap_fence(dap_session_t handle, const char *path, uint32_t what, char *target, size_t size);
+
+// Mounts the NFS server of a connection string: nfs://HOST[:PORT]/PATH[?OPTION=VALUE&...] over
+// TCP, nfs+rdma:// over RDMA. The options are those of the command dafs, such as vers=3, 4.1 or
+// 4.2, and sec=krb5. The user and the groups are those of the process.
+//
+// Paths given to other functions begin at PATH, or at the server's root if they begin with a
+// slash; the empty path is PATH itself. While the server is away, calls wait for two minutes and
+// then fail with DAP_E_LOST. dap_limit_thread() does not bound them.
+//
+// Threads: any. All threads may use one mount at the same time.
+//
+// Pointers:
+// `url` is a text or null, `mount` null or good for a handle.
+int32_t dap_mount(const char *url, dap_mount_t *mount);
+
+// Ends a mount. Its open files go on until they are closed.
+//
+// Threads: DAP_E_BUSY while another thread is in a call that names the mount.
+int32_t dap_unmount(dap_mount_t mount);
+
+// Opens the file at `path`. `flags` are DAP_OPEN_READ, _WRITE, _CREATE, _EXCLUSIVE and _TRUNCATE;
+// `mode` is that of a new file.
+//
+// Threads: any. All threads may use one file at the same time.
+//
+// Pointers:
+// `path` is a text or null, `file` null or good for a handle.
+int32_t dap_mount_open(dap_mount_t handle,
+                       const char *path,
+                       uint32_t flags,
+                       uint32_t mode,
+                       dap_mount_file_t *file);
+
+// Closes a file. Written data is stable only after dap_mount_commit(). The handle is closed
+// also after an error of the server.
+//
+// Threads: DAP_E_BUSY while another thread is in a call that names the file.
+int32_t dap_mount_close(dap_mount_file_t handle);
+
+// Reads up to `len` bytes from `offset`; returns the number of bytes, fewer only at the end of the
+// file.
+//
+// Threads: any.
+//
+// Pointers:
+// `memory` is null, unmapped, or good for `len` bytes that no other thread uses meanwhile.
+int64_t dap_mount_read(dap_mount_file_t handle, void *memory, size_t len, uint64_t offset);
+
+// Writes `len` bytes at `offset`; returns `len`. `stable` is DAP_UNSTABLE, DAP_DATA_SYNC or
+// DAP_FILE_SYNC.
+//
+// Threads: any.
+//
+// Pointers:
+// `memory` is null, unmapped, or good for `len` bytes that no other thread changes meanwhile.
+int64_t dap_mount_write(dap_mount_file_t handle,
+                        const void *memory,
+                        size_t len,
+                        uint64_t offset,
+                        uint32_t stable);
+
+// Makes stable what was written. DAP_E_WRITES_LOST: all writes since the last commit must be
+// repeated.
+//
+// Threads: any. Covers the writes that had completed when it was called.
+int32_t dap_mount_commit(dap_mount_file_t handle);
+
+// Attributes of an open file.
+//
+// Threads: any.
+//
+// Pointers:
+// `attributes` is null or good for one struct.
+int32_t dap_mount_fstat(dap_mount_file_t handle, dap_attributes_t *attributes);
+
+// The attributes of the object at a path. `flags`: 0 or DAP_NO_FOLLOW.
+//
+// Threads: any.
+//
+// Pointers:
+// `path` is a text or null, `attributes` null or good for one struct.
+int32_t dap_mount_stat(dap_mount_t handle,
+                       const char *path,
+                       uint32_t flags,
+                       dap_attributes_t *attributes);
+
+// Makes a directory.
+//
+// Threads: any.
+//
+// Pointers:
+// `path` is a text or null.
+int32_t dap_mount_mkdir(dap_mount_t handle, const char *path, uint32_t mode);
+
+// Removes a name other than a directory's.
+//
+// Threads: any.
+//
+// Pointers:
+// `path` is a text or null.
+int32_t dap_mount_remove(dap_mount_t handle, const char *path);
+
+// Removes an empty directory.
+//
+// Threads: any.
+//
+// Pointers:
+// `path` is a text or null.
+int32_t dap_mount_rmdir(dap_mount_t handle, const char *path);
+
+// Renames an object, and replaces a target of the same kind.
+//
+// Threads: any.
+//
+// Pointers:
+// `from` and `to` are texts or null.
+int32_t dap_mount_rename(dap_mount_t handle, const char *from, const char *to);
+
+// Begins to list the directory at `path`.
+//
+// Threads: any.
+//
+// Pointers:
+// `path` is a text or null, `directory` null or good for a handle.
+int32_t dap_mount_opendir(dap_mount_t handle, const char *path, dap_mount_dir_t *directory);
+
+// Returns the next entry, without "." and "..": 1, or 0 at the end. An error ends the listing.
+//
+// Threads: any; each entry goes to one of them.
+//
+// Pointers:
+// `entry` is null or good for one struct.
+int32_t dap_mount_readdir(dap_mount_dir_t directory, dap_entry_t *entry);
+
+// Ends a listing.
+//
+// Threads: DAP_E_BUSY while another thread is in a call that names it.
+int32_t dap_mount_closedir(dap_mount_dir_t directory);
 
 #ifdef __cplusplus
 }  // extern "C"

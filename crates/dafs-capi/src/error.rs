@@ -365,7 +365,7 @@ pub(crate) fn code(error: &Error) -> i32 {
     }
 }
 
-fn status_code(status: Status) -> i32 {
+pub(crate) fn status_code(status: Status) -> i32 {
     let known = i32::try_from(status.code()).ok().filter(|code| *code < 1 << 20);
     known.map_or(DAP_E_SERVERFAULT, |code| DAP_E_STATUS - code)
 }

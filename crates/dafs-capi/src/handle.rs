@@ -13,6 +13,7 @@ use crate::error::{DAP_E_BAD_HANDLE, DAP_E_BUSY, DAP_E_FORKED, DAP_E_TOO_MANY, F
 use crate::file::File;
 use crate::group::Group;
 use crate::limits::HANDLES_MAX;
+use crate::mount::{Mounted, MountedDirectory, MountedFile};
 use crate::session::Session;
 use dafs_mem::RwLock;
 use std::collections::VecDeque;
@@ -81,6 +82,30 @@ pub struct dap_chain_t {
     pub id: u64,
 }
 
+/// A mount of an NFS server. 0 is none.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct dap_mount_t {
+    /// A number that only the library interprets.
+    pub id: u64,
+}
+
+/// An open file of a mount. 0 is none.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct dap_mount_file_t {
+    /// A number that only the library interprets.
+    pub id: u64,
+}
+
+/// A directory of a mount that is being listed. 0 is none.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct dap_mount_dir_t {
+    /// A number that only the library interprets.
+    pub id: u64,
+}
+
 /// The tables of one process.
 pub(crate) struct Tables {
     process: u32,
@@ -91,6 +116,9 @@ pub(crate) struct Tables {
     pub(crate) buffers: Table<Buffer>,
     pub(crate) batches: Table<Batch>,
     pub(crate) chains: Table<Chain>,
+    pub(crate) mounts: Table<Mounted>,
+    pub(crate) mount_files: Table<MountedFile>,
+    pub(crate) mount_directories: Table<MountedDirectory>,
 }
 
 static TABLES: AtomicPtr<Tables> = AtomicPtr::new(std::ptr::null_mut());
@@ -115,6 +143,9 @@ pub(crate) fn tables() -> &'static Tables {
             buffers: Table::new(5, process, "buffer"),
             batches: Table::new(6, process, "batch"),
             chains: Table::new(7, process, "chain"),
+            mounts: Table::new(8, process, "mount"),
+            mount_files: Table::new(9, process, "file of a mount"),
+            mount_directories: Table::new(10, process, "directory of a mount"),
         }));
         // Those of the parent are not touched: a thread of the parent may have held a lock of them.
         match TABLES.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {

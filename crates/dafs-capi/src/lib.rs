@@ -1,7 +1,7 @@
 //! The client library for C: `libdafs.so` with the header `dafs.h`, which is made from this crate.
 //!
-//! Each function looks up its handles, checks its arguments, and calls `dafs-client`; it does no
-//! other work.
+//! Each function looks up its handles, checks its arguments, and calls `dafs-client`, or for mounts
+//! `dafs-nfs-client`; it does no other work.
 //!
 //! Invariants
 //! * No panic leaves the library: it ends as `DAP_E_INTERNAL`.
@@ -27,6 +27,7 @@ mod handle;
 mod hint;
 mod limits;
 mod lock;
+mod mount;
 mod names;
 mod options;
 mod pointer;
@@ -43,10 +44,12 @@ pub use crate::fence::*;
 pub use crate::file::*;
 pub use crate::group::*;
 pub use crate::handle::{
-    dap_batch_t, dap_buffer_t, dap_chain_t, dap_dir_t, dap_file_t, dap_group_t, dap_session_t,
+    dap_batch_t, dap_buffer_t, dap_chain_t, dap_dir_t, dap_file_t, dap_group_t, dap_mount_dir_t,
+    dap_mount_file_t, dap_mount_t, dap_session_t,
 };
 pub use crate::hint::*;
 pub use crate::lock::*;
+pub use crate::mount::*;
 pub use crate::names::*;
 pub use crate::options::*;
 pub use crate::session::*;

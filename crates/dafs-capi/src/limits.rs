@@ -9,6 +9,9 @@ pub(crate) const TEXT_BYTES_MAX: usize = 8192;
 /// The longest buffer that can be made or registered, and the longest single transfer, in bytes.
 pub(crate) const MEMORY_BYTES_MAX: usize = 1 << 40;
 
+/// A transfer of a mount goes through memory of at most so many bytes.
+pub(crate) const MOUNT_PIECE_BYTES: usize = 1 << 20;
+
 /// Most completions that one call returns.
 pub(crate) const COMPLETIONS_MAX: usize = 4096;
 

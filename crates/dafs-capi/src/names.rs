@@ -28,7 +28,7 @@ pub const DAP_ACCESS_DELETE: u32 = 0x10;
 /// May execute.
 pub const DAP_ACCESS_EXECUTE: u32 = 0x20;
 
-fn follow(flags: u32) -> Result<Follow, Failure> {
+pub(crate) fn follow(flags: u32) -> Result<Follow, Failure> {
     match flags {
         0 => Ok(Follow::Yes),
         DAP_NO_FOLLOW => Ok(Follow::No),

@@ -26,7 +26,10 @@ pub(crate) unsafe fn copy_out(data: &mut [u8], target: *mut u8) -> Result<(), Fa
 ///
 /// # Safety
 /// `memory` is null, unmapped, or good for `len` bytes, which no other thread uses meanwhile.
-unsafe fn target<'a>(memory: *mut c_void, len: usize) -> Result<CheckedSlice<'a>, Failure> {
+pub(crate) unsafe fn target<'a>(
+    memory: *mut c_void,
+    len: usize,
+) -> Result<CheckedSlice<'a>, Failure> {
     check_write(memory, len)?;
     // SAFETY: as the caller promises.
     Ok(unsafe { CheckedSlice::callers(memory.cast(), len) })

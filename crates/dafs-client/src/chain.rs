@@ -39,7 +39,7 @@ pub enum Takes {
 }
 
 impl Takes {
-    fn flags(self) -> ChainFlags {
+    pub(crate) fn flags(self) -> ChainFlags {
         match self {
             Self::Nothing => ChainFlags::empty(),
             Self::Handle => ChainFlags::FH,
@@ -229,20 +229,7 @@ impl Client {
         path: &[u8],
         bytes_max: usize,
     ) -> Result<Option<FileStart>> {
-        if SplitPath::of(path).wants_directory {
-            return Ok(None);
-        }
-        let mut names = Vec::new();
-        for name in path.split(|&byte| byte == b'/') {
-            match name {
-                b"" | b"." => {}
-                b".." => return Ok(None),
-                name => names.push(component(name)?),
-            }
-        }
-        if names.is_empty() || names.len() > COMPONENTS_PER_LOOKUP {
-            return Ok(None);
-        }
+        let Some(names) = straight(path)? else { return Ok(None) };
         let lookup = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(&names) });
         let read = self.read_request(dir, 0, bytes_max);
         let asked = read.byte_count;
@@ -260,7 +247,13 @@ impl Client {
         Ok(Some(FileStart { handle, data, is_whole }))
     }
 
-    fn read_request(&self, fh: &FileHandle, offset: u64, bytes_max: usize) -> wire::ReadInline {
+    /// A READ of up to `bytes_max` bytes, cut to what one message holds.
+    pub(crate) fn read_request(
+        &self,
+        fh: &FileHandle,
+        offset: u64,
+        bytes_max: usize,
+    ) -> wire::ReadInline {
         let message_bytes = self.session().response_bytes as usize;
         let bytes = bytes_max.min(message_bytes.saturating_sub(READ_INLINE_REPLY_DATA_AT));
         let byte_count = u32::try_from(bytes.min(self.read_bytes_max())).unwrap_or(u32::MAX);
@@ -394,7 +387,7 @@ impl Client {
     }
 
     /// Extracts a value from the answer to a member of a chain.
-    fn take<T>(
+    pub(crate) fn take<T>(
         &self,
         reply: Option<&ReplyMessage>,
         take: impl FnOnce(&Reply<'_>) -> Option<T>,
@@ -408,9 +401,29 @@ impl Client {
     }
 }
 
+/// The names of a path, for one LOOKUP of all of them. `None` if it needs more than that.
+///
+/// # Errors
+/// A name that cannot be one.
+pub(crate) fn straight(path: &[u8]) -> Result<Option<Vec<&[u8]>>> {
+    if SplitPath::of(path).wants_directory {
+        return Ok(None);
+    }
+    let mut names = Vec::new();
+    for name in path.split(|&byte| byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => return Ok(None),
+            name => names.push(component(name)?),
+        }
+    }
+    let fits = (1..=COMPONENTS_PER_LOOKUP).contains(&names.len());
+    Ok(fits.then_some(names))
+}
+
 /// Adds the data of a READ of `asked` bytes to `data`; yields true at the end of the file. `None`
 /// when the server answered with too much, or with no progress.
-fn take_data(reply: &Reply<'_>, asked: u32, data: &mut Vec<u8>) -> Option<bool> {
+pub(crate) fn take_data(reply: &Reply<'_>, asked: u32, data: &mut Vec<u8>) -> Option<bool> {
     let Reply::ReadInline(reply) = reply else { return None };
     let stuck = reply.data.is_empty() && !reply.eof && asked > 0;
     if stuck || reply.data.len() > asked as usize {
@@ -423,7 +436,7 @@ fn take_data(reply: &Reply<'_>, asked: u32, data: &mut Vec<u8>) -> Option<bool> 
 }
 
 /// True when the answer may be due to a symbolic link.
-fn is_link(error: &Error) -> bool {
+pub(crate) fn is_link(error: &Error) -> bool {
     match error {
         Error::Status { procedure: Procedure::ReadInline, status } => {
             matches!(status, Status::Symlink | Status::Inval)

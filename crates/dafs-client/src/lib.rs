@@ -91,6 +91,7 @@ mod operations;
 mod optimistic;
 mod options;
 mod outcome;
+mod parts;
 mod path;
 mod pending;
 pub mod posix;
@@ -147,6 +148,7 @@ pub use crate::options::{
     Authentication, ByteOrder, ConnectOptions, Credential, GssSource, RdmaDevices, TlsOptions,
     Transport, TransportChoice, TransportKind, TransportSecurity, WaitPolicy,
 };
+pub use crate::parts::{FilePart, PartContent};
 pub use crate::path::{Follow, Found, Place};
 pub use crate::pending::Pending;
 pub use crate::steps::{Step, StepIn, StepOn, Stepped};

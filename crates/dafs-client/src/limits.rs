@@ -190,6 +190,10 @@ pub const GROUPS_MAX: usize = 1024;
 /// those unused for longest.
 pub const USERS_MAX: usize = 1024;
 
+/// Chains in flight of one call that reads parts of many files. Each holds one answer, of a message at
+/// most.
+pub(crate) const PART_CHAINS_MAX: usize = 64;
+
 /// Ranges of a file, and pieces of memory, of one transfer of a batch.
 pub const BATCH_PIECES_MAX: usize = 64;
 

@@ -2,19 +2,21 @@
 
 use crate::batch::Batch;
 use crate::buffer::Buffer;
+use crate::chain::Chain;
 use crate::directory::Listing;
 use crate::error::{raise, raise_for};
 use crate::file::RawFile;
 use crate::group::sweep;
-use crate::hint::{self, Hint};
+use crate::hint::Hint;
+use crate::open::Opening;
 use crate::path;
 use crate::registration::Registration;
 use crate::session::Session;
 use crate::stat::Stat;
 use crate::wait::{blocking, drop_detached, seconds};
 use dafs_client::{
-    CacheOptions, ConnectOptions, Create, DafsUrl, Error, FenceChange, FenceObject, Follow,
-    OpenOptions, SetAttributes, SetTime, Time,
+    CacheOptions, ConnectOptions, DafsUrl, Error, FenceChange, FenceObject, Follow, OpenOptions,
+    SetAttributes, SetTime, Stability, Time,
 };
 use dafs_mem::Mutex;
 use pyo3::exceptions::PyValueError;
@@ -242,6 +244,11 @@ impl Client {
         Ok(Batch::new(self.session(py)?))
     }
 
+    /// An empty chain.
+    fn chain(&self, py: Python<'_>) -> PyResult<Chain> {
+        Ok(Chain::new(self.session(py)?))
+    }
+
     /// The names on the fence list of a file, or of its file system; `None` without a list, when
     /// all clients have access.
     #[pyo3(signature = (path, *, file_system = false))]
@@ -287,13 +294,11 @@ impl Client {
         })
     }
 
-    /// Opens a file. `access` is "r", "w" or "rw", `create` is "never", "if-missing" or "new".
-    /// `share_key` excludes opens under another key, and a `strict_key` everybody without it.
+    /// Opens a file: [`Opening`] has the meaning of the arguments.
     #[pyo3(signature = (
-        path, access, create = "never", truncate = false, mode = None, *,
-        share_key = None, strict_key = false, pattern = None, hint = None
+        path, access, create = "never", truncate = false, permissions = None, *, share_key = None,
+        strict_key = false, deny = None, deny_delete = false, pattern = None, hint = None
     ))]
-    #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn open_raw(
         &self,
         py: Python<'_>,
@@ -301,41 +306,71 @@ impl Client {
         access: &str,
         create: &str,
         truncate: bool,
-        mode: Option<u32>,
+        permissions: Option<u32>,
         share_key: Option<u64>,
         strict_key: bool,
+        deny: Option<&str>,
+        deny_delete: bool,
         pattern: Option<&str>,
         hint: Option<Hint>,
     ) -> PyResult<RawFile> {
-        let (pattern, word) = (hint::pattern(pattern)?, hint::word(hint)?);
-        let options = match access {
-            "r" => OpenOptions::read(),
-            "w" => OpenOptions::write(),
-            "rw" => OpenOptions::read_write(),
-            _ => return Err(PyValueError::new_err("access is \"r\", \"w\" or \"rw\"")),
+        let opening = Opening {
+            access,
+            create,
+            truncate,
+            permissions,
+            share_key,
+            strict_key,
+            deny,
+            deny_delete,
+            pattern,
+            hint,
         };
-        let create = match create {
-            "never" => Create::Never,
-            "if-missing" => Create::IfMissing,
-            "new" => Create::Exclusive,
-            _ => {
-                let text = "create is \"never\", \"if-missing\" or \"new\"";
-                return Err(PyValueError::new_err(text));
-            }
-        };
-        let options = options.create(create).truncate(truncate).attributes(change(mode));
-        let options = match (share_key, strict_key) {
-            (Some(key), true) => options.strict_share_key(key),
-            (Some(key), false) => options.share_key(key),
-            (None, true) => return Err(PyValueError::new_err("strict_key needs a share_key")),
-            (None, false) => options,
-        };
-        let options = options.pattern(pattern).hint(word);
+        let options = opening.options()?;
         let session = self.session(py)?;
         let name = path::path(path, &session.base)?;
         let file =
             blocking(py, || session.client.open(&name, &options)).map_err(raise_for(path))?;
         Ok(RawFile::new(session, file))
+    }
+
+    /// Makes and opens a file without a name, in the file system of a directory.
+    fn open_unlinked_raw(
+        &self,
+        py: Python<'_>,
+        directory: &Bound<'_, PyAny>,
+        access: &str,
+        permissions: u32,
+    ) -> PyResult<RawFile> {
+        let options = match access {
+            "rw" => OpenOptions::read_write(),
+            "w" => OpenOptions::write(),
+            _ => return Err(PyValueError::new_err("access is \"w\" or \"rw\"")),
+        };
+        let options = options.attributes(change(Some(permissions)));
+        let session = self.session(py)?;
+        let name = path::path(directory, &session.base)?;
+        let made = blocking(py, || {
+            let found = session.client.resolve(&name, Follow::Yes)?;
+            session.client.create_unlinked(&found.handle, &options)
+        });
+        Ok(RawFile::new(session, made.map_err(raise_for(directory))?))
+    }
+
+    /// Makes a file with content, which must not exist.
+    fn create_raw(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        content: &[u8],
+        permissions: u32,
+    ) -> PyResult<()> {
+        self.at(py, path, |client, name| {
+            let place = client.resolve_new_from(&client.root(), name)?;
+            let mode = SetAttributes::mode(permissions);
+            let stability = Stability::Unstable;
+            client.create_file(&place.dir, &place.name, &mode, content, stability).map(drop)
+        })
     }
 
     /// Attributes of the object at a path; without `follow_symlinks`, of a symbolic link itself.

@@ -17,8 +17,29 @@ pub(crate) struct DirEntry {
     stat: Option<Py<Stat>>,
 }
 
+impl DirEntry {
+    fn is_of(&self, kind: u32) -> bool {
+        self.stat.as_ref().is_some_and(|stat| stat.get().kind() == kind)
+    }
+}
+
 #[pymethods]
 impl DirEntry {
+    /// True for a directory. Symbolic links are not followed, here and below.
+    fn is_dir(&self) -> bool {
+        self.is_of(libc::S_IFDIR)
+    }
+
+    /// True for a regular file.
+    fn is_file(&self) -> bool {
+        self.is_of(libc::S_IFREG)
+    }
+
+    /// True for a symbolic link.
+    fn is_symlink(&self) -> bool {
+        self.is_of(libc::S_IFLNK)
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(format!("<dafs.DirEntry {}>", self.name.bind(py).repr()?))
     }

@@ -1,9 +1,10 @@
 //! An open file for Python: offsets are explicit; `dafs.File` adds a position.
 
 use crate::bytes::NewBytes;
-use crate::error::{raise, raise_lock};
+use crate::error::{raise, raise_for, raise_lock};
 use crate::hint::{self, Hint};
 use crate::memory::{Exported, Place};
+use crate::path;
 use crate::session::Session;
 use crate::stat::Stat;
 use crate::wait::{blocking, drop_detached, limited, raised, slice};
@@ -49,7 +50,8 @@ impl Drop for RawFile {
     }
 }
 
-fn range(exclusive: bool, offset: u64, length: Option<u64>) -> LockRange {
+/// The range of a lock; all from `offset` on without a length.
+pub(crate) fn range(exclusive: bool, offset: u64, length: Option<u64>) -> LockRange {
     let range = if exclusive { LockRange::exclusive() } else { LockRange::shared() };
     range.bytes(offset, length.unwrap_or(u64::MAX))
 }
@@ -182,7 +184,8 @@ impl RawFile {
 
     /// Locks `length` bytes from `offset`, all from there on without a length. Waits for
     /// conflicting locks for `timeout` seconds, `None` for no timeout, then raises `LockedError`.
-    #[pyo3(signature = (exclusive = true, offset = 0, length = None, timeout = None, persist = false))]
+    #[pyo3(signature = (exclusive = true, offset = 0, length = None, timeout = None, persist = false,
+        auto_recovery = false))]
     fn lock(
         &self,
         py: Python<'_>,
@@ -191,9 +194,10 @@ impl RawFile {
         length: Option<u64>,
         timeout: Option<f64>,
         persist: bool,
+        auto_recovery: bool,
     ) -> PyResult<()> {
         let file = self.file()?;
-        let range = range(exclusive, offset, length).persist(persist);
+        let range = range(exclusive, offset, length).persist(persist).auto_recovery(auto_recovery);
         let until = limited(timeout)?;
         loop {
             let time = slice(until);
@@ -210,17 +214,38 @@ impl RawFile {
     }
 
     /// Locks a range, or raises `LockedError` at once.
-    #[pyo3(signature = (exclusive = true, offset = 0, length = None))]
+    #[pyo3(signature = (exclusive = true, offset = 0, length = None, persist = false,
+        auto_recovery = false))]
     fn try_lock(
         &self,
         py: Python<'_>,
         exclusive: bool,
         offset: u64,
         length: Option<u64>,
+        persist: bool,
+        auto_recovery: bool,
     ) -> PyResult<()> {
         let file = self.file()?;
-        let range = range(exclusive, offset, length);
+        let range = range(exclusive, offset, length).persist(persist).auto_recovery(auto_recovery);
         blocking(py, || file.try_lock(&range)).map_err(raise_lock)
+    }
+
+    /// Undoes all writes to the file since it was locked with auto-recovery, and unlocks it.
+    fn abort_lock(&self, py: Python<'_>) -> PyResult<()> {
+        let file = self.file()?;
+        blocking(py, || file.abort_lock()).map_err(raise)
+    }
+
+    /// Gives the file another name, or its first.
+    fn link(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
+        let file = self.file()?;
+        let name = path::path(target, &self.session.base)?;
+        blocking(py, || {
+            let client = file.client();
+            let place = client.resolve_new_from(&client.root(), &name)?;
+            file.link(&place.dir, &place.name)
+        })
+        .map_err(raise_for(target))
     }
 
     /// Takes over the broken locks of a range, to repair the data; `unlock` ends the repair.

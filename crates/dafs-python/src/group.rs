@@ -374,6 +374,12 @@ impl CompletionGroup {
         py.detach(|| self.group.cancel(OperationId::from_u64(operation)))
     }
 
+    /// Asks the server not to wait any longer for the window of an asynchronous batch, for one of
+    /// its transfers.
+    fn expedite(&self, py: Python<'_>, operation: u64) -> PyResult<()> {
+        blocking(py, || self.group.expedite(OperationId::from_u64(operation))).map_err(raise)
+    }
+
     /// A descriptor that is readable while completions wait to be fetched. It must not be read.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         py.detach(|| self.group.descriptor().map(|descriptor| descriptor.as_raw_fd()))

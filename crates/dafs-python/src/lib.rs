@@ -10,6 +10,7 @@
 mod batch;
 mod buffer;
 mod bytes;
+mod chain;
 mod client;
 mod directory;
 mod error;
@@ -17,6 +18,8 @@ mod file;
 mod group;
 mod hint;
 mod memory;
+mod open;
+mod parts;
 mod path;
 mod registration;
 mod session;
@@ -33,6 +36,8 @@ mod _dafs {
     #[pymodule_export]
     use crate::buffer::Buffer;
     #[pymodule_export]
+    use crate::chain::Chain;
+    #[pymodule_export]
     use crate::client::Client;
     #[pymodule_export]
     use crate::directory::{DirEntry, Listing};
@@ -44,6 +49,8 @@ mod _dafs {
     use crate::file::RawFile;
     #[pymodule_export]
     use crate::group::{Completion, CompletionGroup};
+    #[pymodule_export]
+    use crate::parts::read_parts;
     #[pymodule_export]
     use crate::registration::Registration;
     #[pymodule_export]

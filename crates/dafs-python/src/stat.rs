@@ -64,6 +64,13 @@ impl Stat {
     }
 }
 
+impl Stat {
+    /// The kind of object, as `S_IFDIR`.
+    pub(crate) fn kind(&self) -> u32 {
+        self.st_mode & libc::S_IFMT
+    }
+}
+
 #[pymethods]
 impl Stat {
     #[getter]

@@ -63,6 +63,36 @@ def test_a_loader_of_torch(records, method):
     assert seen == list(range(RECORDS))
 
 
+@pytest.mark.parametrize("depth", [1, 3, 20])
+def test_batches_are_read_ahead_into_registered_memory(records, depth):
+    pytest.importorskip("torch")
+    from batches import Batches
+
+    order = [number * 7 % RECORDS for number in range(RECORDS)]
+    batches = Batches(records, RECORD_BYTES, 16, depth=depth, order=order)
+    assert len(batches) == 7
+    for _ in range(2):
+        seen = []
+        for batch in batches:
+            assert batch.shape[1] == RECORD_BYTES
+            assert (batch == batch[:, :1]).all()
+            seen += batch[:, 0].tolist()
+        assert seen == order
+        # An iteration that is not finished leaves reads under way.
+        assert next(iter(batches))[0, 0] == order[0]
+    assert sum(len(batch) for batch in Batches(records, RECORD_BYTES, 64)) == RECORDS
+
+
+def test_batches_go_to_a_device(records):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    from batches import Batches
+
+    batches = Batches(records, RECORD_BYTES, 16, device="cuda")
+    assert [int(row[0]) for batch in batches for row in batch.cpu()] == list(range(RECORDS))
+
+
 def test_reads_into_a_tensor(server, records):
     torch = pytest.importorskip("torch")
     import dafs

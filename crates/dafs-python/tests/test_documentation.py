@@ -1,5 +1,6 @@
 """The examples of docs/python.md run, one after the other, as they stand there; and that of docs/applications.md."""
 
+import json
 import pathlib
 import re
 
@@ -32,3 +33,19 @@ def test_the_examples_run(server, capsys):
     assert said[0] == "['sub']"
     assert sorted(said[1:6]) == ["0", "1", "2", "3", "4"]
     assert said[6:] == ["[1000, 1000, 1000, 1000, 1000]", "['/tree/sub', '/tree/table.csv']"]
+
+
+def test_the_notebook_runs(server, folder, monkeypatch):
+    for needed in ("fsspec", "pandas", "tqdm"):
+        pytest.importorskip(needed)
+    page = pathlib.Path(__file__).parents[1] / "examples" / "first_steps.ipynb"
+    cells = json.loads(page.read_text())["cells"]
+    monkeypatch.setenv("DAFS_URL", f"{server.url}{folder.name}")
+    names, shown = {}, []
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            *lines, last = "".join(cell["source"]).splitlines()
+            exec("\n".join(lines), names)
+            shown.append(eval(last, names))
+    total = 7 * sum(range(200))
+    assert shown[2:] == [total, 200, 200, sum(range(1000))]

@@ -347,6 +347,21 @@ def test_the_server_takes_out_what_it_has_not_begun(client, blocks):
     assert all(part == bytes(100) for part in parts)
 
 
+def test_a_window_can_be_cut_short(client, blocks):
+    file, data = blocks
+    group, batch = client.completion_group(), client.batch()
+    parts = [bytearray(100) for _ in range(2)]
+    for number, part in enumerate(parts):
+        batch.read_into(file, part, number * 65536)
+    for operation in group.submit(batch, 60):
+        group.expedite(operation)
+    done = group.wait(None, timeout=30)
+    assert [each.result() for each in done] == [100, 100]
+    assert parts == [data[:100], data[65536:65636]]
+    # It is over, so there is nothing to ask for.
+    group.expedite(done[0].operation)
+
+
 def test_memory_can_stay_registered(client, blocks):
     file, data = blocks
     memory = bytearray(200_000)

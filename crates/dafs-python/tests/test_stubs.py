@@ -40,11 +40,19 @@ def test_the_stubs_name_what_there_is():
         there = {name for base in kind.__mro__ if base.__module__.startswith("dafs")
                  for name in vars(base) if not name.startswith("_")}
         # Raw files are an inner matter; what files of Python have is told by their class.
-        there -= {"open_raw", "submit_batch"}
+        there -= {"open_raw", "open_unlinked_raw", "create_raw", "submit_batch"}
         missing = {name for name in told if not hasattr(kind, name)}
         assert not missing, f"{node.name} has no {missing}"
         inherited = set(dir(io.RawIOBase)) if node.name == "File" else set()
         assert there - inherited <= told, f"untold of {node.name}: {there - inherited - told}"
+
+
+def test_the_options_of_an_open_are_those_of_the_stub():
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    (typed,) = (node for node in stub.body if getattr(node, "name", None) == "_OpenOptions")
+    real = inspect.signature(dafs.Client.open).parameters.values()
+    keywords = [each.name for each in real if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    assert [node.target.id for node in typed.body] == keywords
 
 
 def test_the_options_are_the_same_everywhere():
@@ -107,7 +115,10 @@ def main() -> None:
     content: bytes = fs.cat_file("/file")
     fs.pipe_file("/file", content)
     wrong: int = fs.ukey("/file")
+    with dafs.connect("dafs://server/") as client, client.open("file", "rb") as file:
+        wrong = file.read()
     dafs.connect("dafs://server/", deadlin=3)
+    client.open("file", "wb", denied="read")
 '''
 
 
@@ -125,6 +136,7 @@ def test_a_checker_of_types_understands_them(tmp_path):
     complaints = [line for line in checked.stdout.splitlines() if "error:" in line]
     # Types that fsspec does not have are not ours to tell.
     complaints = [line for line in complaints if "fsspec" not in line or "program.py" in line]
-    assert len(complaints) == 2, checked.stdout + checked.stderr
-    assert 'variable has type "int"' in complaints[0]
-    assert '"deadlin"' in complaints[1]
+    assert len(complaints) == 4, checked.stdout + checked.stderr
+    assert all('variable has type "int"' in each for each in complaints[:2])
+    assert '"deadlin"' in complaints[2]
+    assert 'No overload variant of "open"' in complaints[3]

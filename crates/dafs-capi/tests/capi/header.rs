@@ -4,7 +4,7 @@ use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 17] = [
     "error",
     "handle",
     "options",
@@ -21,6 +21,7 @@ const SOURCES: [&str; 16] = [
     "chain",
     "lock",
     "fence",
+    "mount",
 ];
 
 fn here() -> &'static Path {

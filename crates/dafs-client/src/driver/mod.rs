@@ -557,6 +557,12 @@ impl Shared {
         &self,
         members: &[(Request<'_>, ChainFlags)],
     ) -> Result<Vec<Result<ReplyMessage>>> {
+        let slots = self.start_chain(members)?;
+        Ok(slots.iter().map(|slot| self.wait_reply(slot, None)).collect())
+    }
+
+    /// Sends requests as a chain. Each has an answer of its own.
+    pub(crate) fn start_chain(&self, members: &[(Request<'_>, ChainFlags)]) -> Result<Vec<Slot>> {
         let mut guard = self.lock()?;
         let driver = &mut *guard;
         let slots = self.start_all(driver, members.len(), |driver, slots| {
@@ -570,8 +576,7 @@ impl Shared {
             core.submit_chain(adapter, coarse_now(), &chain, driver.deadline)
         })?;
         self.hurry(driver);
-        drop(guard);
-        Ok(slots.iter().map(|slot| self.wait_reply(slot, None)).collect())
+        Ok(slots)
     }
 
     /// Runs a read or write and waits for its end.

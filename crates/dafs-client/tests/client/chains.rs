@@ -263,7 +263,7 @@ fn chains_of_many_threads_do_not_mix() {
 
 /// Does `work` with a connection that is cut after each number of bytes; it must succeed, and clean
 /// up after itself.
-fn cut_everywhere(served: &Served, work: impl Fn(&Client, u64)) {
+pub(crate) fn cut_everywhere(served: &Served, work: impl Fn(&Client, u64)) {
     let mut cuts = 0;
     let mut quiet = 0;
     for bytes in (0..).map(|step| 600 + step * 61) {

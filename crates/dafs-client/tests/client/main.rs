@@ -25,6 +25,7 @@ mod optimistic_small;
 mod optimistic_ways;
 mod overdue;
 mod padding;
+mod parts;
 mod read_ahead;
 mod reclaim;
 mod recovered;

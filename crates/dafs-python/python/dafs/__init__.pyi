@@ -2,13 +2,22 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, Any, Literal, TypedDict, Unpack
+from typing import IO, Any, Literal, TypedDict, Unpack, overload
 
 from typing_extensions import Buffer as _AnyBuffer
 
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+_AnyFile = io.IOBase | IO[Any]
+_ReadMode = Literal["rb", "br"]
+_WriteMode = Literal["wb", "bw", "xb", "bx", "ab", "ba"]
+_UpdateMode = Literal[
+    "r+b", "rb+", "+rb", "w+b", "wb+", "+wb", "x+b", "xb+", "+xb", "a+b", "ab+", "+ab"
+]
+_TextMode = Literal[
+    "r", "w", "x", "a", "rt", "wt", "xt", "at", "r+", "w+", "x+", "a+", "r+t", "w+t", "x+t", "a+t"
+]
 
 __version__: str
 
@@ -67,6 +76,9 @@ class DirEntry:
     def name(self) -> str: ...
     @property
     def stat(self) -> Stat | None: ...
+    def is_dir(self) -> bool: ...
+    def is_file(self) -> bool: ...
+    def is_symlink(self) -> bool: ...
 
 class Buffer:
     def __len__(self) -> int: ...
@@ -86,14 +98,14 @@ class Completion:
 class CompletionGroup:
     def __init__(self, client: Client) -> None: ...
     def read_into(
-        self, file: IO[Any], target: _AnyBuffer, offset: int, user_data: Any = None
+        self, file: _AnyFile, target: _AnyBuffer, offset: int, user_data: Any = None
     ) -> int: ...
     def write(
-        self, file: IO[Any], source: _AnyBuffer, offset: int, user_data: Any = None
+        self, file: _AnyFile, source: _AnyBuffer, offset: int, user_data: Any = None
     ) -> int: ...
-    def append(self, file: IO[Any], source: _AnyBuffer, user_data: Any = None) -> int: ...
+    def append(self, file: _AnyFile, source: _AnyBuffer, user_data: Any = None) -> int: ...
     def commit(
-        self, file: IO[Any], offset: int = 0, length: int = 0, user_data: Any = None
+        self, file: _AnyFile, offset: int = 0, length: int = 0, user_data: Any = None
     ) -> int: ...
     def submit(self, batch: Batch, window: float | None = None) -> list[int]: ...
     def poll(self) -> list[Completion]: ...
@@ -101,30 +113,57 @@ class CompletionGroup:
     @property
     def in_flight(self) -> int: ...
     def cancel(self, operation: int) -> bool: ...
+    def expedite(self, operation: int) -> None: ...
     def fileno(self) -> int: ...
 
 _Ranges = int | Sequence[tuple[int, int]]
 _Pattern = Literal["sequential", "random"]
 _Hint = Literal["done", "cached", "again"] | tuple[int, int]
 
+class _OpenOptions(TypedDict, total=False):
+    permissions: int | None
+    share_key: int | None
+    strict_key: bool
+    deny: Literal["read", "write", "both"] | None
+    deny_delete: bool
+    pattern: _Pattern | None
+    hint: _Hint | None
+
 class Batch:
     def __init__(self, client: Client) -> None: ...
     def __len__(self) -> int: ...
     def read_into(
         self,
-        file: IO[Any],
+        file: _AnyFile,
         target: _AnyBuffer | Sequence[_AnyBuffer],
         offset: _Ranges,
         user_data: Any = None,
     ) -> int: ...
     def write(
         self,
-        file: IO[Any],
+        file: _AnyFile,
         source: _AnyBuffer | Sequence[_AnyBuffer],
         offset: _Ranges,
         user_data: Any = None,
     ) -> int: ...
     def run(self) -> list[Completion]: ...
+
+class Chain:
+    def __init__(self, client: Client) -> None: ...
+    def __len__(self) -> int: ...
+    def lookup(self, path: _Path) -> Chain: ...
+    def stat(self) -> Chain: ...
+    def read(self, size: int, offset: int = 0, file: _AnyFile | None = None) -> Chain: ...
+    def write(
+        self, source: _AnyBuffer, offset: int = 0, file: _AnyFile | None = None
+    ) -> Chain: ...
+    def lock(
+        self, file: _AnyFile, exclusive: bool = True, offset: int = 0, length: int | None = None
+    ) -> Chain: ...
+    def unlock(self, file: _AnyFile, offset: int = 0, length: int | None = None) -> Chain: ...
+    def mkdir(self, name: str | bytes, mode: int = 0o777) -> Chain: ...
+    def remove(self, name: str | bytes) -> Chain: ...
+    def run(self) -> list[Any]: ...
 
 class File(io.RawIOBase):
     name: _Path
@@ -152,10 +191,18 @@ class File(io.RawIOBase):
         length: int | None = None,
         timeout: float | None = None,
         persist: bool = False,
+        auto_recovery: bool = False,
     ) -> None: ...
     def try_lock(
-        self, exclusive: bool = True, offset: int = 0, length: int | None = None
+        self,
+        exclusive: bool = True,
+        offset: int = 0,
+        length: int | None = None,
+        persist: bool = False,
+        auto_recovery: bool = False,
     ) -> None: ...
+    def abort_lock(self) -> None: ...
+    def link(self, target: _Path) -> None: ...
     def lock_for_repair(self, offset: int = 0, length: int | None = None) -> None: ...
     def unlock(self, offset: int = 0, length: int | None = None) -> None: ...
 
@@ -190,6 +237,7 @@ class Client(AbstractContextManager[Client]):
     def buffer(self, bytes: int) -> Buffer: ...
     def register(self, memory: _AnyBuffer) -> Registration: ...
     def batch(self) -> Batch: ...
+    def chain(self) -> Chain: ...
     def fence_list(self, path: _Path, *, file_system: bool = False) -> list[str] | None: ...
     def set_fence(
         self,
@@ -200,21 +248,76 @@ class Client(AbstractContextManager[Client]):
         file_system: bool = False,
     ) -> None: ...
     def completion_group(self) -> CompletionGroup: ...
+    @overload
     def open(
         self,
         path: _Path,
-        mode: str = "r",
+        mode: _TextMode = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        **options: Unpack[_OpenOptions],
+    ) -> io.TextIOWrapper: ...
+    @overload
+    def open(
+        self,
+        path: _Path,
+        mode: _ReadMode | _WriteMode | _UpdateMode,
+        buffering: Literal[0],
+        **options: Unpack[_OpenOptions],
+    ) -> File: ...
+    @overload
+    def open(
+        self,
+        path: _Path,
+        mode: _ReadMode,
+        buffering: Literal[-1, 1] = -1,
+        **options: Unpack[_OpenOptions],
+    ) -> io.BufferedReader: ...
+    @overload
+    def open(
+        self,
+        path: _Path,
+        mode: _WriteMode,
+        buffering: Literal[-1, 1] = -1,
+        **options: Unpack[_OpenOptions],
+    ) -> io.BufferedWriter: ...
+    @overload
+    def open(
+        self,
+        path: _Path,
+        mode: _UpdateMode,
+        buffering: Literal[-1, 1] = -1,
+        **options: Unpack[_OpenOptions],
+    ) -> io.BufferedRandom: ...
+    @overload
+    def open(
+        self,
+        path: _Path,
+        mode: str,
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        **options: Unpack[_OpenOptions],
+    ) -> Any: ...
+    def open_unlinked(
+        self,
+        directory: _Path = ".",
+        mode: str = "w+b",
         buffering: int = -1,
         encoding: str | None = None,
         errors: str | None = None,
         newline: str | None = None,
         *,
         permissions: int | None = None,
-        share_key: int | None = None,
-        strict_key: bool = False,
-        pattern: _Pattern | None = None,
-        hint: _Hint | None = None,
     ) -> Any: ...
+    def read_file(self, path: _Path) -> bytes: ...
+    def create_file(
+        self, path: _Path, content: _AnyBuffer, *, permissions: int | None = None
+    ) -> None: ...
+    def read_files(self, paths: Iterable[_Path]) -> list[bytes | OSError | ValueError]: ...
     def stat(self, path: _Path, *, follow_symlinks: bool = True) -> Stat: ...
     def exists(self, path: _Path) -> bool: ...
     def listdir(self, path: _Path = ".") -> list[str]: ...
@@ -223,10 +326,23 @@ class Client(AbstractContextManager[Client]):
     ) -> Iterator[DirEntry]: ...
     def mkdir(self, path: _Path, mode: int = 0o777) -> None: ...
     def makedirs(self, path: _Path, mode: int = 0o777, exist_ok: bool = False) -> None: ...
+    def walk(
+        self, top: _Path = ".", onerror: Callable[[OSError], object] | None = None
+    ) -> Iterator[tuple[str, list[str], list[str]]]: ...
+    def rmtree(self, path: _Path) -> None: ...
+    def chmod(self, path: _Path, mode: int, *, follow_symlinks: bool = True) -> None: ...
+    def utime(
+        self,
+        path: _Path,
+        times: tuple[float, float] | None = None,
+        *,
+        ns: tuple[int, int] | None = None,
+        follow_symlinks: bool = True,
+    ) -> None: ...
     def unlink(self, path: _Path) -> None: ...
     def rmdir(self, path: _Path) -> None: ...
     def rename(self, source: _Path, target: _Path) -> None: ...
-    def link(self, source: _Path, target: _Path) -> None: ...
+    def link(self, source: _Path | _AnyFile, target: _Path) -> None: ...
     def symlink(self, text: _Path, target: _Path) -> None: ...
     def readlink(self, path: _Path) -> str: ...
     def set_attributes(

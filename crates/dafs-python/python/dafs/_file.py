@@ -98,6 +98,66 @@ class Batch:
         return self._batch.run()
 
 
+class Chain:
+    """Requests that travel together, each carried out only if the one before it has succeeded.
+
+    Each method adds one and returns the chain. Without a `file` they work on the object that was found
+    before. Behind one that reads content or attributes none may write, make or remove; locks may stand
+    anywhere.
+    """
+
+    def __init__(self, client):
+        self._chain = _dafs.Client.chain(client)
+
+    def __len__(self):
+        return len(self._chain)
+
+    def lookup(self, path):
+        """Finds the object at a path, without following links."""
+        self._chain.lookup(path)
+        return self
+
+    def stat(self):
+        """The attributes of what was found, as a `Stat`."""
+        self._chain.stat()
+        return self
+
+    def read(self, size, offset=0, file=None):
+        """Up to `size` bytes, as many as a message holds."""
+        self._chain.read(size, offset, None if file is None else _raw(file))
+        return self
+
+    def write(self, source, offset=0, file=None):
+        """Writes, as many bytes as a message holds; stable when it is done. The result is their number."""
+        self._chain.write(bytes(source), offset, None if file is None else _raw(file))
+        return self
+
+    def lock(self, file, exclusive=True, offset=0, length=None):
+        """Locks a range, and does not wait for others."""
+        self._chain.lock(_raw(file), exclusive, offset, length)
+        return self
+
+    def unlock(self, file, offset=0, length=None):
+        """Gives up what the file has locked in a range."""
+        self._chain.unlock(_raw(file), offset, length)
+        return self
+
+    def mkdir(self, name, mode=0o777):
+        """Makes a directory in the one that was found, in the root as the first request."""
+        self._chain.mkdir(name, mode)
+        return self
+
+    def remove(self, name):
+        """Removes a name, or an empty directory, as `mkdir` makes it."""
+        self._chain.remove(name)
+        return self
+
+    def run(self):
+        """Sends the requests and waits; returns one item for each: its result, `None` where there is none,
+        or its exception."""
+        return self._chain.run()
+
+
 def _scattered(memory, offset):
     """Pieces of memory, and the ranges of a file for them."""
     pieces = list(memory) if isinstance(memory, (list, tuple)) else [memory]
@@ -371,13 +431,31 @@ class File(io.RawIOBase):
         """Attributes, also after the last name is gone."""
         return self._file.stat()
 
-    def lock(self, exclusive=True, offset=0, length=None, timeout=None, persist=False):
-        """Locks a range; waits for others for `timeout` seconds, then raises LockedError."""
-        self._file.lock(exclusive, offset, length, timeout, persist)
+    def lock(
+        self, exclusive=True, offset=0, length=None, timeout=None, persist=False,
+        auto_recovery=False,
+    ):
+        """Locks a range; waits for others for `timeout` seconds, then raises LockedError.
 
-    def try_lock(self, exclusive=True, offset=0, length=None):
-        """Locks a range, or raises LockedError at once."""
-        self._file.try_lock(exclusive, offset, length)
+        When the holder of a lock with `persist` fails, the next one gets BrokenLockError. With
+        `auto_recovery` the server undoes all writes under the lock instead, also after `abort_lock`;
+        `unlock` keeps them. Such a lock is exclusive and of the whole file.
+        """
+        self._file.lock(exclusive, offset, length, timeout, persist, auto_recovery)
+
+    def try_lock(
+        self, exclusive=True, offset=0, length=None, persist=False, auto_recovery=False
+    ):
+        """Locks a range as `lock` does, or raises LockedError at once."""
+        self._file.try_lock(exclusive, offset, length, persist, auto_recovery)
+
+    def abort_lock(self):
+        """Undoes all writes since the file was locked with `auto_recovery`, and unlocks it."""
+        self._file.abort_lock()
+
+    def link(self, target):
+        """Gives the file another name, or its first."""
+        self._file.link(target)
 
     def lock_for_repair(self, offset=0, length=None):
         """Takes over what the holder of a broken lock left behind; `unlock` ends the repair."""

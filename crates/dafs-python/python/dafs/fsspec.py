@@ -24,6 +24,11 @@ from fsspec.utils import stringify_path
 
 import dafs
 
+from . import _many
+from ._path import DirectoryPath as _DirectoryPath
+from ._path import asked as _asked
+from ._path import target as _target
+
 _KINDS = {_stat.S_IFDIR: "directory", _stat.S_IFREG: "file", _stat.S_IFLNK: "link"}
 
 # The server lists such a name and does not lead into it: another file system is mounted there.
@@ -32,39 +37,10 @@ _MOUNT_POINT = "mount point"
 # Bytes that are copied at a time.
 _COPY_BYTES = 1 << 22
 
-# The options of `dafs.connect`.
-_OPTIONS = (
-    "transport",
-    "password",
-    "deadline",
-    "recovery",
-    "connect_timeout",
-    "checksums",
-    "client_id",
-    "fence_id",
-    "cache_bytes",
-)
+_OPTIONS = dafs._OPTIONS
 
 # Symbolic links followed from one path.
 _LINKS_MAX = 40
-
-
-class _DirectoryPath(str):
-    """A path that was given with a slash or a dot behind it, which asks for a directory (POSIX 4.13).
-
-    fsspec wants paths without such slashes; this one is equal to what it would be without. A path that is
-    made of it, such as one below it, is a plain text again.
-    """
-
-
-def _asked(path):
-    """A path as it was given, for the server to see."""
-    return f"{path}/" if isinstance(path, _DirectoryPath) else path
-
-
-def _target(path):
-    """Where things are copied to. fsspec knows a directory by the slash behind it alone."""
-    return path + "/" if isinstance(path, str) and path.endswith("/.") else path
 
 
 class DafsFileSystem(AbstractFileSystem):
@@ -339,6 +315,22 @@ class DafsFileSystem(AbstractFileSystem):
     def copy(self, path1, path2, *arguments, **options):
         super().copy(path1, _target(path2), *arguments, **options)
 
+    def get(self, rpath, lpath, recursive=False, callback=DEFAULT_CALLBACK, maxdepth=None, **kwargs):
+        # The paths are those of fsspec; the copies are made afterwards, many at a time.
+        pairs = []
+        super().get(rpath, lpath, recursive=recursive, maxdepth=maxdepth, _pairs=pairs)
+        given = rpath if isinstance(rpath, (list, tuple)) else [rpath]
+        named = {path for path, _ in pairs} if not recursive or isinstance(lpath, list) else set()
+        tops = named | {self._strip_protocol(path) for path in given}
+        _many.get(self, pairs, tops, callback, kwargs)
+
+    def get_file(self, rpath, lpath, callback=DEFAULT_CALLBACK, outfile=None, **kwargs):
+        pairs = kwargs.pop("_pairs", None)
+        if pairs is None:
+            super().get_file(rpath, lpath, callback=callback, outfile=outfile, **kwargs)
+        else:
+            pairs.append((self._strip_protocol(rpath), lpath))
+
     def put(self, lpath, rpath, *arguments, **options):
         super().put(lpath, _target(rpath), *arguments, **options)
 
@@ -460,6 +452,39 @@ class DafsFileSystem(AbstractFileSystem):
                 return file.readall()
             end = size + end if end < 0 else end
             return file.pread(max(end - start, 0), start)
+
+    def cat(self, path, recursive=False, on_error="raise", **kwargs):
+        paths = self.expand_path(path, recursive=recursive)
+        if not isinstance(path, (list, tuple)) and paths == [self._strip_protocol(path)]:
+            return self.cat_file(paths[0], **kwargs)
+        ranges = [(each, kwargs.get("start"), kwargs.get("end")) for each in paths]
+        found = {}
+        for each, content in zip(paths, _many.contents(self, ranges)):
+            if not isinstance(content, Exception) or on_error == "return":
+                found[each] = content
+            elif on_error == "raise" and not (
+                recursive and _many.has_no_content(self, each, content)
+            ):
+                raise content
+        return found
+
+    def cat_ranges(self, paths, starts, ends, max_gap=None, on_error="return", **kwargs):
+        if max_gap is not None:
+            raise NotImplementedError("ranges are not merged: leave max_gap out")
+        if not isinstance(paths, list):
+            raise TypeError("paths is not a list")
+        starts, ends = (
+            list(each) if hasattr(each, "__iter__") else [each] * len(paths)
+            for each in (starts, ends)
+        )
+        if not len(paths) == len(starts) == len(ends):
+            raise ValueError("there are not as many starts and ends as paths")
+        found = _many.contents(self, list(zip(paths, starts, ends)))
+        if on_error != "return":
+            for content in found:
+                if isinstance(content, Exception):
+                    raise content
+        return found
 
     def tail(self, path, size=1024):
         return self.cat_file(path, -size) if size else b""

@@ -67,6 +67,18 @@ class DafsFileSystem(AbstractFileSystem):
     def copy(
         self, path1: _Path | list[str], path2: _Path | list[str], *arguments: Any, **options: Any
     ) -> None: ...
+    def get(
+        self,
+        rpath: _Path | list[str],
+        lpath: _Path | list[str],
+        recursive: bool = False,
+        callback: Any = ...,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None: ...
+    def get_file(
+        self, rpath: _Path, lpath: Any, callback: Any = ..., outfile: Any = None, **kwargs: Any
+    ) -> None: ...
     def put(
         self, lpath: _Path | list[str], rpath: _Path | list[str], *arguments: Any, **options: Any
     ) -> None: ...
@@ -86,6 +98,22 @@ class DafsFileSystem(AbstractFileSystem):
     def cat_file(
         self, path: _Path, start: int | None = None, end: int | None = None, **kwargs: Any
     ) -> bytes: ...
+    def cat(
+        self,
+        path: _Path | list[str],
+        recursive: bool = False,
+        on_error: Literal["raise", "omit", "return"] = "raise",
+        **kwargs: Any,
+    ) -> Any: ...
+    def cat_ranges(
+        self,
+        paths: list[str],
+        starts: int | Sequence[int | None] | None,
+        ends: int | Sequence[int | None] | None,
+        max_gap: int | None = None,
+        on_error: Literal["raise", "return"] = "return",
+        **kwargs: Any,
+    ) -> list[Any]: ...
     def tail(self, path: _Path, size: int = 1024) -> bytes: ...
     def pipe_file(
         self,
