@@ -94,6 +94,9 @@ pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
 /// Time between two redraws of the progress line.
 pub(crate) const PROGRESS_TICK: Duration = Duration::from_millis(200);
 
+/// Longest sleep of a copy with a bandwidth limit, between checks whether it has been stopped.
+pub(crate) const PACE_STEP: Duration = Duration::from_millis(100);
+
 /// The longest description of a workload, in bytes.
 pub(crate) const DESCRIPTION_BYTES_MAX: u64 = 64 << 10;
 

@@ -28,6 +28,7 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod stat;
+pub(crate) mod sync;
 pub(crate) mod top;
 
 use crate::cli::{Cli, Command};
@@ -54,6 +55,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Cat(command) => command.run(sessions),
         Command::Get(command) => command.run(sessions),
         Command::Put(command) => command.run(sessions),
+        Command::Sync(command) => command.run(sessions),
         Command::Rm(command) => command.run(sessions),
         Command::Mkdir(command) => command.run(sessions),
         Command::Mount(command) => command.run(sessions),

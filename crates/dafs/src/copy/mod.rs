@@ -14,17 +14,21 @@
 //! * A directory gets its final permissions and times after its contents.
 //! * A piece of memory is used again only after its transfer has ended.
 
+mod content;
 mod digest;
 mod error;
+mod filter;
 pub(crate) mod get;
 mod interrupt;
 mod links;
 mod local;
+mod pace;
 mod pieces;
 pub(crate) mod put;
 mod queue;
 mod report;
 mod room;
+pub(crate) mod sync;
 mod temporary;
 mod tree;
 
@@ -66,17 +70,18 @@ impl CopyOptions {
     }
 }
 
-/// Runs a copy with the signal handler, and prints the result.
+/// Runs a copy with the signal handler, and prints the result, with `json` as one object.
 fn supervise(
-    options: &CopyOptions,
+    json: bool,
+    bytes_per_second: Option<u64>,
     copy: impl FnOnce(&Report) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     crate::descriptors::raise_limit();
-    let report = Arc::new(Report::new());
+    let report = Arc::new(Report::with_limit(bytes_per_second));
     let watch = interrupt::watch(&report)?;
     let result = copy(&report);
     watch.end();
     let result = report.result().and(result);
-    let told = report.summary(options.json);
+    let told = report.summary(json);
     result.and(told)
 }

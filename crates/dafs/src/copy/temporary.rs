@@ -29,6 +29,14 @@ pub(super) fn temporary_name() -> String {
     format!(".dafs-{letters}.part")
 }
 
+/// True for the name of an unfinished file.
+pub(super) fn is_temporary_name(name: &[u8]) -> bool {
+    let inner = name.strip_prefix(b".dafs-").and_then(|rest| rest.strip_suffix(b".part"));
+    inner.is_some_and(|inner| {
+        matches!(inner.len(), 6 | 16) && inner.iter().all(|letter| LETTERS.contains(letter))
+    })
+}
+
 /// Every unfinished file of this process.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
@@ -119,6 +127,15 @@ mod tests {
         assert!(names(&dir)[0].to_str().unwrap().starts_with(".dafs-"));
         temporary.rename(&"final".into()).unwrap();
         assert_eq!(names(&dir), ["final"]);
+    }
+
+    #[test]
+    fn names_of_unfinished_files_are_known_by_their_form() {
+        assert!(is_temporary_name(temporary_name().as_bytes()));
+        for other in [".dafs-.part", ".dafs-abcde.part", ".dafs-abc/ef.part", "a.dafs-abcdef.part"]
+        {
+            assert!(!is_temporary_name(other.as_bytes()), "{other}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!   meanwhile is an error.
 
 use super::{Get, Object};
+use crate::copy::content::local_digest;
 use crate::copy::digest::Digest;
 use crate::copy::error::{CopyError, Outcome};
 use crate::copy::pieces::{Part, Ring, Worker, next_run};
@@ -12,9 +13,7 @@ use crate::copy::report::Copied;
 use crate::copy::temporary::Temporary;
 use crate::limits::HOLE_BYTES;
 use crate::remote::{Attributes, Error, File, OpenOptions};
-use dafs_mem::{VolatileSlice, preadv2, pwritev2};
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
+use dafs_mem::{VolatileSlice, pwritev2};
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -104,7 +103,7 @@ impl Get<'_> {
             rustix::fs::ftruncate(target, length).map_err(|error| object.here(error))?;
         }
         if self.options.verify {
-            let copy = self.read_back(&mut ring, object, target)?;
+            let copy = local_digest(self.report, target, |error| object.here(error))?;
             if copy.value() != digest.value() {
                 return Err(CopyError::Object(format!(
                     "{}: the copy differs from its source; check the disk, then copy again",
@@ -113,49 +112,6 @@ impl Get<'_> {
             }
         }
         Ok(())
-    }
-
-    /// The checksum of the whole content of a copy.
-    fn read_back(
-        &self,
-        ring: &mut Ring<'_, '_>,
-        object: &Object<'_>,
-        file: BorrowedFd<'_>,
-    ) -> Outcome<Digest> {
-        let mut digest = Digest::new(true);
-        let failed = |error: Errno| object.here(error);
-        let size = rustix::fs::fstat(file).map_err(failed)?.st_size.unsigned_abs();
-        let Some(piece) = ring.take() else { return Err(object.here(Errno::NOMEM)) };
-        let mut offset = 0;
-        let result = loop {
-            if offset >= size {
-                break Ok(digest);
-            }
-            let data = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
-                Ok(data) => data,
-                Err(Errno::NXIO) => size,
-                // A file system without holes has only data.
-                Err(_) => offset,
-            };
-            digest.add_zeros(data - offset);
-            offset = data;
-            if let Err(stopped) = self.report.go_on() {
-                break Err(stopped);
-            }
-            match preadv2(file, &[piece.view()], offset, 0) {
-                Ok(0) => break Ok(digest),
-                Ok(count) => {
-                    if let Some(view) = piece.slice(0, count) {
-                        digest.add(view);
-                    }
-                    offset += count as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => break Err(object.here(error)),
-            }
-        };
-        ring.give_back(piece);
-        result
     }
 
     /// Reads a run of a file of the reported `size`, with as many pieces outstanding as the ring

@@ -5,10 +5,11 @@
 //!   meanwhile is an error.
 
 use super::{Object, Put};
+use crate::copy::content::remote_digest;
 use crate::copy::digest::Digest;
 use crate::copy::error::{CopyError, Outcome};
 use crate::copy::local;
-use crate::copy::pieces::{Ring, Worker, next_run};
+use crate::copy::pieces::{Ring, Worker};
 use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
 use crate::limits::{SENDS_MAX, TEMPORARY_NAME_TRIES};
@@ -175,45 +176,8 @@ impl Put<'_> {
         file: &File,
         content: &Content,
     ) -> Outcome {
-        let failed = |error: Error| object.remote(&error);
-        let attributes = file.attributes().map_err(failed)?;
-        let sparse = attributes.space_used < content.length;
-        let (mut copy, mut length) = (Digest::new(true), 0);
-        while length < content.length {
-            let rest = Some(length..content.length);
-            let run = if sparse { next_run(file, length).map_err(failed)? } else { rest };
-            let Some(run) = run.filter(|run| run.start < content.length) else {
-                // The copy ends in a hole.
-                copy.add_zeros(attributes.size.saturating_sub(length));
-                length = length.max(attributes.size);
-                break;
-            };
-            copy.add_zeros(run.start - length);
-            length = run.start;
-            let end = run.end.min(content.length);
-            let mut next = length;
-            loop {
-                while next < end
-                    && let Some(piece) = ring.take()
-                {
-                    let bytes = (end - next).min(ring.piece_bytes() as u64) as usize;
-                    ring.read(file, piece, next, bytes).map_err(failed)?;
-                    next += bytes as u64;
-                }
-                let Some(part) = ring.next_read(file, content.length).map_err(failed)? else {
-                    break;
-                };
-                if let Some(view) = part.piece.slice(0, part.bytes) {
-                    copy.add(view);
-                }
-                length += part.bytes as u64;
-                ring.give_back(part.piece);
-                self.report.go_on()?;
-            }
-            if length < end {
-                break;
-            }
-        }
+        let failed = |error: &Error| object.remote(error);
+        let (copy, length) = remote_digest(self.report, ring, file, content.length, failed)?;
         if length == content.length && copy.value() == content.digest.value() {
             return Ok(());
         }

@@ -1,0 +1,138 @@
+#!/bin/bash
+# Synchronisation and comparison of trees: only differences are copied, nothing else is removed, and
+# killed runs, full disks and odd names lose no data.
+source "$(dirname "$0")/lib.sh"
+
+mkdir "$work/export" "$work/a" "$work/empty"
+serve "$work/export" --lease 1 --no-root-squash
+
+# A tree with names that are no UTF-8, links, a pipe, an empty file, holes and a deep directory.
+mkdir -p "$work/a/deep/er" "$work/a/build"
+printf one >"$work/a/one"
+printf two >"$work/a/deep/two.txt"
+printf three >"$work/a/deep/er/"$'\xff\n three'
+: >"$work/a/none"
+head -c 3M /dev/urandom >"$work/a/large"
+truncate -s 20M "$work/a/hole"
+printf x >"$work/a/build/x.o"
+ln -s nowhere "$work/a/dangling"
+ln "$work/a/one" "$work/a/deep/one-again"
+mkfifo "$work/a/pipe"
+chmod 640 "$work/a/one"
+find "$work/a" -exec touch -h -d '2024-02-03 04:05:06.789' {} +
+
+# number KEY COMMAND... -- a number of the JSON summary of the command.
+number() {
+    local key=$1
+    shift
+    "$@" --json | sed -E "s/.*\"$key\":([0-9]+).*/\1/"
+}
+# inodes DIRECTORY -- which objects its tree has.
+inodes() { (cd "$1" && find . -not -type d -printf '%i %p\n' | sort); }
+same_trees() { diff <(list "$1") <(list "$2") && diff -r --no-dereference --exclude=pipe "$1" "$2"; }
+list() {
+    (cd "$1" && find . '(' -type d -printf '%P %y %m %T@\n' ')' -o -printf '%P %y %m %s %T@ %l\n' | LC_ALL=C sort)
+}
+
+for way in put get; do
+    case $way in
+    put) from=$work/a to=$url/b at=$work/export/b ;;
+    get) from=$url/b to=$work/back at=$work/back ;;
+    esac
+    step "$way: a dry run changes nothing"
+    "$dafs" sync -n "$from" "$to" >"$work/plan"
+    grep -q '^copy one$' "$work/plan" && grep -q '^make deep$' "$work/plan" || fail "$(cat "$work/plan")"
+    [[ ! -e $at ]] || fail "$at was made"
+
+    step "$way: the whole tree, then nothing"
+    "$dafs" sync "$from" "$to"
+    same_trees "$work/a" "$at" || fail "the trees differ"
+    [[ $(stat -c %h "$at/one") == 2 ]] || fail "the hard link is lost"
+    before=$(inodes "$at")
+    [[ $(number bytes "$dafs" sync "$from" "$to") == 0 ]] || fail "bytes were copied again"
+    [[ $(inodes "$at") == "$before" ]] || fail "files were made again"
+    [[ $(number bytes "$dafs" sync --checksum "$from" "$to") == 0 ]] || fail "the same contents were copied"
+done
+
+step "only the differences are copied"
+printf 'uno' >"$work/a/one"
+touch -d '2024-02-03 04:05:06.789' "$work/a/one"
+chmod 600 "$work/a/large"
+printf extra >"$work/export/b/extra"
+mkdir -p "$work/export/b/gone/deep"
+printf extra >"$work/export/b/gone/deep/extra"
+[[ $(number bytes "$dafs" sync "$work/a" "$url/b") == 0 ]] || fail "a file of the same size and time was copied"
+[[ $(stat -c %a "$work/export/b/large") == 600 ]] || fail "the permissions were not copied"
+[[ $(number bytes "$dafs" sync --checksum "$work/a" "$url/b") == 3 ]] || fail "another content was not seen"
+[[ $(cat "$work/export/b/one") == uno ]] || fail "another content was not copied"
+[[ -e $work/export/b/extra && -e $work/export/b/gone/deep/extra ]] || fail "removed without --delete"
+
+step "--delete removes others, and nothing on a dry run or behind a pattern"
+"$dafs" sync -n --delete "$work/a" "$url/b" >"$work/plan"
+diff <(printf 'delete extra\ndelete gone\n') <(sort "$work/plan") || fail "another plan"
+"$dafs" sync --delete --exclude 'ext*' "$work/a" "$url/b"
+[[ -e $work/export/b/extra && -e $work/export/b/gone/deep/extra ]] || fail "removed behind a pattern"
+printf part >"$work/export/b/.dafs-abcdef.part"
+[[ $(number deleted "$dafs" sync --delete "$work/a" "$url/b") == 2 ]] || fail "another number of removals"
+[[ ! -e $work/export/b/extra && ! -e $work/export/b/gone ]] || fail "not removed"
+[[ -e $work/export/b/.dafs-abcdef.part ]] || fail "the unfinished file of another copy was removed"
+rm "$work/export/b/.dafs-abcdef.part"
+same_trees "$work/a" "$work/export/b" || fail "the trees differ"
+
+step "another type of object"
+rm "$work/export/b/one" && mkdir "$work/export/b/one" && printf x >"$work/export/b/one/x"
+rm -r "$work/export/b/deep" && printf x >"$work/export/b/deep"
+expect 1 '--delete removes it' "$dafs" sync "$work/a" "$url/b"
+[[ -e $work/export/b/one/x && -f $work/export/b/deep ]] || fail "removed without --delete"
+"$dafs" sync --delete "$work/a" "$url/b"
+same_trees "$work/a" "$work/export/b" || fail "the trees differ"
+
+step "patterns"
+"$dafs" sync --exclude build --exclude '/deep/er' --exclude '*e' "$work/a" "$url/some"
+diff <(printf '%s\n' . ./dangling ./deep ./deep/one-again ./deep/two.txt) \
+    <(cd "$work/export/some" && find . | LC_ALL=C sort) || fail "other names"
+"$dafs" sync --include '*.txt' "$work/a" "$url/texts"
+[[ $(cd "$work/export/texts" && find . -type f) == ./deep/two.txt ]] || fail "other files"
+expect 2 '--exclude [a: a [ has no ]' "$dafs" sync --exclude '[a' "$work/a" "$url/texts"
+
+step "wrong operands"
+expect 2 'both directories are on this host' "$dafs" sync "$work/a" "$work/b"
+expect 2 'no directory' "$dafs" sync "$work/a/one" "$url/b"
+expect 2 'no directory' "$dafs" sync "$url/b/one" "$work/back"
+expect 2 'no directory' "$dafs" sync "$work/a" "$url/b/one"
+expect 1 'No such file' "$dafs" sync "$work/missing" "$url/b"
+expect 1 '' "$dafs" sync "$url/missing" "$work/back"
+expect 2 '' "$dafs" sync --bwlimit 0 "$work/a" "$url/b"
+
+step "a bandwidth limit"
+head -c 2M /dev/urandom >"$work/empty/two"
+begin=$(date +%s%N)
+"$dafs" sync --bwlimit 1m "$work/empty" "$url/slow"
+[[ $(($(date +%s%N) - begin)) -ge 1500000000 ]] || fail "2 MiB took less than 1.5 s at 1 MiB/s"
+rm "$work/empty/two"
+
+step "a source that cannot be listed removes nothing"
+if is_root && command -v setpriv >/dev/null; then
+    mkdir -m 700 "$work/a/closed"
+    mkdir "$work/export/b/closed"
+    printf kept >"$work/export/b/closed/kept"
+    chmod -R a+rwX "$work/export/b"
+    setpriv --reuid daemon --regid daemon --clear-groups \
+        "$dafs" sync --delete "$work/a" "$url/b" >"$work/said" 2>&1 && fail "it did not fail"
+    [[ -e $work/export/b/closed/kept ]] || fail "removed although the source was not read"
+    rmdir "$work/a/closed"
+    "$dafs" sync --delete "$work/a" "$url/b"
+fi
+
+step "a narrow terminal, and one without a name"
+if command -v script >/dev/null; then
+    for terminal in xterm dumb ''; do
+        rm -rf "$work/back"
+        env TERM="$terminal" script -qec "stty cols 20; '$dafs' sync '$url/b' '$work/back'" /dev/null \
+            >"$work/drawn" </dev/null || fail "it failed on a terminal '$terminal'"
+        same_trees "$work/a" "$work/back" || fail "the trees differ"
+        [[ $terminal == xterm ]] || ! grep -q $'\x1b' "$work/drawn" || fail "it draws on '$terminal'"
+    done
+fi
+
+stop_server
