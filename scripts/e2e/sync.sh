@@ -54,6 +54,46 @@ for way in put get; do
     [[ $(number bytes "$dafs" sync --checksum "$from" "$to") == 0 ]] || fail "the same contents were copied"
 done
 
+step "two trees are compared, on either side"
+for pair in "$work/a $url/b" "$url/b $work/a" "$work/a $work/back" "$url/b $url/b"; do
+    # shellcheck disable=SC2086
+    "$dafs" check $pair >"$work/said" || { cat "$work/said"; fail "check $pair: $?"; }
+    [[ ! -s $work/said ]] || fail "check $pair says: $(cat "$work/said")"
+done
+cp -a "$work/a" "$work/c"
+rm "$work/c/one"
+printf tWo >"$work/c/deep/two.txt"
+touch -d '2024-02-03 04:05:06.789' "$work/c/deep/two.txt"
+printf longer >>"$work/c/large"
+ln -sf elsewhere "$work/c/dangling"
+rm "$work/c/pipe" && printf x >"$work/c/pipe"
+printf x >"$work/c/more"
+for first in "$work/a" "$url/b"; do
+    expect 1 '' "$dafs" check "$first" "$work/c"
+    diff <(printf '%s\n' 'content: deep/two.txt' 'link: dangling' 'only in the first: one' \
+        'only in the second: more' 'size: large' 'type: pipe') <(LC_ALL=C sort "$work/said") || fail "other differences"
+    expect 1 '' "$dafs" check --quick "$first" "$work/c"
+    ! grep -q two.txt "$work/said" || fail "--quick reads contents"
+done
+expect 1 '"difference":"type"' "$dafs" check --json "$work/a" "$work/c"
+expect 0 '' "$dafs" check --include '*.o' "$work/a" "$work/a"
+expect 2 'is no directory' "$dafs" check "$work/a" "$work/a/one"
+
+step "du, find and tree"
+for top in "$work/a" "$url/b"; do
+    "$dafs" du --apparent-size --json "$top" >"$work/said"
+    grep -q '"bytes":[1-9]' "$work/said" || fail "du: $(cat "$work/said")"
+    [[ $(wc -l <"$work/said") == 4 ]] || fail "du shows other directories: $(cat "$work/said")"
+    [[ $("$dafs" du -sh "$top" | wc -l) == 1 ]] || fail "du -s shows more than the total"
+    [[ $("$dafs" find --name '*.txt' "$top") == "$top/deep/two.txt" ]] || fail "find --name"
+    [[ $("$dafs" find --type l "$top") == "$top/dangling" ]] || fail "find --type"
+    [[ $("$dafs" find --type f --min-size 1m "$top" | wc -l) == 2 ]] || fail "find --min-size"
+    "$dafs" tree "$top" >"$work/said"
+    grep -qF 'dangling -> nowhere' "$work/said" && grep -qF '|   |-- er' "$work/said" || fail "tree: $(cat "$work/said")"
+done
+[[ $("$dafs" ls -lh "$url/b/large") == *' 3.0M '* ]] || fail "ls -lh shows no unit"
+expect 0 human-readable "$dafs" ls --help
+
 step "only the differences are copied"
 printf 'uno' >"$work/a/one"
 touch -d '2024-02-03 04:05:06.789' "$work/a/one"

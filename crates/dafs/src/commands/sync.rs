@@ -1,7 +1,8 @@
 //! `dafs sync`: makes a directory a copy of another one, and copies only the differences.
 
 use crate::copy::CopyOptions;
-use crate::copy::sync::{self, Operand, SyncOptions};
+use crate::copy::sync::{self, SyncOptions};
+use crate::copy::view::Operand;
 use crate::failure::Failure;
 use crate::session::Sessions;
 use std::ffi::OsString;

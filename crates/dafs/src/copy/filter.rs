@@ -85,7 +85,7 @@ impl Glob {
     }
 
     /// True if it matches an object by its path below the top.
-    fn matches(&self, path: &[u8]) -> bool {
+    pub(crate) fn matches(&self, path: &[u8]) -> bool {
         let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
         let letters = letters(if self.with_path { path } else { name });
         // The places in the pattern that the letters so far may have led to.

@@ -14,10 +14,11 @@
 //! * A directory gets its final permissions and times after its contents.
 //! * A piece of memory is used again only after its transfer has ended.
 
+pub(crate) mod check;
 mod content;
 mod digest;
 mod error;
-mod filter;
+pub(crate) mod filter;
 pub(crate) mod get;
 mod interrupt;
 mod links;
@@ -31,6 +32,7 @@ mod room;
 pub(crate) mod sync;
 mod temporary;
 mod tree;
+pub(crate) mod view;
 
 use crate::failure::Failure;
 use crate::remote::RemoteUrl;
@@ -76,12 +78,21 @@ fn supervise(
     bytes_per_second: Option<u64>,
     copy: impl FnOnce(&Report) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    let (report, result) = watched(bytes_per_second, copy)?;
+    let result = report.result().and(result);
+    let told = report.summary(json);
+    result.and(told)
+}
+
+/// Runs a copy with the signal handler. Returns its report, and its own result.
+fn watched(
+    bytes_per_second: Option<u64>,
+    copy: impl FnOnce(&Report) -> Result<(), Failure>,
+) -> Result<(Arc<Report>, Result<(), Failure>), Failure> {
     crate::descriptors::raise_limit();
     let report = Arc::new(Report::with_limit(bytes_per_second));
     let watch = interrupt::watch(&report)?;
     let result = copy(&report);
     watch.end();
-    let result = report.result().and(result);
-    let told = report.summary(json);
-    result.and(told)
+    Ok((report, result))
 }

@@ -133,6 +133,11 @@ impl Report {
         !self.bar.is_hidden()
     }
 
+    /// Removes the progress line.
+    pub(super) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
     /// Shows percent and the time that is left, because the copy has so many bytes.
     pub(super) fn set_total(&self, bytes: u64) {
         self.bar.set_length(bytes.max(1));

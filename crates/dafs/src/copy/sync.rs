@@ -7,13 +7,13 @@
 
 use super::filter::{Filter, Glob};
 use super::temporary::is_temporary_name;
+use super::view::Operand;
 use super::{CopyOptions, supervise};
 use crate::failure::Failure;
-use crate::remote::{RemoteUrl, Time};
+use crate::remote::Time;
 use crate::session::Sessions;
 use clap::Args;
-use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::ffi::OsString;
 
 /// Options of a synchronisation, besides those of a copy.
 #[derive(Debug, Args)]
@@ -72,27 +72,6 @@ impl Policy {
     ) -> bool {
         let may_have_others = is_directory && !self.filter.is_empty();
         may_have_others || self.leaves_out(name, path, is_directory)
-    }
-}
-
-/// A tree, as the command line names it.
-#[derive(Debug, Clone)]
-pub(crate) enum Operand {
-    Local(PathBuf),
-    Remote(RemoteUrl),
-}
-
-impl Operand {
-    /// A URL, or a path of this host.
-    pub(crate) fn parse(text: &OsStr) -> Result<Self, Failure> {
-        let is_of_scheme = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'+';
-        let url = text.to_str().filter(|text| {
-            text.split_once("://").is_some_and(|(scheme, _)| scheme.bytes().all(is_of_scheme))
-        });
-        match url {
-            Some(url) => RemoteUrl::parse(url).map(Self::Remote).map_err(Failure::Usage),
-            None => Ok(Self::Local(PathBuf::from(text))),
-        }
     }
 }
 
@@ -159,15 +138,6 @@ mod tests {
         assert!(is_same_time(time(5, 123_456_789), time(5, 0)));
         assert!(!is_same_time(time(5, 123_456_789), time(5, 123_457_000)));
         assert!(!is_same_time(time(5, 0), time(6, 0)));
-    }
-
-    #[test]
-    fn a_scheme_makes_a_url() {
-        let parse = |text: &str| Operand::parse(OsStr::new(text));
-        assert!(matches!(parse("dafs://h/a"), Ok(Operand::Remote(_))));
-        assert!(matches!(parse("./x://y"), Ok(Operand::Local(_))));
-        assert!(matches!(parse("a:b"), Ok(Operand::Local(_))));
-        assert!(matches!(parse("http://h/"), Err(Failure::Usage(_))));
     }
 
     #[test]
