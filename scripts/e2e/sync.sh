@@ -151,6 +151,80 @@ begin=$(date +%s%N)
 [[ $(($(date +%s%N) - begin)) -ge 1500000000 ]] || fail "2 MiB took less than 1.5 s at 1 MiB/s"
 rm "$work/empty/two"
 
+step "a later run goes on with a long file of a killed one"
+# killed SOURCE TARGET DIRECTORY -- kills a synchronisation when 200 MiB of its file are in DIRECTORY.
+killed() {
+    "$dafs" sync --bwlimit 100m "$1" "$2" &
+    client=$!
+    started+=("$client")
+    is_long() { find "$1" -name '.dafs-*.part' -size +200M | grep . >/dev/null; }
+    eventually is_long "$3"
+    kill -9 "$client"
+    wait "$client" 2>/dev/null || true
+}
+head -c 300M /dev/urandom >"$work/empty/long"
+mkdir "$work/export/long"
+killed "$work/empty" "$url/long" "$work/export/long"
+[[ $(number resumed_bytes "$dafs" sync "$work/empty" "$url/long") -gt 100000000 ]] || fail "put began again"
+cmp "$work/empty/long" "$work/export/long/long"
+[[ $(ls -A "$work/export/long") == long ]] || fail "left behind: $(ls -A "$work/export/long")"
+mkdir "$work/got"
+killed "$url/long" "$work/got" "$work/got"
+[[ $(number resumed_bytes "$dafs" sync "$url/long" "$work/got") -gt 100000000 ]] || fail "get began again"
+cmp "$work/empty/long" "$work/got/long"
+[[ $(ls -A "$work/got") == long ]] || fail "left behind: $(ls -A "$work/got")"
+step "another original begins again"
+rm "$work/got/long"
+killed "$url/long" "$work/got" "$work/got"
+head -c 299M "$work/empty/long" >"$work/export/long/long"
+[[ $(number resumed_bytes "$dafs" sync "$url/long" "$work/got") == 0 ]] || fail "it went on with another file"
+cmp "$work/export/long/long" "$work/got/long"
+
+step "unfinished files of killed copies are removed, those of live ones are not"
+left=("$work/got/".dafs-*.part)
+[[ -e ${left[0]} ]] || fail "the killed copy has left no file"
+printf x >"$work/got/.dafs-not-mine.part"
+"$dafs" clean -n "$work/got" >"$work/said"
+grep -qF "would be removed: ${left[0]}" "$work/said" && [[ -e ${left[0]} ]] || fail "clean -n: $(cat "$work/said")"
+"$dafs" clean "$work/got"
+[[ ! -e ${left[0]} && -e $work/got/.dafs-not-mine.part && -e $work/got/long ]] || fail "clean removed others"
+printf x >"$work/export/long/.dafs-abcdef.part"
+for side in put get; do
+    case $side in
+    put) from=$work/empty to=$url/live at=$work/export/live ;;
+    get) from=$url/long to=$work/live at=$work/live ;;
+    esac
+    "$dafs" sync --bwlimit 1m "$from" "$to" &
+    client=$!
+    started+=("$client")
+    has_part() { find "$at" -name '.dafs-*.part' | grep . >/dev/null; }
+    eventually has_part
+    "$dafs" clean "$to" >"$work/said"
+    grep -q '^left, a copy may be writing it' "$work/said" && has_part || fail "clean: $(cat "$work/said")"
+    kill -9 "$client"
+    wait "$client" 2>/dev/null || true
+    is_clean() { "$dafs" clean "$to" && ! has_part; }
+    eventually is_clean
+done
+"$dafs" clean "$url/long"
+[[ $(ls -A "$work/export/long") == long ]] || fail "not removed at the server: $(ls -A "$work/export/long")"
+
+step "a disk that fills"
+if is_root; then
+    mkdir "$work/small"
+    if mount -t tmpfs -o size=16m,mode=777 tmpfs "$work/small" 2>/dev/null; then
+        undo+=("umount -l '$work/small'")
+        mkdir "$work/export/wide"
+        head -c 30M /dev/urandom >"$work/export/wide/big"
+        printf small >"$work/export/wide/small"
+        expect 1 'No space left' "$dafs" sync "$url/wide" "$work/small"
+        [[ $(ls -A "$work/small") == small ]] || fail "not the small file alone: $(ls -A "$work/small")"
+        head -c 1M "$work/export/wide/big" >"$work/cut" && mv "$work/cut" "$work/export/wide/big"
+        "$dafs" sync "$url/wide" "$work/small"
+        "$dafs" check "$url/wide" "$work/small"
+    fi
+fi
+
 step "a source that cannot be listed removes nothing"
 if is_root && command -v setpriv >/dev/null; then
     mkdir -m 700 "$work/a/closed"

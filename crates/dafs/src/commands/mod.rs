@@ -5,6 +5,7 @@ pub(crate) mod advise;
 pub(crate) mod bench;
 pub(crate) mod cat;
 pub(crate) mod check;
+pub(crate) mod clean;
 pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod config;
@@ -61,6 +62,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Put(command) => command.run(sessions),
         Command::Sync(command) => command.run(sessions),
         Command::Check(command) => command.run(sessions),
+        Command::Clean(command) => command.run(sessions),
         Command::Du(command) => command.run(sessions),
         Command::Find(command) => command.run(sessions),
         Command::Tree(command) => command.run(sessions),

@@ -77,6 +77,18 @@ pub(super) fn remove(parent: &OwnedFd, name: &OsString) -> std::io::Result<()> {
     }
 }
 
+/// True for a file that other hosts may write, and whose locks they may not see: one on a network or
+/// FUSE file system.
+pub(super) fn is_shared_by_hosts(file: &OwnedFd) -> bool {
+    // NFS, CIFS, SMB2, FUSE, CephFS and AFS, as statfs(2) has them.
+    const TYPES: [u32; 6] =
+        [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x6573_5546, 0x00c3_6400, 0x5346_414f];
+    match rustix::fs::fstatfs(file) {
+        Ok(found) => TYPES.contains(&(found.f_type as u32)),
+        Err(_) => true,
+    }
+}
+
 /// The identity of a directory, as far as two hosts can compare it: its number and its birth time
 /// or, if the file system has none, the time of its last change.
 #[derive(Debug, Clone, Copy)]

@@ -15,6 +15,7 @@
 //! * A piece of memory is used again only after its transfer has ended.
 
 pub(crate) mod check;
+pub(crate) mod clean;
 mod content;
 mod digest;
 mod error;

@@ -35,6 +35,7 @@ pub(super) struct Report {
     counts: [AtomicU64; 5],
     unchanged: AtomicU64,
     deleted: AtomicU64,
+    resumed: AtomicU64,
     skipped: AtomicU64,
     errors: AtomicU64,
     stopped: AtomicBool,
@@ -70,6 +71,7 @@ impl Report {
             counts: Default::default(),
             unchanged: AtomicU64::new(0),
             deleted: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
@@ -117,9 +119,15 @@ impl Report {
         }
     }
 
-    /// Counts an object that is already there, or the part of a file that is.
+    /// Counts an object that is already there.
     pub(super) fn unchanged(&self, bytes: u64) {
         self.unchanged.fetch_add(1, Ordering::Relaxed);
+        self.bar.inc(bytes);
+    }
+
+    /// Counts the bytes of a file that an earlier run has copied.
+    pub(super) fn resumed(&self, bytes: u64) {
+        self.resumed.fetch_add(bytes, Ordering::Relaxed);
         self.bar.inc(bytes);
     }
 
@@ -232,6 +240,7 @@ impl Report {
                 "user_space_copies": copies,
                 "unchanged": self.unchanged.load(Ordering::Relaxed),
                 "deleted": self.deleted.load(Ordering::Relaxed),
+                "resumed_bytes": self.resumed.load(Ordering::Relaxed),
                 "skipped": self.skipped.load(Ordering::Relaxed),
                 "errors": self.errors.load(Ordering::Relaxed),
             });
