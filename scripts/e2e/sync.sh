@@ -94,6 +94,9 @@ done
 [[ $("$dafs" ls -lh "$url/b/large") == *' 3.0M '* ]] || fail "ls -lh shows no unit"
 expect 0 human-readable "$dafs" ls --help
 
+step "warmup"
+[[ $(number files "$dafs" warmup "$url/b") == 8 ]] || fail "warmup read another number of files"
+
 step "only the differences are copied"
 printf 'uno' >"$work/a/one"
 touch -d '2024-02-03 04:05:06.789' "$work/a/one"

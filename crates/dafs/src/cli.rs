@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// transport=auto|iwarp|shm|verbs, wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no,
 /// optimistic=yes|no, inline-padding=yes|no, and sec=gss (Kerberos) with ccache=NAME or
 /// keytab=FILE and principal=NAME. The commands ls, stat, cat, get, put, sync, check, clean, du,
-/// find, tree, rm, mkdir, mv, ln, df, bench and advise also take URLs of NFS servers:
+/// find, tree, warmup, rm, mkdir, mv, ln, df, bench and advise also take URLs of NFS servers:
 /// nfs://HOST[:PORT]/PATH and nfs+rdma://HOST[:PORT]/PATH. Their options are vers=3, 4.1 or 4.2,
 /// transport=iwarp, shm or verbs, rsize, wsize, readahead, pnfs=yes|no; for Kerberos
 /// sec=krb5|krb5i|krb5p, keytab=FILE with principal=NAME, or ccache=NAME; for TLS xprtsec=tls|mtls,
@@ -203,6 +203,7 @@ pub(crate) enum Command {
     Du(commands::du::Du),
     Find(commands::find::Find),
     Tree(commands::tree::Tree),
+    Warmup(commands::warmup::Warmup),
     Rm(commands::rm::Rm),
     Mkdir(commands::mkdir::Mkdir),
     Mount(commands::mount::Mount),

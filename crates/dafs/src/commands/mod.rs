@@ -35,6 +35,7 @@ pub(crate) mod stat;
 pub(crate) mod sync;
 pub(crate) mod top;
 pub(crate) mod tree;
+pub(crate) mod warmup;
 
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
@@ -66,6 +67,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Du(command) => command.run(sessions),
         Command::Find(command) => command.run(sessions),
         Command::Tree(command) => command.run(sessions),
+        Command::Warmup(command) => command.run(sessions),
         Command::Rm(command) => command.run(sessions),
         Command::Mkdir(command) => command.run(sessions),
         Command::Mount(command) => command.run(sessions),

@@ -60,6 +60,9 @@ impl Glob {
         let with_path = text.starts_with(b"/") || inner.contains(&b'/');
         let letters = letters(inner);
         let (mut parts, mut at) = (Vec::new(), 0);
+        if with_path && !inner.starts_with(b"**/") {
+            parts.push(Part::Letter(SLASH));
+        }
         while let Some(&letter) = letters.get(at) {
             at += 1;
             parts.push(match char::from_u32(letter) {
@@ -67,10 +70,6 @@ impl Glob {
                 Some('*') => {
                     let deep = letters.get(at).copied() == Some(u32::from('*'));
                     at += usize::from(deep);
-                    // "**/x" is x at any depth, the top included.
-                    at += usize::from(
-                        deep && letters.get(at).copied() == Some(SLASH) && parts.is_empty(),
-                    );
                     Part::Many { deep }
                 }
                 Some('[') => class(&letters, &mut at)?,
@@ -87,7 +86,9 @@ impl Glob {
     /// True if it matches an object by its path below the top.
     pub(crate) fn matches(&self, path: &[u8]) -> bool {
         let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-        let letters = letters(if self.with_path { path } else { name });
+        // With a slash before it, "**/x" is x at any depth, the top included.
+        let whole = [b"/", path].concat();
+        let letters = letters(if self.with_path { &whole } else { name });
         // The places in the pattern that the letters so far may have led to.
         let mut at = vec![false; self.parts.len() + 1];
         at[0] = true;
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn patterns_match_names_and_paths() {
-        let cases: [(&[u8], &[u8], bool); 21] = [
+        let cases: [(&[u8], &[u8], bool); 23] = [
             (b"*.o", b"a.o", true),
             (b"*.o", b"deep/in/a.o", true),
             (b"*.o", b"a.of", false),
@@ -198,6 +199,8 @@ mod tests {
             (b"in/**", b"in/b/a.o", true),
             (b"**/a.o", b"a.o", true),
             (b"**/a.o", b"x/y/a.o", true),
+            (b"**/a.o", b"ba.o", false),
+            (b"**/y/a.o", b"y/a.o", true),
             (b"a?c", b"a\xc3\xa4c", true),
             (b"a?c", b"a\xffc", true),
             (b"a\xffc", b"a\xffc", true),

@@ -34,6 +34,7 @@ pub(crate) mod sync;
 mod temporary;
 mod tree;
 pub(crate) mod view;
+pub(crate) mod warmup;
 
 use crate::failure::Failure;
 use crate::remote::RemoteUrl;

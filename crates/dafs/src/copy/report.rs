@@ -196,6 +196,17 @@ impl Report {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
+    /// Notes how a walk has failed. Its own failures have been reported already.
+    pub(super) fn stop_after_walk(&self, failure: Failure) {
+        match failure {
+            Failure::Reported => {
+                self.errors.fetch_add(1, Ordering::Relaxed);
+            }
+            Failure::Failed(text) => self.book(Err(CopyError::Object(text))),
+            other => self.stop(other),
+        }
+    }
+
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
