@@ -94,6 +94,14 @@ done
 [[ $("$dafs" ls -lh "$url/b/large") == *' 3.0M '* ]] || fail "ls -lh shows no unit"
 expect 0 human-readable "$dafs" ls --help
 
+step "cp is get or put"
+"$dafs" cp "$work/a/large" "$url/copied"
+"$dafs" cp "$url/copied" "$work/copied"
+cmp "$work/a/large" "$work/copied"
+expect 2 'both on this host' "$dafs" cp "$work/a/large" "$work/other"
+expect 2 'both on servers' "$dafs" cp "$url/copied" "$url/other"
+rm "$work/export/copied" "$work/copied"
+
 step "warmup"
 [[ $(number files "$dafs" warmup "$url/b") == 8 ]] || fail "warmup read another number of files"
 

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// fence-id=NAME, recovery=SECONDS, deadline=SECONDS, connect-timeout=SECONDS,
 /// transport=auto|iwarp|shm|verbs, wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no,
 /// optimistic=yes|no, inline-padding=yes|no, and sec=gss (Kerberos) with ccache=NAME or
-/// keytab=FILE and principal=NAME. The commands ls, stat, cat, get, put, sync, check, clean, du,
+/// keytab=FILE and principal=NAME. The commands ls, stat, cat, get, put, cp, sync, check, clean, du,
 /// find, tree, warmup, rm, mkdir, mv, ln, df, bench and advise also take URLs of NFS servers:
 /// nfs://HOST[:PORT]/PATH and nfs+rdma://HOST[:PORT]/PATH. Their options are vers=3, 4.1 or 4.2,
 /// transport=iwarp, shm or verbs, rsize, wsize, readahead, pnfs=yes|no; for Kerberos
@@ -197,6 +197,7 @@ pub(crate) enum Command {
     Cat(commands::cat::Cat),
     Get(commands::get::Get),
     Put(commands::put::Put),
+    Cp(commands::cp::Cp),
     Sync(commands::sync::Sync),
     Check(commands::check::Check),
     Clean(commands::clean::Clean),

@@ -9,6 +9,7 @@ pub(crate) mod clean;
 pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod cp;
 pub(crate) mod df;
 pub(crate) mod doctor;
 pub(crate) mod du;
@@ -61,6 +62,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Cat(command) => command.run(sessions),
         Command::Get(command) => command.run(sessions),
         Command::Put(command) => command.run(sessions),
+        Command::Cp(command) => command.run(sessions),
         Command::Sync(command) => command.run(sessions),
         Command::Check(command) => command.run(sessions),
         Command::Clean(command) => command.run(sessions),
