@@ -14,11 +14,12 @@ use std::path::PathBuf;
 /// fence-id=NAME, recovery=SECONDS, deadline=SECONDS, connect-timeout=SECONDS,
 /// transport=auto|iwarp|shm|verbs, wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no,
 /// optimistic=yes|no, inline-padding=yes|no, and sec=gss (Kerberos) with ccache=NAME or
-/// keytab=FILE and principal=NAME. The commands ls, stat, cat, get, put, rm, mkdir, mv, ln, df,
-/// bench and advise also take URLs of NFS servers: nfs://HOST[:PORT]/PATH and
-/// nfs+rdma://HOST[:PORT]/PATH. Their options are vers=3, 4.1 or 4.2, transport=iwarp, shm or
-/// verbs, rsize, wsize, readahead, pnfs=yes|no; for Kerberos sec=krb5|krb5i|krb5p, keytab=FILE
-/// with principal=NAME, or ccache=NAME; for TLS xprtsec=tls|mtls, ca=FILE, cert=FILE, key=FILE.
+/// keytab=FILE and principal=NAME. The commands ls, stat, cat, get, put, cp, sync, check, clean, du,
+/// find, tree, warmup, rm, mkdir, mv, ln, df, bench and advise also take URLs of NFS servers:
+/// nfs://HOST[:PORT]/PATH and nfs+rdma://HOST[:PORT]/PATH. Their options are vers=3, 4.1 or 4.2,
+/// transport=iwarp, shm or verbs, rsize, wsize, readahead, pnfs=yes|no; for Kerberos
+/// sec=krb5|krb5i|krb5p, keytab=FILE with principal=NAME, or ccache=NAME; for TLS xprtsec=tls|mtls,
+/// ca=FILE, cert=FILE, key=FILE.
 /// Exit status: 0 success, 1 failure, 2 wrong command line or configuration, 3 the server cannot
 /// be reached or was lost.
 #[derive(Debug, Parser)]
@@ -196,6 +197,14 @@ pub(crate) enum Command {
     Cat(commands::cat::Cat),
     Get(commands::get::Get),
     Put(commands::put::Put),
+    Cp(commands::cp::Cp),
+    Sync(commands::sync::Sync),
+    Check(commands::check::Check),
+    Clean(commands::clean::Clean),
+    Du(commands::du::Du),
+    Find(commands::find::Find),
+    Tree(commands::tree::Tree),
+    Warmup(commands::warmup::Warmup),
     Rm(commands::rm::Rm),
     Mkdir(commands::mkdir::Mkdir),
     Mount(commands::mount::Mount),

@@ -94,6 +94,19 @@ pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
 /// Time between two redraws of the progress line.
 pub(crate) const PROGRESS_TICK: Duration = Duration::from_millis(200);
 
+/// The age of an unfinished file that `dafs clean` removes where it cannot see whether a copy is writing
+/// it.
+pub(crate) const PART_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// A file longer than this is made stable after each so many bytes by `dafs sync`, and a later run goes
+/// on behind them.
+pub(crate) const RESUME_BYTES: u64 = 128 << 20;
+
+const _: () = assert!(RESUME_BYTES > PIECE_BYTES as u64);
+
+/// Longest sleep of a copy with a bandwidth limit, between checks whether it has been stopped.
+pub(crate) const PACE_STEP: Duration = Duration::from_millis(100);
+
 /// The longest description of a workload, in bytes.
 pub(crate) const DESCRIPTION_BYTES_MAX: u64 = 64 << 10;
 

@@ -52,6 +52,19 @@ pub(crate) fn mode_letters(object: ObjectType, mode: u32) -> String {
     letters
 }
 
+/// A number of bytes with a unit, as `ls -h` has it: at most five letters, rounded up.
+pub(crate) fn human_size(bytes: u64) -> String {
+    let Some(shift) = (1..=6).rev().map(|step| step * 10).find(|shift| bytes >> shift > 0) else {
+        return bytes.to_string();
+    };
+    let unit = char::from(b"KMGTPE"[shift / 10 - 1]);
+    let tenths = (u128::from(bytes) * 10).div_ceil(1 << shift);
+    match tenths {
+        0..100 => format!("{}.{}{unit}", tenths / 10, tenths % 10),
+        _ => format!("{}{unit}", tenths.div_ceil(10)),
+    }
+}
+
 /// An owner or group as text.
 pub(crate) fn owner(owner: &Owner) -> String {
     match owner {
@@ -154,6 +167,23 @@ mod tests {
         ];
         for (kind, mode, letters) in cases {
             assert_eq!(mode_letters(kind, mode), letters);
+        }
+    }
+
+    #[test]
+    fn sizes_have_units_and_are_not_shown_too_small() {
+        let cases = [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1025, "1.1K"),
+            (10 << 10, "10K"),
+            ((1 << 20) - 1, "1024K"),
+            (3 << 29, "1.5G"),
+            (u64::MAX, "16E"),
+        ];
+        for (bytes, shown) in cases {
+            assert_eq!(human_size(bytes), shown);
         }
     }
 

@@ -11,6 +11,7 @@ use std::io::{BufWriter, StdoutLock, Write};
 
 /// List directories, sorted by name
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub(crate) struct Ls {
     /// Directories or files
     #[arg(required = true)]
@@ -18,6 +19,13 @@ pub(crate) struct Ls {
     /// Show mode, links, owner, group, size and time of each entry
     #[arg(short)]
     long: bool,
+    /// With -l, show sizes with a unit, such as 1.5M
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    #[allow(dead_code, reason = "the parser prints the help and ends the process")]
+    help: Option<bool>,
     /// Show names that begin with a dot
     #[arg(short)]
     all: bool,
@@ -205,7 +213,10 @@ impl Ls {
                     attributes.links,
                     show::owner(&attributes.owner),
                     show::owner(&attributes.group),
-                    attributes.size,
+                    match self.human_readable {
+                        true => show::human_size(attributes.size),
+                        false => attributes.size.to_string(),
+                    },
                     show::minute(attributes.modified),
                 );
                 let target = show::name_bytes(&target);

@@ -4,12 +4,17 @@ pub(crate) mod admin;
 pub(crate) mod advise;
 pub(crate) mod bench;
 pub(crate) mod cat;
+pub(crate) mod check;
+pub(crate) mod clean;
 pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod cp;
 pub(crate) mod df;
 pub(crate) mod doctor;
+pub(crate) mod du;
 pub(crate) mod fence;
+pub(crate) mod find;
 pub(crate) mod get;
 pub(crate) mod layout;
 pub(crate) mod ln;
@@ -28,7 +33,10 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod stat;
+pub(crate) mod sync;
 pub(crate) mod top;
+pub(crate) mod tree;
+pub(crate) mod warmup;
 
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
@@ -54,6 +62,14 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Cat(command) => command.run(sessions),
         Command::Get(command) => command.run(sessions),
         Command::Put(command) => command.run(sessions),
+        Command::Cp(command) => command.run(sessions),
+        Command::Sync(command) => command.run(sessions),
+        Command::Check(command) => command.run(sessions),
+        Command::Clean(command) => command.run(sessions),
+        Command::Du(command) => command.run(sessions),
+        Command::Find(command) => command.run(sessions),
+        Command::Tree(command) => command.run(sessions),
+        Command::Warmup(command) => command.run(sessions),
         Command::Rm(command) => command.run(sessions),
         Command::Mkdir(command) => command.run(sessions),
         Command::Mount(command) => command.run(sessions),

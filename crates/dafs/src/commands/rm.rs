@@ -52,10 +52,19 @@ impl Rm {
             if !self.recursive {
                 return Err(Failure::Failed(format!("{url} is a directory; use rm -r")));
             }
-            Tree { client, top: url, way: Vec::new() }.empty(attributes.handle)?;
+            empty_directory(client, url, attributes.handle)?;
         }
         client.remove(&dir, &name).map_err(failed)
     }
+}
+
+/// Removes the contents of a directory. Failures are reported, and the rest goes on.
+pub(crate) fn empty_directory(
+    client: &Remote,
+    url: &RemoteUrl,
+    directory: Handle,
+) -> Result<(), Failure> {
+    Tree { client, top: url, way: Vec::new() }.empty(directory)
 }
 
 /// True if there is no object at a path, or a file where a directory would have to be.

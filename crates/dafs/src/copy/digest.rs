@@ -20,6 +20,13 @@ impl Digest {
         }
     }
 
+    /// Adds bytes of this process's own memory.
+    pub(super) fn add_bytes(&mut self, bytes: &[u8]) {
+        if let Some(digest) = &mut self.0 {
+            digest.update(bytes);
+        }
+    }
+
     /// Adds a hole. Each step uses the checksum of twice as many zeros, so that a hole of any
     /// length takes at most 64 steps.
     pub(super) fn add_zeros(&mut self, mut bytes: u64) {

@@ -6,13 +6,15 @@
 //!   them.
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps, XattrFlags, openat,
-    statx,
+    AtFlags, Dir, FileType, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps, XattrFlags,
+    openat, statx,
 };
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::limits::XATTR_BYTES_MAX;
@@ -52,6 +54,39 @@ pub(super) fn open_below(root: &OwnedFd, path: &[OsString]) -> Result<OwnedFd, E
         at = open_directory(&at, name)?;
     }
     Ok(at)
+}
+
+/// The names in an open directory.
+pub(super) fn names(directory: impl AsFd) -> Result<BTreeSet<OsString>, Errno> {
+    let mut names = BTreeSet::new();
+    for entry in Dir::read_from(directory)? {
+        names.extend(component(entry?.file_name().to_bytes().to_vec()));
+    }
+    Ok(names)
+}
+
+/// Removes a name, that of a directory with its contents. No symlink below `parent` is followed.
+pub(super) fn remove(parent: &OwnedFd, name: &OsString) -> std::io::Result<()> {
+    match rustix::fs::unlinkat(parent, name.as_os_str(), AtFlags::empty()) {
+        Err(Errno::ISDIR) => {
+            let parent = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
+            std::fs::remove_dir_all(parent.join(name))
+        }
+        Err(Errno::NOENT) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// True for a file that other hosts may write, and whose locks they may not see: one on a network or
+/// FUSE file system.
+pub(super) fn is_shared_by_hosts(file: &OwnedFd) -> bool {
+    // NFS, CIFS, SMB2, FUSE, CephFS and AFS, as statfs(2) has them.
+    const TYPES: [u32; 6] =
+        [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x6573_5546, 0x00c3_6400, 0x5346_414f];
+    match rustix::fs::fstatfs(file) {
+        Ok(found) => TYPES.contains(&(found.f_type as u32)),
+        Err(_) => true,
+    }
 }
 
 /// The identity of a directory, as far as two hosts can compare it: its number and its birth time

@@ -14,19 +14,27 @@
 //! * A directory gets its final permissions and times after its contents.
 //! * A piece of memory is used again only after its transfer has ended.
 
+pub(crate) mod check;
+pub(crate) mod clean;
+mod content;
 mod digest;
 mod error;
+pub(crate) mod filter;
 pub(crate) mod get;
 mod interrupt;
 mod links;
 mod local;
+mod pace;
 mod pieces;
 pub(crate) mod put;
 mod queue;
 mod report;
 mod room;
+pub(crate) mod sync;
 mod temporary;
 mod tree;
+pub(crate) mod view;
+pub(crate) mod warmup;
 
 use crate::failure::Failure;
 use crate::remote::RemoteUrl;
@@ -66,17 +74,27 @@ impl CopyOptions {
     }
 }
 
-/// Runs a copy with the signal handler, and prints the result.
+/// Runs a copy with the signal handler, and prints the result, with `json` as one object.
 fn supervise(
-    options: &CopyOptions,
+    json: bool,
+    bytes_per_second: Option<u64>,
     copy: impl FnOnce(&Report) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    let (report, result) = watched(bytes_per_second, copy)?;
+    let result = report.result().and(result);
+    let told = report.summary(json);
+    result.and(told)
+}
+
+/// Runs a copy with the signal handler. Returns its report, and its own result.
+fn watched(
+    bytes_per_second: Option<u64>,
+    copy: impl FnOnce(&Report) -> Result<(), Failure>,
+) -> Result<(Arc<Report>, Result<(), Failure>), Failure> {
     crate::descriptors::raise_limit();
-    let report = Arc::new(Report::new());
+    let report = Arc::new(Report::with_limit(bytes_per_second));
     let watch = interrupt::watch(&report)?;
     let result = copy(&report);
     watch.end();
-    let result = report.result().and(result);
-    let told = report.summary(options.json);
-    result.and(told)
+    Ok((report, result))
 }

@@ -1,8 +1,9 @@
 //! Counts and failures of a copy, its progress display, and its summary.
 
 use super::error::{CopyError, Outcome};
+use super::pace::Pace;
 use crate::failure::Failure;
-use crate::limits::PROGRESS_TICK;
+use crate::limits::{PACE_STEP, PROGRESS_TICK};
 use crate::output::{complain, say};
 use crate::remote::Remote;
 use dafs_mem::Mutex;
@@ -32,6 +33,9 @@ pub(super) struct Report {
     started: Instant,
     bytes: AtomicU64,
     counts: [AtomicU64; 5],
+    unchanged: AtomicU64,
+    deleted: AtomicU64,
+    resumed: AtomicU64,
     skipped: AtomicU64,
     errors: AtomicU64,
     stopped: AtomicBool,
@@ -39,20 +43,23 @@ pub(super) struct Report {
     /// Transport and the reason for it, once there is a session.
     transport: Mutex<Option<(String, String)>>,
     bar: ProgressBar,
+    pace: Option<Pace>,
     /// Unfinished files on this host.
     pub(super) temporaries: Registry,
     pub(super) room: Room,
 }
 
 impl Report {
+    #[cfg(test)]
     pub(super) fn new() -> Self {
-        let bar = if std::io::stderr().is_terminal() {
+        Self::with_limit(None)
+    }
+
+    /// A report of a copy that passes at most so many bytes in a second.
+    pub(super) fn with_limit(bytes_per_second: Option<u64>) -> Self {
+        let bar = if can_draw() {
             let bar = ProgressBar::new_spinner();
-            // INVARIANT: the template is constant and well formed.
-            let style = ProgressStyle::with_template(
-                "{spinner} {binary_bytes} in {msg}  {binary_bytes_per_sec}  {elapsed}",
-            );
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            bar.set_style(style("{spinner} {wide_msg}"));
             bar.enable_steady_tick(PROGRESS_TICK);
             bar
         } else {
@@ -62,12 +69,16 @@ impl Report {
             started: Instant::now(),
             bytes: AtomicU64::new(0),
             counts: Default::default(),
+            unchanged: AtomicU64::new(0),
+            deleted: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             failure: Mutex::new(None),
             transport: Mutex::new(None),
             bar,
+            pace: bytes_per_second.map(Pace::new),
             temporaries: Registry::default(),
             room: Room::default(),
         }
@@ -78,16 +89,67 @@ impl Report {
         *self.transport.lock() = Some(client.transport());
     }
 
+    /// Counts bytes of file data, and waits as long as the bandwidth limit wants.
     pub(super) fn add_bytes(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.bar.inc(bytes);
+        self.show();
+        let Some(pace) = &self.pace else { return };
+        let end = pace.reserve(bytes, Instant::now());
+        while let Some(left) = end.checked_duration_since(Instant::now())
+            && !left.is_zero()
+            && !self.is_stopped()
+        {
+            std::thread::sleep(left.min(PACE_STEP));
+        }
     }
 
     pub(super) fn add(&self, what: Copied) {
-        let count = self.counts[what as usize].fetch_add(1, Ordering::Relaxed) + 1;
-        if matches!(what, Copied::File) && !self.bar.is_hidden() {
-            self.bar.set_message(format!("{count} files"));
+        self.counts[what as usize].fetch_add(1, Ordering::Relaxed);
+        self.show();
+    }
+
+    /// Updates the text of the progress line, which is cut at the width of the terminal.
+    fn show(&self) {
+        if self.is_shown() {
+            let (bytes, files) = (BinaryBytes(self.bar.position()), Copied::File as usize);
+            let rate = BinaryBytes(self.bar.per_sec() as u64);
+            let files = self.counts[files].load(Ordering::Relaxed);
+            self.bar.set_message(format!("{bytes} {rate}/s {files} files"));
         }
+    }
+
+    /// Counts an object that is already there.
+    pub(super) fn unchanged(&self, bytes: u64) {
+        self.unchanged.fetch_add(1, Ordering::Relaxed);
+        self.bar.inc(bytes);
+    }
+
+    /// Counts the bytes of a file that an earlier run has copied.
+    pub(super) fn resumed(&self, bytes: u64) {
+        self.resumed.fetch_add(bytes, Ordering::Relaxed);
+        self.bar.inc(bytes);
+    }
+
+    /// Counts an object of the copy that was removed.
+    pub(super) fn deleted(&self) {
+        self.deleted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True if somebody sees the progress.
+    pub(super) fn is_shown(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
+    /// Removes the progress line.
+    pub(super) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// Shows percent and the time that is left, because the copy has so many bytes.
+    pub(super) fn set_total(&self, bytes: u64) {
+        self.bar.set_length(bytes.max(1));
+        self.bar.set_style(style("{percent:>3}% {wide_msg} {eta}"));
     }
 
     /// Prints that an object was left out or changed, without an error.
@@ -119,6 +181,11 @@ impl Report {
         self.errors.load(Ordering::Relaxed)
     }
 
+    /// Prints a line to standard output, between two states of the progress line.
+    pub(super) fn print(&self, line: &str) -> Outcome {
+        self.bar.suspend(|| say!("{line}")).map_err(CopyError::Stop)
+    }
+
     fn say(&self, line: &str) {
         self.bar.suspend(|| complain!("{line}"));
     }
@@ -127,6 +194,17 @@ impl Report {
     pub(super) fn stop(&self, failure: Failure) {
         self.failure.lock().get_or_insert(failure);
         self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes how a walk has failed. Its own failures have been reported already.
+    pub(super) fn stop_after_walk(&self, failure: Failure) {
+        match failure {
+            Failure::Reported => {
+                self.errors.fetch_add(1, Ordering::Relaxed);
+            }
+            Failure::Failed(text) => self.book(Err(CopyError::Object(text))),
+            other => self.stop(other),
+        }
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -171,6 +249,9 @@ impl Report {
                 "transport": kind,
                 "why": why,
                 "user_space_copies": copies,
+                "unchanged": self.unchanged.load(Ordering::Relaxed),
+                "deleted": self.deleted.load(Ordering::Relaxed),
+                "resumed_bytes": self.resumed.load(Ordering::Relaxed),
                 "skipped": self.skipped.load(Ordering::Relaxed),
                 "errors": self.errors.load(Ordering::Relaxed),
             });
@@ -188,4 +269,15 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// True if standard error is a terminal on which a line can be drawn again.
+fn can_draw() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    !is_dumb && std::io::stderr().is_terminal()
+}
+
+fn style(template: &'static str) -> ProgressStyle {
+    // INVARIANT: the template is constant and well formed.
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
 }

@@ -4,8 +4,8 @@ use super::error::Outcome;
 use super::local::Parent;
 use super::report::Report;
 use crate::remote::{Handle, RemoteUrl};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -71,6 +71,13 @@ impl<'a, S: Side> Directory<'a, S> {
         }
         names.reverse();
         names
+    }
+
+    /// The path from the top to the object `name` in it.
+    pub(super) fn relative(&self, name: &OsStr) -> Vec<u8> {
+        let mut path = PathBuf::from_iter(self.inside());
+        path.push(name);
+        path.into_os_string().into_vec()
     }
 
     pub(super) fn path(&self) -> PathBuf {

@@ -16,6 +16,8 @@ pub(crate) struct OpenOptions {
     create: Create,
     /// Permission bits of a new file.
     mode: Option<u32>,
+    /// No other may have it open for writing. DAFS alone; NFS ignores it.
+    deny_write: bool,
 }
 
 /// The treatment of missing files by an open.
@@ -28,7 +30,7 @@ pub(crate) enum Create {
 
 impl OpenOptions {
     pub(crate) fn read() -> Self {
-        Self { read: true, write: false, create: Create::No, mode: None }
+        Self { read: true, write: false, create: Create::No, mode: None, deny_write: false }
     }
 
     pub(crate) fn write() -> Self {
@@ -37,6 +39,10 @@ impl OpenOptions {
 
     pub(crate) fn read_write() -> Self {
         Self { write: true, ..Self::read() }
+    }
+
+    pub(crate) fn deny_write(self) -> Self {
+        Self { deny_write: true, ..self }
     }
 
     pub(crate) fn create(self, create: Create) -> Self {
@@ -53,6 +59,8 @@ impl OpenOptions {
             (_, true) => dafs::OpenOptions::write(),
             (_, false) => dafs::OpenOptions::read(),
         };
+        let deny = if self.deny_write { dafs::ShareDeny::Write } else { dafs::ShareDeny::None };
+        let options = options.deny(deny);
         let create = match self.create {
             Create::No => return options,
             Create::New => dafs::Create::New,

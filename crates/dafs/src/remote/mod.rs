@@ -2,8 +2,8 @@
 //! more.
 //!
 //! Invariants
-//! * Handles, files, buffers and errors of the two protocols never mix: a command works with one
-//!   server at a time.
+//! * Handles, files, buffers and errors of the two protocols never mix: each is used with the server
+//!   that it came from.
 
 mod error;
 mod file;

@@ -3,6 +3,7 @@
 use dafs_client as dafs;
 use dafs_client::{ObjectType, Owner, SetAttributes, SetTime, Time};
 use dafs_nfs_client::mount as nfs;
+use rustix::fs::{FileType, Stat, major, minor};
 
 /// The longest handle of NFS, in bytes (NFS4_FHSIZE).
 const NFS_HANDLE_BYTES_MAX: usize = 128;
@@ -79,6 +80,38 @@ impl Attributes {
 
     pub(crate) fn is_symlink(&self) -> bool {
         self.kind == ObjectType::Symlink
+    }
+
+    /// Attributes of an object of this host. Its handle is one that no server knows.
+    pub(crate) fn of_stat(stat: &Stat) -> Self {
+        let time = |seconds: i64, nanoseconds: u64| {
+            Some(Time { seconds, nseconds: u32::try_from(nanoseconds).unwrap_or(0) })
+        };
+        Self {
+            kind: match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => ObjectType::Directory,
+                FileType::Symlink => ObjectType::Symlink,
+                FileType::BlockDevice => ObjectType::BlockDevice,
+                FileType::CharacterDevice => ObjectType::CharDevice,
+                FileType::Fifo => ObjectType::Fifo,
+                FileType::Socket => ObjectType::Socket,
+                _ => ObjectType::Regular,
+            },
+            mode: stat.st_mode & 0o7777,
+            links: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
+            owner: Owner::Id(stat.st_uid),
+            group: Owner::Id(stat.st_gid),
+            size: stat.st_size.unsigned_abs(),
+            space_used: stat.st_blocks.unsigned_abs().saturating_mul(512),
+            file_id: stat.st_ino,
+            change: 0,
+            raw_device: (major(stat.st_rdev).into(), minor(stat.st_rdev).into()),
+            accessed: time(stat.st_atime, stat.st_atime_nsec),
+            modified: time(stat.st_mtime, stat.st_mtime_nsec),
+            changed: time(stat.st_ctime, stat.st_ctime_nsec),
+            created: None,
+            handle: Handle::Dafs(dafs::FileHandle::ZERO),
+        }
     }
 
     pub(super) fn nfs(handle: &nfs::Handle, attributes: &nfs::Attributes) -> Self {

@@ -81,7 +81,7 @@ impl Kind {
 }
 
 /// A length, with `k`, `m` or `g` for the binary thousand, million and billion.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || "write a number of bytes, which k, m or g may follow".to_owned();
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),

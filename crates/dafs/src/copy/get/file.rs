@@ -5,16 +5,16 @@
 //!   meanwhile is an error.
 
 use super::{Get, Object};
+use crate::copy::content::local_digest;
 use crate::copy::digest::Digest;
 use crate::copy::error::{CopyError, Outcome};
 use crate::copy::pieces::{Part, Ring, Worker, next_run};
 use crate::copy::report::Copied;
-use crate::copy::temporary::Temporary;
-use crate::limits::HOLE_BYTES;
+use crate::copy::temporary::{Temporary, crosses_stable_step, resumable_name};
+use crate::failure::Failure;
+use crate::limits::{HOLE_BYTES, RESUME_BYTES};
 use crate::remote::{Attributes, Error, File, OpenOptions};
-use dafs_mem::{VolatileSlice, preadv2, pwritev2};
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
+use dafs_mem::{VolatileSlice, pwritev2};
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -25,9 +25,12 @@ impl Get<'_> {
         self.report.go_on()?;
         let registry = &self.report.temporaries;
         let directory = &object.directory;
-        let temporary =
-            Temporary::create(registry, &directory.local).map_err(|error| object.here(error))?;
         let mut attributes = object.attributes.clone();
+        let (temporary, mut start) = match self.part_name(object) {
+            Some(name) => Temporary::resume(registry, &directory.local, name),
+            None => Temporary::create(registry, &directory.local).map(|made| (made, 0)),
+        }
+        .map_err(|error| object.here(error))?;
         // A file may have more content than its size says, as those of /proc have.
         let is_empty = attributes.size == 0
             && self
@@ -39,11 +42,22 @@ impl Get<'_> {
                 .client
                 .open_at(&directory.handle, object.source_name(), &OpenOptions::read())
                 .map_err(|error| object.remote(&error))?;
-            if *source.handle() != attributes.handle {
-                // Another file has taken the name since it was listed.
+            if *source.handle() != attributes.handle || start > 0 {
+                // Another file may have taken the name since it was listed.
                 attributes = source.attributes().map_err(|error| object.remote(&error))?;
             }
-            self.content(worker, object, &attributes, &source, temporary.file())?;
+            if start > 0 && attributes.change != object.attributes.change {
+                start = 0;
+                rustix::fs::ftruncate(temporary.file(), 0).map_err(|error| object.here(error))?;
+            }
+            let places = (&source, temporary.file());
+            if let Err(error) = self.content(worker, object, &attributes, places, start) {
+                let is_lost = matches!(error, CopyError::Stop(Failure::Unreachable(_)));
+                if is_lost && self.part_name(object).is_some() {
+                    temporary.keep();
+                }
+                return Err(error);
+            }
         }
         let file = temporary.file().try_clone_to_owned().map_err(|error| object.here(error))?;
         if self.options.xattrs {
@@ -63,23 +77,31 @@ impl Get<'_> {
         worker: &mut Worker<'_>,
         object: &Object<'_>,
         attributes: &Attributes,
-        source: &File,
-        target: BorrowedFd<'_>,
+        (source, target): (&File, BorrowedFd<'_>),
+        start: u64,
     ) -> Outcome {
         let sparse = attributes.space_used < attributes.size;
         let mut digest = Digest::new(self.options.verify);
         let mut ring = worker.ring(attributes.size)?;
         let failed = |error: Error| object.remote(&error);
-        let (mut length, mut is_over) = (0, false);
+        let (mut length, mut is_over) = (start, false);
+        self.report.resumed(start);
+        let resumable = self.part_name(object).is_some();
         while !is_over {
-            let run =
-                if sparse { next_run(source, length).map_err(failed)? } else { Some(0..u64::MAX) };
+            let run = if sparse {
+                next_run(source, length).map_err(failed)?
+            } else {
+                Some(start..u64::MAX)
+            };
             let Some(run) = run else { break };
             digest.add_zeros(run.start - length);
             length = run.start;
             is_over = self.read_run(&mut ring, object, (run, attributes.size), source, |part| {
                 let view = view(part);
                 digest.add(view);
+                if resumable && crosses_stable_step(part.offset, part.bytes) {
+                    rustix::fs::fdatasync(target).map_err(|error| object.here(error))?;
+                }
                 write_part(target, view, part.offset, sparse)
                     .map_err(|error| object.here(error))?;
                 length = part.offset + part.bytes as u64;
@@ -104,7 +126,7 @@ impl Get<'_> {
             rustix::fs::ftruncate(target, length).map_err(|error| object.here(error))?;
         }
         if self.options.verify {
-            let copy = self.read_back(&mut ring, object, target)?;
+            let copy = local_digest(self.report, target, |error| object.here(error))?;
             if copy.value() != digest.value() {
                 return Err(CopyError::Object(format!(
                     "{}: the copy differs from its source; check the disk, then copy again",
@@ -115,47 +137,17 @@ impl Get<'_> {
         Ok(())
     }
 
-    /// The checksum of the whole content of a copy.
-    fn read_back(
-        &self,
-        ring: &mut Ring<'_, '_>,
-        object: &Object<'_>,
-        file: BorrowedFd<'_>,
-    ) -> Outcome<Digest> {
-        let mut digest = Digest::new(true);
-        let failed = |error: Errno| object.here(error);
-        let size = rustix::fs::fstat(file).map_err(failed)?.st_size.unsigned_abs();
-        let Some(piece) = ring.take() else { return Err(object.here(Errno::NOMEM)) };
-        let mut offset = 0;
-        let result = loop {
-            if offset >= size {
-                break Ok(digest);
-            }
-            let data = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
-                Ok(data) => data,
-                Err(Errno::NXIO) => size,
-                // A file system without holes has only data.
-                Err(_) => offset,
-            };
-            digest.add_zeros(data - offset);
-            offset = data;
-            if let Err(stopped) = self.report.go_on() {
-                break Err(stopped);
-            }
-            match preadv2(file, &[piece.view()], offset, 0) {
-                Ok(0) => break Ok(digest),
-                Ok(count) => {
-                    if let Some(view) = piece.slice(0, count) {
-                        digest.add(view);
-                    }
-                    offset += count as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => break Err(object.here(error)),
-            }
-        };
-        ring.give_back(piece);
-        result
+    /// The name under which a later run finds the unfinished copy of a long file; `None` for others,
+    /// which begin again.
+    fn part_name(&self, object: &Object<'_>) -> Option<String> {
+        let attributes = &object.attributes;
+        let is_dense = attributes.space_used >= attributes.size;
+        let is_long = attributes.size > RESUME_BYTES && is_dense;
+        (self.policy.is_some() && is_long && !self.options.verify).then(|| {
+            let path = object.directory.relative(&object.name);
+            let state = (attributes.change, attributes.size, attributes.modified);
+            resumable_name((object.source().to_string(), path, attributes.handle, state))
+        })
     }
 
     /// Reads a run of a file of the reported `size`, with as many pieces outstanding as the ring

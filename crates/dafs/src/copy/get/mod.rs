@@ -1,7 +1,10 @@
 //! From the server to this host: the walk through the server's tree.
 
 mod file;
+mod mirror;
 mod object;
+
+pub(super) use mirror::sync;
 
 use super::error::{CopyError, Outcome, here, remote};
 use super::local::{self, Identity, Parent, component};
@@ -9,16 +12,19 @@ use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
 use super::room::Late;
+use super::sync::Policy;
 use super::tree::{self, Directory, Side, Step};
 use super::{CopyOptions, supervise};
 use crate::failure::Failure;
-use crate::remote::{Attributes, Error, Follow, Handle, ReadDir, Remote, RemoteUrl};
+use crate::remote::{Attributes, Error, Follow, Handle, Remote, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
 use dafs_client::SplitPath;
+use mirror::Entries;
 use object::LinkPlace;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, futimens, mkdirat};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -34,7 +40,7 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     // Every mode below is exact.
     rustix::process::umask(Mode::empty());
-    supervise(options, |report| {
+    supervise(options.json, None, |report| {
         let mut result = Ok(());
         // One session after the other, with all its sources.
         let mut left: Vec<&RemoteUrl> = sources.iter().collect();
@@ -59,12 +65,14 @@ struct Get<'a> {
     client: &'a Remote,
     options: &'a CopyOptions,
     report: &'a Report,
+    /// The rules of a synchronisation, if it is one.
+    policy: Option<&'a Policy>,
     links: super::links::Links<Handle, LinkPlace>,
 }
 
 impl Side for Get<'_> {
     type Attributes = Attributes;
-    type Listing = ReadDir;
+    type Listing = Entries;
 
     fn report(&self) -> &Report {
         self.report
@@ -84,6 +92,8 @@ struct Object<'a> {
     /// For an operand of the command line: its URL and its name on the server.
     named: Option<(RemoteUrl, Vec<u8>)>,
     attributes: Attributes,
+    /// The directory of the copy had the name when it was listed.
+    is_there: bool,
 }
 
 impl Object<'_> {
@@ -120,36 +130,37 @@ impl Object<'_> {
 
 impl<'a> Get<'a> {
     fn new(client: &'a Remote, options: &'a CopyOptions, report: &'a Report) -> Self {
-        Self { client, options, report, links: super::links::Links::new() }
+        Self { client, options, report, policy: None, links: super::links::Links::new() }
     }
 
     fn sources(&self, urls: &[&RemoteUrl], target: &Path, several: bool) -> Result<(), Failure> {
-        let (pieces, late) = (Pieces::new(self.client), Late::new());
         let mut result = Ok(());
-        queue::run(
-            self.report,
-            |queue| {
-                for url in urls {
-                    if self.report.is_stopped() {
-                        return;
-                    }
-                    match self.source(queue, url, target, several) {
-                        Ok(outcome) => self.report.book(outcome),
-                        Err(failure) => return result = Err(failure),
-                    }
+        self.work(|queue| {
+            for url in urls {
+                if self.report.is_stopped() {
+                    return;
                 }
-            },
-            |next| {
-                let mut worker = Worker::new(&pieces);
-                while let Some(object) = next() {
-                    let outcome = self.report.room.copy(|| self.object(&mut worker, &object));
-                    late.book(self.report, outcome, object, Object::bytes);
+                match self.source(queue, url, target, several) {
+                    Ok(outcome) => self.report.book(outcome),
+                    Err(failure) => return result = Err(failure),
                 }
-            },
-        );
+            }
+        });
+        result
+    }
+
+    /// Copies the objects that `walk` puts into the queue.
+    fn work<'s>(&'s self, walk: impl FnOnce(&Queue<'_, Object<'s>>)) {
+        let (pieces, late) = (Pieces::new(self.client), Late::new());
+        queue::run(self.report, walk, |next| {
+            let mut worker = Worker::new(&pieces);
+            while let Some(object) = next() {
+                let outcome = self.report.room.copy(|| self.object(&mut worker, &object));
+                late.book(self.report, outcome, object, Object::bytes);
+            }
+        });
         let mut worker = Worker::new(&pieces);
         late.finish(self.report, |object| self.object(&mut worker, object));
-        result
     }
 
     /// Copies one URL of the command line.
@@ -186,7 +197,8 @@ impl<'a> Get<'a> {
             }
             // The contents go into an existing directory that the user has named.
             let places = (descriptor, attributes.handle);
-            return Ok(self.walk(queue, Directory::top(self, (path, url.clone()), places, None)));
+            let top = Directory::top(self, (path, url.clone()), places, None);
+            return Ok(self.walk(queue, top, None));
         };
         if attributes.is_directory() {
             let path = path.join(&name);
@@ -195,7 +207,7 @@ impl<'a> Get<'a> {
             return Ok(made.and_then(|descriptor| {
                 let places = (descriptor, attributes.handle);
                 let directory = Directory::top(self, (path, url.clone()), places, Some(attributes));
-                self.walk(queue, directory)
+                self.walk(queue, directory, None)
             }));
         }
         let parent = match self.client.resolve_parent(url.path()) {
@@ -204,34 +216,50 @@ impl<'a> Get<'a> {
         };
         let directory = Directory::top(self, (path, url.clone()), (descriptor, parent.dir), None);
         let named = Some((url.clone(), parent.name));
-        queue.push(Object { directory, name, named, attributes });
+        queue.push(Object { directory, name, named, attributes, is_there: false });
         Ok(Ok(()))
     }
 
-    /// Walks through a tree.
-    fn walk(&'a self, queue: &Queue<'_, Object<'a>>, top: Arc<Directory<'a, Self>>) -> Outcome {
+    /// Walks through a tree. `there` has the names in its copy, for a synchronisation.
+    fn walk(
+        &'a self,
+        queue: &Queue<'_, Object<'a>>,
+        top: Arc<Directory<'a, Self>>,
+        there: Option<BTreeSet<OsString>>,
+    ) -> Outcome {
         // The copy must not copy itself where the target is inside the source.
         let target = local::identity(&top.local);
         let target = target.map_err(|error| here(top.path().display(), error))?;
-        tree::walk(self.client.read_dir(&top.handle), top, |listing, directory| {
-            self.step(queue, listing, directory, &target)
-        })
+        let entries = Entries { listing: self.client.read_dir(&top.handle), there };
+        tree::walk(entries, top, |entries, directory| self.step(queue, entries, directory, &target))
     }
 
     /// Takes the next entry of a listing.
     fn step(
         &'a self,
         queue: &Queue<'_, Object<'a>>,
-        listing: &mut ReadDir,
+        entries: &mut Entries,
         directory: &Arc<Directory<'a, Self>>,
         target: &Identity,
     ) -> Outcome<Step<'a, Self>> {
-        let Some(entry) = listing.next() else { return Ok(Step::End) };
-        let entry = entry.map_err(|error| remote(directory.url(), &error))?;
+        let entry = match entries.listing.next() {
+            Some(Ok(entry)) => entry,
+            Some(Err(error)) => {
+                // Names that are not listed may exist all the same.
+                entries.there = None;
+                return Err(remote(directory.url(), &error));
+            }
+            None => {
+                self.delete_rest(entries.there.take(), directory);
+                return Ok(Step::End);
+            }
+        };
         let source = || {
             let url = directory.url();
             url.join(&entry.name).unwrap_or(url)
         };
+        let name = component(entry.name.clone());
+        let is_there = name.as_ref().is_some_and(|name| entries.take(name));
         let attributes = match entry.attributes {
             Some(attributes) => attributes,
             None => self
@@ -240,22 +268,26 @@ impl<'a> Get<'a> {
                 .and_then(|handle| self.client.attributes(&handle))
                 .map_err(|error| remote(source(), &error))?,
         };
-        let Some(name) = component(entry.name.clone()) else {
+        let Some(name) = name else {
             let text = format!("{}: the server returned a name that is not valid here", source());
             return Err(CopyError::Object(text));
         };
+        let path = || directory.relative(&name);
+        let leaves_out =
+            |policy: &Policy| policy.leaves_out(name.as_bytes(), path, attributes.is_directory());
+        if self.policy.is_some_and(leaves_out) {
+            return Ok(Step::Object);
+        }
         if !attributes.is_directory() {
             let directory = directory.clone();
-            queue.push(Object { directory, name, named: None, attributes });
+            queue.push(Object { directory, name, named: None, attributes, is_there });
             return Ok(Step::Object);
         }
         if target.is(&attributes) {
             let text = format!("{} is the target of the copy; left out", source());
             return Err(CopyError::Object(text));
         }
-        let descriptor = self.make_directory(&directory.local, &name, &attributes, || {
-            (directory.path().join(&name), source())
-        })?;
+        let (descriptor, there) = self.inner(directory, (&name, is_there), &attributes)?;
         let listing = self.client.read_dir(&attributes.handle);
         let inner = Directory {
             side: self,
@@ -263,9 +295,26 @@ impl<'a> Get<'a> {
             above: Some((directory.clone(), name)),
             local: descriptor,
             handle: attributes.handle,
-            final_attributes: Some(attributes),
+            final_attributes: self.may_change().then_some(attributes),
         };
-        Ok(Step::Directory(listing, Arc::new(inner)))
+        Ok(Step::Directory(Entries { listing, there }, Arc::new(inner)))
+    }
+
+    /// The copy of a directory, with the names in it for a synchronisation.
+    fn inner(
+        &self,
+        directory: &Directory<'_, Get<'_>>,
+        (name, is_there): (&OsString, bool),
+        attributes: &Attributes,
+    ) -> Outcome<(Parent, Option<BTreeSet<OsString>>)> {
+        if let Some(policy) = self.policy {
+            return self.mirror_directory(policy, directory, (name, is_there), attributes);
+        }
+        let made = self.make_directory(&directory.local, name, attributes, || {
+            let url = directory.url();
+            (directory.path().join(name), url.join(name.as_bytes()).unwrap_or(url))
+        });
+        Ok((made?, None))
     }
 
     /// Makes a directory, or uses an existing one. `names` returns path and URL for messages.

@@ -28,12 +28,21 @@ pub(super) struct LinkPlace {
 impl<'a> Get<'a> {
     /// Copies an object other than a directory.
     pub(super) fn object(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
+        let is_there = self.is_unchanged(worker, object)?;
+        if !self.may_change() {
+            return match is_there {
+                true => Ok(()),
+                false => self.plan("copy", &object.directory, &object.name),
+            };
+        }
         if object.attributes.links <= 1 {
-            return self.make(worker, object);
+            return if is_there { Ok(()) } else { self.make(worker, object) };
         }
         match self.links.claim(object.attributes.handle, object.attributes.links) {
             Claim::First(first) => {
-                self.make(worker, object)?;
+                if !is_there {
+                    self.make(worker, object)?;
+                }
                 let directory = &object.directory;
                 first.copied(LinkPlace {
                     root: directory.top.local.clone(),
@@ -42,6 +51,7 @@ impl<'a> Get<'a> {
                 });
                 Ok(())
             }
+            Claim::Link(_) if is_there => Ok(()),
             Claim::Link(place) => self.links.link_or_copy(
                 self.report,
                 (object.attributes.handle, place),

@@ -5,13 +5,16 @@
 //!   meanwhile is an error.
 
 use super::{Object, Put};
+use crate::copy::content::remote_digest;
 use crate::copy::digest::Digest;
 use crate::copy::error::{CopyError, Outcome};
 use crate::copy::local;
-use crate::copy::pieces::{Ring, Worker, next_run};
+use crate::copy::pieces::{Ring, Worker};
 use crate::copy::report::Copied;
-use crate::copy::temporary::temporary_name;
-use crate::limits::{SENDS_MAX, TEMPORARY_NAME_TRIES};
+use crate::copy::temporary::{
+    crosses_stable_step, resumable_bytes, resumable_name, temporary_name,
+};
+use crate::limits::{RESUME_BYTES, SENDS_MAX, TEMPORARY_NAME_TRIES};
 use crate::remote::{Create, Error, File, Handle, OpenOptions, SetAttributes, Status};
 use dafs_mem::{VolatileSlice, preadv2};
 use rustix::fs::{FileType, SeekFrom, Stat, fstat, seek};
@@ -48,6 +51,33 @@ impl<'a> Temporary<'a> {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Goes on with the file of that name if an earlier process has left one, and begins it otherwise.
+    /// Returns the number of its bytes that need not be sent again.
+    fn resume(
+        put: &'a Put<'a>,
+        directory: Handle,
+        name: String,
+    ) -> Result<(Self, File, u64), Error> {
+        let options = OpenOptions::write();
+        let new = options.create(Create::New).mode(0o600);
+        let (file, start) = match put.client.open_at(&directory, name.as_bytes(), &new) {
+            Ok(file) => (file, 0),
+            Err(error) if error.status() == Some(Status::Exist) || error.is_doubt() => {
+                let file = put.client.open_at(&directory, name.as_bytes(), &options)?;
+                let found = file.attributes()?;
+                // Only this user can have written it then.
+                let is_own = found.owner.id() == Some(rustix::process::geteuid().as_raw());
+                if !is_own || found.links != 1 || found.mode & 0o077 != 0 {
+                    let (made, file) = Self::create(put, directory)?;
+                    return Ok((made, file, 0));
+                }
+                (file, resumable_bytes(found.size))
+            }
+            Err(error) => return Err(error),
+        };
+        Ok((Self { put, directory, name, renamed: false }, file, start))
     }
 
     /// Renames the complete file, and replaces an object of that name.
@@ -90,26 +120,22 @@ impl Put<'_> {
             return Err(CopyError::Object(text));
         }
         let failed = |error: Error| object.remote(&error);
-        let (temporary, file) = Temporary::create(self, object.directory.handle).map_err(failed)?;
+        let directory = object.directory.handle;
+        let name = self.part_name(object, &stat);
+        let resumable = name.is_some();
+        let (temporary, file, start) = match name {
+            Some(name) => Temporary::resume(self, directory, name),
+            None => Temporary::create(self, directory).map(|(made, file)| (made, file, 0)),
+        }
+        .map_err(failed)?;
         let mut ring = worker.ring(stat.st_size.unsigned_abs())?;
-        let mut sends = SENDS_MAX;
-        let content = loop {
-            let digest = Digest::new(self.options.verify);
-            let mut content = Content { length: 0, written: 0, is_cut: false, digest };
-            content.send(self, &mut ring, object, &source, &stat, &file)?;
-            sends -= 1;
-            // While the file can still be written: its owner and mode are about to change.
-            match file.check_writes() {
-                Ok(()) => break content,
-                Err(error) if error.is_loss_of_writes() && sends > 0 => {}
-                Err(error) => return Err(failed(error)),
-            }
-        };
+        let original = (object, &source, &stat);
+        let (content, was_longer) = self.send(&mut ring, original, &file, start, resumable)?;
         if self.options.xattrs {
             self.xattrs(&source, file.handle(), &object.path(), &object.target())?;
         }
         let mut final_attributes = self.final_attributes(&stat);
-        if content.length != content.written || sends + 1 < SENDS_MAX {
+        if content.length != content.written || was_longer {
             // The file ends in a hole, or an earlier attempt sent more.
             final_attributes.size = Some(content.length);
         }
@@ -140,6 +166,53 @@ impl Put<'_> {
         }
         self.report.add(Copied::File);
         Ok(handle)
+    }
+
+    /// Sends a file from the offset `start` on, and all of it again where the server has lost data.
+    /// Returns true if an earlier attempt may have sent more.
+    fn send(
+        &self,
+        ring: &mut Ring<'_, '_>,
+        (object, source, stat): (&Object<'_>, &OwnedFd, &Stat),
+        file: &File,
+        start: u64,
+        resumable: bool,
+    ) -> Outcome<(Content, bool)> {
+        self.report.resumed(start);
+        let mut from = start;
+        for attempt in 1..=SENDS_MAX {
+            let digest = Digest::new(self.options.verify);
+            let (length, written, is_cut, is_lost) = (from, from, false, false);
+            let mut content = Content { length, written, is_cut, is_lost, resumable, digest };
+            content.send(self, ring, object, source, stat, file)?;
+            from = 0;
+            // While the file can still be written: its owner and mode are about to change.
+            match file.check_writes() {
+                Ok(()) if content.is_lost => {}
+                Ok(()) => return Ok((content, attempt > 1 || start > 0)),
+                Err(error) if error.is_loss_of_writes() && attempt < SENDS_MAX => {}
+                Err(error) => return Err(object.remote(&error)),
+            }
+        }
+        let text = format!("{}: the server loses data again and again", object.target());
+        Err(CopyError::Object(text))
+    }
+
+    /// The name under which a later run finds the unfinished copy of a long file; `None` for others,
+    /// which begin again.
+    fn part_name(&self, object: &Object<'_>, stat: &Stat) -> Option<String> {
+        let size = stat.st_size.unsigned_abs();
+        let is_dense = stat.st_blocks.unsigned_abs().saturating_mul(512) >= size;
+        let is_long = size > RESUME_BYTES && is_dense;
+        if self.policy.is_none() || !is_long || self.options.verify {
+            return None;
+        }
+        // The numbers of a file are those of one host.
+        let host = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        let path = object.directory.relative(&object.name);
+        let file = (stat.st_dev, stat.st_ino, size);
+        let times = (stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec);
+        Some(resumable_name((host, path, file, times)))
     }
 
     /// Clears set-id bits of a copy that has another owner or group, because they would grant the
@@ -175,45 +248,8 @@ impl Put<'_> {
         file: &File,
         content: &Content,
     ) -> Outcome {
-        let failed = |error: Error| object.remote(&error);
-        let attributes = file.attributes().map_err(failed)?;
-        let sparse = attributes.space_used < content.length;
-        let (mut copy, mut length) = (Digest::new(true), 0);
-        while length < content.length {
-            let rest = Some(length..content.length);
-            let run = if sparse { next_run(file, length).map_err(failed)? } else { rest };
-            let Some(run) = run.filter(|run| run.start < content.length) else {
-                // The copy ends in a hole.
-                copy.add_zeros(attributes.size.saturating_sub(length));
-                length = length.max(attributes.size);
-                break;
-            };
-            copy.add_zeros(run.start - length);
-            length = run.start;
-            let end = run.end.min(content.length);
-            let mut next = length;
-            loop {
-                while next < end
-                    && let Some(piece) = ring.take()
-                {
-                    let bytes = (end - next).min(ring.piece_bytes() as u64) as usize;
-                    ring.read(file, piece, next, bytes).map_err(failed)?;
-                    next += bytes as u64;
-                }
-                let Some(part) = ring.next_read(file, content.length).map_err(failed)? else {
-                    break;
-                };
-                if let Some(view) = part.piece.slice(0, part.bytes) {
-                    copy.add(view);
-                }
-                length += part.bytes as u64;
-                ring.give_back(part.piece);
-                self.report.go_on()?;
-            }
-            if length < end {
-                break;
-            }
-        }
+        let failed = |error: &Error| object.remote(error);
+        let (copy, length) = remote_digest(self.report, ring, file, content.length, failed)?;
         if length == content.length && copy.value() == content.digest.value() {
             return Ok(());
         }
@@ -232,6 +268,10 @@ struct Content {
     written: u64,
     /// The source was truncated meanwhile.
     is_cut: bool,
+    /// The server has lost data, so all of it is sent again.
+    is_lost: bool,
+    /// A later run may go on with the file.
+    resumable: bool,
     digest: Digest,
 }
 
@@ -274,7 +314,7 @@ impl Content {
     }
 
     /// The next run of data behind the sent part: its begin and end. A file without holes is one
-    /// run up to its end.
+    /// run, in which the file ends.
     fn next_run(
         &self,
         source: &OwnedFd,
@@ -282,7 +322,7 @@ impl Content {
         size: u64,
     ) -> Result<Option<(u64, u64)>, Errno> {
         if !sparse {
-            return Ok((self.length == 0).then_some((0, u64::MAX)));
+            return Ok(Some((self.length, u64::MAX)));
         }
         if self.length >= size {
             return Ok(None);
@@ -332,6 +372,19 @@ impl Content {
             }
             if let Some(filled) = view.slice(0, count) {
                 self.digest.add(filled);
+            }
+            if self.resumable && crosses_stable_step(self.length, count) {
+                while ring.is_busy() {
+                    self.finish_one(put, ring, object, file)?;
+                }
+                match file.commit() {
+                    Err(error) if error.is_loss_of_writes() => {
+                        ring.give_back(piece);
+                        self.is_lost = true;
+                        return Ok(false);
+                    }
+                    other => other.map_err(|error| object.remote(&error))?,
+                }
             }
             ring.write(file, piece, self.length, count).map_err(|error| object.remote(&error))?;
             self.length += count as u64;

@@ -1,7 +1,10 @@
 //! From this host to the server: the walk through a local tree.
 
 mod file;
+mod mirror;
 mod object;
+
+pub(super) use mirror::sync;
 
 use super::error::{CopyError, Outcome, here, remote};
 use super::links::Links;
@@ -10,14 +13,16 @@ use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
 use super::room::Late;
+use super::sync::Policy;
 use super::tree::{self, Directory, Side, Step};
 use super::{CopyOptions, supervise};
 use crate::failure::Failure;
 use crate::remote::{
-    Attributes, Error, Follow, Handle, Remote, RemoteUrl, SetAttributes, SetTime, Status,
+    Attributes, DirEntry, Error, Follow, Handle, Remote, RemoteUrl, SetAttributes, SetTime, Status,
 };
 use crate::session::Sessions;
 use dafs_client::SplitPath;
+use mirror::{Entries, There};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, statat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -33,11 +38,11 @@ pub(crate) fn run(
     target: &RemoteUrl,
     options: &CopyOptions,
 ) -> Result<(), Failure> {
-    supervise(options, |report| {
+    supervise(options.json, None, |report| {
         options.check(target)?;
         let client = sessions.client(target)?;
         report.connected(&client);
-        let put = Put { client: &client, options, report, links: Links::new() };
+        let put = Put { client: &client, options, report, policy: None, links: Links::new() };
         put.sources(sources, target)
     })
 }
@@ -48,13 +53,15 @@ struct Put<'a> {
     client: &'a Remote,
     options: &'a CopyOptions,
     report: &'a Report,
+    /// The rules of a synchronisation, if it is one.
+    policy: Option<&'a Policy>,
     /// By device and inode number.
     links: Links<(u64, u64), Handle>,
 }
 
 impl Side for Put<'_> {
     type Attributes = SetAttributes;
-    type Listing = Dir;
+    type Listing = Entries;
 
     fn report(&self) -> &Report {
         self.report
@@ -74,6 +81,8 @@ struct Object<'a> {
     name: OsString,
     /// Its name on the server, if that differs.
     renamed: Option<Vec<u8>>,
+    /// The object that the directory of the copy listed under its name.
+    there: Option<Box<DirEntry>>,
 }
 
 impl Object<'_> {
@@ -120,27 +129,28 @@ struct Place {
 impl<'a> Put<'a> {
     fn sources(&self, paths: &[PathBuf], target: &RemoteUrl) -> Result<(), Failure> {
         let place = self.place(target, paths.len() > 1)?;
+        self.work(|queue| {
+            for path in paths {
+                if !self.report.is_stopped() {
+                    self.report.book(self.source(queue, path, &place));
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Copies the objects that `walk` puts into the queue.
+    fn work<'s>(&'s self, walk: impl FnOnce(&Queue<'_, Object<'s>>)) {
         let (pieces, late) = (Pieces::new(self.client), Late::new());
-        queue::run(
-            self.report,
-            |queue| {
-                for path in paths {
-                    if !self.report.is_stopped() {
-                        self.report.book(self.source(queue, path, &place));
-                    }
-                }
-            },
-            |next| {
-                let mut worker = Worker::new(&pieces);
-                while let Some(object) = next() {
-                    let outcome = self.report.room.copy(|| self.object(&mut worker, &object));
-                    late.book(self.report, outcome, object, Object::bytes);
-                }
-            },
-        );
+        queue::run(self.report, walk, |next| {
+            let mut worker = Worker::new(&pieces);
+            while let Some(object) = next() {
+                let outcome = self.report.room.copy(|| self.object(&mut worker, &object));
+                late.book(self.report, outcome, object, Object::bytes);
+            }
+        });
         let mut worker = Worker::new(&pieces);
         late.finish(self.report, |object| self.object(&mut worker, object));
-        Ok(())
     }
 
     /// In `target` if that is a directory, else `target` itself.
@@ -191,7 +201,7 @@ impl<'a> Put<'a> {
                     let names =
                         (path.to_owned(), place.url.join(target_name).unwrap_or(place.url.clone()));
                     let attributes = Some(self.final_attributes(&stat));
-                    self.walk(queue, Directory::top(self, names, (parent, made), attributes))
+                    self.walk(queue, Directory::top(self, names, (parent, made), attributes), None)
                 }
             };
         };
@@ -212,7 +222,8 @@ impl<'a> Put<'a> {
             })?;
             let attributes = Some(self.final_attributes(&stat));
             let names = (path.to_owned(), target);
-            return self.walk(queue, Directory::top(self, names, (source, handle), attributes));
+            let top = Directory::top(self, names, (source, handle), attributes);
+            return self.walk(queue, top, None);
         }
         if place.for_directory {
             return Err(CopyError::Object(format!(
@@ -223,7 +234,7 @@ impl<'a> Put<'a> {
         }
         let names = (parent_path, place.url.clone());
         let directory = Directory::top(self, names, (parent, place.handle), None);
-        queue.push(Object { directory, name, renamed: Some(target_name) });
+        queue.push(Object { directory, name, renamed: Some(target_name), there: None });
         Ok(())
     }
 
@@ -235,33 +246,50 @@ impl<'a> Put<'a> {
         place: &Place,
     ) -> Outcome {
         let names = (path.to_owned(), place.url.clone());
-        self.walk(queue, Directory::top(self, names, (source, place.handle), None))
+        self.walk(queue, Directory::top(self, names, (source, place.handle), None), None)
     }
 
-    /// Walks through a tree.
-    fn walk(&'a self, queue: &Queue<'_, Object<'a>>, top: Arc<Directory<'a, Self>>) -> Outcome {
+    /// Walks through a tree. `there` has the objects in its copy, for a synchronisation.
+    fn walk(
+        &'a self,
+        queue: &Queue<'_, Object<'a>>,
+        top: Arc<Directory<'a, Self>>,
+        there: Option<There>,
+    ) -> Outcome {
         // The copy must not copy itself where the target is inside the source.
         let target = self.client.attributes(&top.handle);
         let target = target.map_err(|error| remote(top.url(), &error))?;
         let listing = Dir::read_from(&top.local);
         let listing = listing.map_err(|error| here(top.path().display(), error))?;
-        tree::walk(listing, top, |listing, directory| self.step(queue, listing, directory, &target))
+        let entries = Entries { listing, there };
+        tree::walk(entries, top, |entries, directory| self.step(queue, entries, directory, &target))
     }
 
     /// Takes the next entry of a directory.
     fn step(
         &'a self,
         queue: &Queue<'_, Object<'a>>,
-        listing: &mut Dir,
+        entries: &mut Entries,
         directory: &Arc<Directory<'a, Self>>,
         target: &Attributes,
     ) -> Outcome<Step<'a, Self>> {
-        let Some(entry) = listing.read() else { return Ok(Step::End) };
-        let entry = entry.map_err(|error| here(directory.path().display(), error))?;
+        let entry = match entries.listing.read() {
+            Some(Ok(entry)) => entry,
+            Some(Err(error)) => {
+                // Names that are not listed may exist all the same.
+                entries.there = None;
+                return Err(here(directory.path().display(), error));
+            }
+            None => {
+                self.delete_rest(entries.there.take(), directory);
+                return Ok(Step::End);
+            }
+        };
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." {
             return Ok(Step::Object);
         }
+        let there = entries.take(name);
         let name = OsString::from_vec(name.to_vec());
         let path = || directory.path().join(&name);
         let fail = |error: Errno| here(path().display(), error);
@@ -274,8 +302,15 @@ impl<'a> Put<'a> {
             }
             _ => false,
         };
+        let relative = || directory.relative(&name);
+        let leaves_out =
+            |policy: &Policy| policy.leaves_out(name.as_bytes(), relative, is_directory);
+        if self.policy.is_some_and(leaves_out) {
+            return Ok(Step::Object);
+        }
         if !is_directory {
-            queue.push(Object { directory: directory.clone(), name, renamed: None });
+            let there = there.map(Box::new);
+            queue.push(Object { directory: directory.clone(), name, renamed: None, there });
             return Ok(Step::Object);
         }
         // Taken before the directory is read, for its time of access.
@@ -288,19 +323,33 @@ impl<'a> Put<'a> {
             return Err(CopyError::Object(text));
         }
         let listing = Dir::read_from(&source).map_err(fail)?;
-        let handle = self.make_directory(&directory.handle, name.as_bytes(), &source, || {
-            let url = directory.url();
-            (path(), url.join(name.as_bytes()).unwrap_or(url))
-        })?;
+        let (handle, there) = self.inner(directory, (&name, there), &source)?;
         let inner = Directory {
             side: self,
             top: directory.top.clone(),
             above: Some((directory.clone(), name)),
             local: Arc::new(source),
             handle,
-            final_attributes: Some(self.final_attributes(&stat)),
+            final_attributes: self.may_change().then(|| self.final_attributes(&stat)),
         };
-        Ok(Step::Directory(listing, Arc::new(inner)))
+        Ok(Step::Directory(Entries { listing, there }, Arc::new(inner)))
+    }
+
+    /// The copy of a directory, with the objects in it for a synchronisation.
+    fn inner(
+        &self,
+        directory: &Directory<'_, Put<'_>>,
+        (name, there): (&OsString, Option<DirEntry>),
+        source: &OwnedFd,
+    ) -> Outcome<(Handle, Option<There>)> {
+        if let Some(policy) = self.policy {
+            return self.mirror_directory(policy, directory, (name, there), source);
+        }
+        let made = self.make_directory(&directory.handle, name.as_bytes(), source, || {
+            let url = directory.url();
+            (directory.path().join(name), url.join(name.as_bytes()).unwrap_or(url))
+        });
+        Ok((made?, None))
     }
 
     /// Makes a directory, or uses an existing one. `names` returns path and URL for messages.

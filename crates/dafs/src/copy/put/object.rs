@@ -21,18 +21,33 @@ impl Put<'_> {
         let source = &object.directory.local;
         let stat = statat(source, object.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|error| object.here(error))?;
+        let there = self.unchanged(worker, object, &stat)?;
+        if !self.may_change() {
+            return match there {
+                Some(_) => Ok(()),
+                None => self.plan("copy", &object.directory, &object.name),
+            };
+        }
         if stat.st_nlink <= 1 {
-            return self.make(worker, object, &stat).map(drop);
+            return match there {
+                Some(_) => Ok(()),
+                None => self.make(worker, object, &stat).map(drop),
+            };
         }
         let names = u32::try_from(stat.st_nlink).unwrap_or(u32::MAX);
         let key = (stat.st_dev, stat.st_ino);
         match self.links.claim(key, names) {
             Claim::First(first) => {
-                if let Some(handle) = self.make(worker, object, &stat)? {
+                let copy = match there {
+                    None => self.make(worker, object, &stat)?,
+                    there => there,
+                };
+                if let Some(handle) = copy {
                     first.copied(handle);
                 }
                 Ok(())
             }
+            Claim::Link(_) if there.is_some() => Ok(()),
             Claim::Link(copy) => self.links.link_or_copy(
                 self.report,
                 (key, copy),
