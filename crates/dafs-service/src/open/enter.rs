@@ -59,7 +59,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn is_over(&self, client: &Client) -> bool {
-        client.idle_ns(self.now_ns) > self.lease_ns
+        client.kind().has_lease() && client.idle_ns(self.now_ns) > self.lease_ns
     }
 }
 
