@@ -301,9 +301,7 @@ impl Clients {
         let table = self.state.lock();
         missing.retain(|record| {
             let is_there = |client: &&Arc<Client>| {
-                client.kind().is_recorded_with_state()
-                    && record.is_of(client)
-                    && !client.is_gone()
+                client.kind().is_recorded_with_state() && record.is_of(client) && !client.is_gone()
             };
             let Some(client) = clients.iter().find(is_there) else { return true };
             let holds = table.holds_anything(client.key());

@@ -106,7 +106,7 @@ pub use metrics::{
 };
 pub use names::{EntryObject, EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour, SessionProof};
-pub use nlm::OwnerRange;
+pub use nlm::{NLM_LOCKS, NLM_SHARES, OwnerRange};
 pub use open::{
     OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, Opens, RemoveMode, Share,
     ShareKey, SharedKeys,

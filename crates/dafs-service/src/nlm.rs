@@ -13,17 +13,31 @@ use crate::limits::OPEN_TRIES_MAX;
 use crate::lock::Range;
 use crate::table::Ended;
 use crate::{
-    Caller, LockError, LockExtras, LockKind, LockOwner, LockRequest, OpenClaim, OpenHow,
-    OpenRequest, OpenState, OpenTarget, Result, Service, Share, Want,
+    Caller, Client, ClientKind, LockError, LockExtras, LockKind, LockOwner, LockRequest, OpenClaim,
+    OpenHow, OpenRequest, OpenState, OpenTarget, Result, Service, Share, Want,
 };
 use std::sync::Arc;
+
+/// The first byte of the name of an owner of locks.
+pub const NLM_LOCKS: u8 = b'l';
+
+/// The first byte of the name of an owner of share reservations.
+pub const NLM_SHARES: u8 = b's';
+
+/// True if an open of one of these owners, both of one lock manager, stands beside one of the other.
+/// A program may lock the file that it has reserved, and NLM does not say which of the owners of a
+/// host's locks and reservations are one program.
+pub(crate) fn stand_together(client: &Client, owner: &[u8], other: &[u8]) -> bool {
+    let reserves = |owner: &[u8]| owner.first() == Some(&NLM_SHARES);
+    client.kind() == ClientKind::Nlm && reserves(owner) != reserves(other)
+}
 
 /// A range of bytes that an owner locks.
 #[derive(Debug, Clone, Copy)]
 pub struct OwnerRange<'a> {
     /// The file.
     pub handle: &'a Handle,
-    /// The owner's name, unique within its lock manager.
+    /// The owner's name, unique within its lock manager. It begins with [`NLM_LOCKS`].
     pub owner: &'a [u8],
     /// First byte.
     pub offset: u64,
@@ -97,7 +111,8 @@ impl Service {
         Ok(waited)
     }
 
-    /// Reserves access to a file for an owner, and denies access to others.
+    /// Reserves access to a file for an owner, whose name begins with [`NLM_SHARES`], and denies access
+    /// to others.
     ///
     /// # Errors
     /// Those of an open.

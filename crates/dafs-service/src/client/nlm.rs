@@ -71,9 +71,11 @@ impl Clients {
         table.by_key.get(&key).filter(|client| client.kind() == ClientKind::Nlm).cloned()
     }
 
-    /// All lock managers.
-    pub fn lock_managers(&self) -> Vec<Arc<Client>> {
-        self.lock().nlm.values().cloned().collect()
+    /// The lock managers whose names begin with `prefix`, such as those of one host.
+    pub fn lock_managers_at(&self, prefix: &[u8]) -> Vec<Arc<Client>> {
+        let table = self.lock();
+        let there = table.nlm.values().filter(|client| client.name().starts_with(prefix));
+        there.cloned().collect()
     }
 
     /// The names of lock managers of the last run that have not come back, and are to be notified
@@ -95,11 +97,14 @@ impl Clients {
                 && !client.is_written()
                 && !(self.in_grace() && client.may_reclaim())
         };
-        let idle: Vec<_> = table.nlm.values().filter(idle).cloned().collect();
+        let mut idle: Vec<_> = table.nlm.values().filter(idle).cloned().collect();
         let state = self.state.lock();
+        idle.retain(|client| !state.holds_anything(client.key()));
+        idle.iter().for_each(|client| table.drop_record(client));
+        drop((state, table));
         for client in idle {
-            if !state.holds_anything(client.key()) {
-                table.drop_record(&client);
+            if let Some(front) = client.take_front() {
+                front.client_gone(client.key());
             }
         }
     }

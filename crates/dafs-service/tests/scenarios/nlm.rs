@@ -129,19 +129,23 @@ fn the_end_of_a_client_ends_its_locks_and_reservations() {
     let (old, nfs) = (world.manager("1 a"), world.nfs("n"));
     world.nlm(&old, &handle, "o", ALL, LockKind::Write).unwrap();
     let share = Share { read: true, deny_write: true, ..Share::default() };
-    // The lock counts as an open for writing, of another owner.
-    let shared = world.service.nlm_share(world.patient(&old), &handle, b"s", share, false);
-    assert_eq!(shared, Err(ServiceError::ShareDenied));
+    // A program may lock what it has reserved, but not what another host has.
+    let service = &world.service;
+    service.nlm_share(world.patient(&old), &handle, b"s1", share, false).unwrap();
+    let other = world.manager("2 b");
+    let refused = world.nlm(&other, &handle, "o", (0, 1), LockKind::Write);
+    assert_eq!(refused, Err(ServiceError::ShareDenied.into()));
+    let refused = service.nlm_share(world.patient(&old), &handle, b"s2", WRITE, false);
+    assert_eq!(refused, Err(ServiceError::ShareDenied));
     world.nlm_unlock(&old, &handle, "o", ALL);
-    world.service.nlm_share(world.patient(&old), &handle, b"s", share, false).unwrap();
     let refused = world.open(&nfs, "f", BOTH).map(drop);
     assert_eq!(refused, Err(ServiceError::ShareDenied));
     world.service.clients.revoke(old.key()).unwrap();
     world.open(&nfs, "f", BOTH).unwrap();
     let again = world.manager("1 a");
-    world.service.nlm_share(world.patient(&again), &handle, b"t", READ, false).unwrap();
-    world.service.nlm_unshare(world.patient(&again), &handle, b"t").unwrap();
-    world.service.nlm_unshare(world.patient(&again), &handle, b"t").unwrap();
+    world.service.nlm_share(world.patient(&again), &handle, b"s3", READ, false).unwrap();
+    world.service.nlm_unshare(world.patient(&again), &handle, b"s3").unwrap();
+    world.service.nlm_unshare(world.patient(&again), &handle, b"s3").unwrap();
     assert_eq!(world.service.counts().opens, 1);
 }
 
