@@ -1,4 +1,5 @@
-//! The NFS front ends: NFSv4.1 and 4.2, NFSv3 and MOUNT as RPC programs over one `dafs-service`.
+//! The NFS front ends: NFSv4.1 and 4.2, NFSv3, MOUNT, NLM and NSM as RPC programs over one
+//! `dafs-service`.
 //!
 //! `dafs-service` holds the semantics. This crate has sessions, replay caches, and the conversion
 //! between wire and service. It knows neither sockets nor clocks: calls come from the RPC server
