@@ -7,7 +7,8 @@ source "$(dirname "$0")/../nfs.sh"
 
 [[ $transport == tcp && ! $layouts && ${LAB_SERVER:-dafs} == dafs ]] || skip "this test is for TCP"
 dafs=${DAFS:-$lab/../target/debug/dafs}
-lease_seconds=4
+# A client learns of a restart and reclaims within it.
+lease_seconds=8
 nfs_settings='register_with_rpcbind = true'
 
 # rpcbind has one port and one folder per host. The network is this test's own.
