@@ -86,13 +86,15 @@ impl Grace {
 
 impl Clients {
     /// Removes the records of DAFS and NLM clients that have left in order: without a session and
-    /// without state.
-    pub(crate) fn forget_idle_records(&self) {
+    /// without state. An NLM client has no sessions, and has left when it was silent for long.
+    pub(crate) fn forget_idle_records(&self, now_ns: u64) {
+        let lease_ns = self.state.config.lease_ns();
         let clients = self.lock();
         let idle = |client: &&Arc<Client>| {
             client.kind().is_recorded_with_state()
                 && client.is_written()
                 && client.sessions() == 0
+                && !(client.kind() == ClientKind::Nlm && client.idle_ns(now_ns) <= lease_ns)
                 && !(self.in_grace() && client.may_reclaim())
         };
         let idle: Vec<_> = clients.by_key.values().filter(idle).cloned().collect();

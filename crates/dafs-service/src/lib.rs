@@ -454,7 +454,7 @@ impl Service {
     pub fn tick(&self, now_ns: u64) {
         if is_due(&self.leases_ns, now_ns, limits::LEASES_EVERY_NS) {
             self.clients.expire(now_ns);
-            self.clients.forget_idle_records();
+            self.clients.forget_idle_records(now_ns);
             self.clients.forget_idle_lock_managers(now_ns);
             self.replies.tick(now_ns);
             self.durable.tick(now_ns);
