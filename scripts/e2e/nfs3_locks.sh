@@ -1,6 +1,6 @@
 #!/bin/bash
 # Locks of NFSv3 clients (NLM) and of DAFS clients exclude each other. A client of a few lines stands for the
-# lock managers of two hosts. What is no lock, or comes from nobody, changes nothing.
+# lock managers of two hosts. Garbage and requests out of all bounds change nothing.
 source "$(dirname "$0")/lib.sh"
 
 nlm=$(cd "$(dirname "$0")" && pwd)/nlm.py
@@ -42,7 +42,7 @@ locks lock,b,5,1=granted notify,c,5,0= test,b,0,1=denied notify,a,3,0= test,b,0,
 eventually python3 "$nlm" "$port" test,b,0,1=granted
 locks test,a,5,1=denied unlock,b,0,0=granted
 
-step "what is no lock"
+step "garbage, and requests out of all bounds"
 locks garbage=garbage lock,a,9223372036854775808,1=fbig lock,a,0,18446744073709551615=fbig
 locks "lock,$(printf '%1024s' '' | tr ' ' a),0,1=nolocks" test,a,0,0=granted
 hold 0
