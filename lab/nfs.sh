@@ -21,6 +21,7 @@
 # LAB_XPRTSEC=tls or mtls mounts with RPC-with-TLS; there is a small authority (dafs pki).
 # LAB_SERVER=ganesha or knfsd runs a test against another server, to find out which side has a bug.
 # LAB_SERVER=guest runs our server in guest 100, whose kernel has TLS: the server must use it then.
+# A test may set nfs_settings, further lines of the table [nfs], before `serve`.
 # A test that sets durable_replies before `serve` gets no /memory. It may name more folders of $work
 # in more_exports.
 # LAB_CAPTURE=FILE captures all packets. LAB_LOG is the log filter of the server.
@@ -233,6 +234,7 @@ state_directory = "state"
 [nfs]
 listen = ["$address:2049"]
 $rdma
+${nfs_settings:-}
 $proofs
 [[export]]
 name = "data"

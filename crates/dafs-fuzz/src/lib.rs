@@ -34,6 +34,7 @@ pub mod nfs4_callback;
 pub mod nfs4_compound;
 pub mod nfs4_layouts;
 pub mod nfs4_state;
+pub mod nlm4;
 pub mod remote_blocks;
 pub mod rpc_gss;
 pub mod rpc_gss_accept;

@@ -12,6 +12,7 @@ use crate::connection::Connection;
 use crate::limits::{PROVEN_REUSED_NS, USERS_LANE};
 use crate::listings::Listings;
 use crate::mount;
+use crate::nlm;
 use crate::shared::NfsShared;
 use crate::v3::{self, Sender};
 use crate::v4::compound::context::CallContext;
@@ -26,7 +27,7 @@ use dafs_rpc::{
 };
 use dafs_service::{Owner, Place, TransportSecurity};
 use dafs_store::Wait;
-use dafs_wire::{mount3, nfs3, nfs4};
+use dafs_wire::{mount3, nfs3, nfs4, nlm4, nsm1};
 use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -133,6 +134,41 @@ impl NfsHandler {
             mount::Answer::Reply(reply) => reply.into(),
             mount::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
             mount::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
+        }
+    }
+
+    fn call_nlm(&mut self, call: Call<'_>, who: CallerIdentity) -> Handled {
+        let sender = self.sender(&call, who);
+        match nlm::call(&self.shared, &sender, call.procedure, call.args, Wait::Never) {
+            nlm::Answer::Reply(reply) => reply.into(),
+            nlm::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
+            nlm::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
+            nlm::Answer::Wait(place) => {
+                let (owner, shared) = (self.peer(&call).owner, self.shared.clone());
+                let (procedure, lane) = (call.procedure, shared.lane(place));
+                let (args, responder) = call.later();
+                let job = move || {
+                    let bytes = args.decoder().rest();
+                    match nlm::call(&shared, &sender, procedure, bytes, Wait::Allowed) {
+                        nlm::Answer::Reply(reply) => responder.respond(reply),
+                        // It was understood before, and waiting is allowed.
+                        _ => responder.reject(Rejection::Accept(AcceptStatus::SystemError)),
+                    }
+                };
+                self.shared.run_in(Place { lane, owner }, Box::new(job));
+                Handled::Later
+            }
+        }
+    }
+
+    fn call_monitor(&mut self, call: Call<'_>, who: CallerIdentity) -> Handled {
+        let sender = self.sender(&call, who);
+        match nlm::call_monitor(&self.shared, &sender, call.procedure, call.args) {
+            nlm::Answer::Reply(reply) => reply.into(),
+            nlm::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
+            nlm::Answer::NoProcedure | nlm::Answer::Wait(_) => {
+                AcceptStatus::ProcedureUnavailable.into()
+            }
         }
     }
 
@@ -328,7 +364,9 @@ impl Handler for NfsHandler {
                 let (low, high) = (nfs4::limits::VERSION, nfs4::limits::VERSION);
                 AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
             }
-            (mount3::PROGRAM, _) if self.shared.data_role().is_some() => {
+            (mount3::PROGRAM | nlm4::PROGRAM | nsm1::PROGRAM, _)
+                if self.shared.data_role().is_some() =>
+            {
                 AcceptStatus::ProgramUnavailable.into()
             }
             (nfs3::PROGRAM, nfs3::VERSION) => self.call_v3(call, who),
@@ -337,10 +375,11 @@ impl Handler for NfsHandler {
                 AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
             }
             (mount3::PROGRAM, mount3::VERSION) => self.call_mount(call, who),
-            (mount3::PROGRAM, _) => {
-                let (low, high) = (mount3::VERSION, mount3::VERSION);
-                AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
-            }
+            (nlm4::PROGRAM, nlm4::VERSION) => self.call_nlm(call, who),
+            (nsm1::PROGRAM, nsm1::VERSION) => self.call_monitor(call, who),
+            (mount3::PROGRAM, _) => only(mount3::VERSION),
+            (nlm4::PROGRAM, _) => only(nlm4::VERSION),
+            (nsm1::PROGRAM, _) => only(nsm1::VERSION),
             _ => AcceptStatus::ProgramUnavailable.into(),
         }
     }
@@ -373,6 +412,11 @@ impl Handler for NfsHandler {
     fn tick(&mut self, now_ns: u64) {
         self.shared.tick(self.shared.service_time(now_ns));
     }
+}
+
+/// Refuses a version of a program that has one version alone.
+fn only(version: u32) -> Handled {
+    AcceptStatus::ProgramMismatch(VersionRange { low: version, high: version }).into()
 }
 
 /// Runs the rest of a compound on the pool, as often as it has to wait.

@@ -1,4 +1,5 @@
-//! The NFS front ends: NFSv4.1 and 4.2, NFSv3 and MOUNT as RPC programs over one `dafs-service`.
+//! The NFS front ends: NFSv4.1 and 4.2, NFSv3, MOUNT, NLM and NSM as RPC programs over one
+//! `dafs-service`.
 //!
 //! `dafs-service` holds the semantics. This crate has sessions, replay caches, and the conversion
 //! between wire and service. It knows neither sockets nor clocks: calls come from the RPC server
@@ -16,6 +17,7 @@ mod io;
 mod listings;
 mod measure;
 mod mount;
+mod nlm;
 mod principal;
 mod refusals;
 mod shared;
@@ -26,4 +28,5 @@ mod wire_handle;
 pub use admission::{Admission, CallerIdentity, Origin};
 pub use gss::NfsGss;
 pub use handler::NfsHandler;
+pub use nlm::Peers;
 pub use shared::{NfsCounts, NfsOptions, NfsSessionFacts, NfsShared};

@@ -57,6 +57,21 @@ pub const PROVEN_REUSED_NS: u64 = 1_000_000_000;
 /// server looks up users of principals there, too.
 pub const USERS_LANE: u64 = u64::MAX;
 
+/// The lane of the pool for calls to the hosts of NFSv3 clients, which may be gone.
+pub const PEERS_LANE: u64 = u64::MAX - 1;
+
+/// Owners of NFSv3 clients that wait for a lock. Further ones are refused.
+pub const BLOCKED_MAX: usize = 8192;
+
+/// Owners of one NFSv3 client that wait for a lock.
+pub const BLOCKED_PER_CLIENT_MAX: usize = 1024;
+
+/// How often the server calls the host of an owner to say that a lock is granted.
+pub const GRANTED_TRIES_MAX: u32 = 3;
+
+/// The time between two calls to a client that is to learn of the server's restart, in nanoseconds.
+pub const NOTIFY_EVERY_NS: u64 = 5_000_000_000;
+
 /// Names of owners that one job looks up. Further ones take a turn of their own.
 pub const OWNER_LOOKUPS_MAX: usize = 256;
 

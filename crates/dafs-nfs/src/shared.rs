@@ -10,6 +10,7 @@ use crate::connection::Connection;
 use crate::gss::NfsGss;
 use crate::limits::TIDY_EVERY_NS;
 use crate::mount::Mounts;
+use crate::nlm::{self, LockManagers, Peers};
 use crate::refusals::Refusals;
 use crate::v3::Duplicates;
 use crate::v4::callback::{BackCredential, Callback, CallbackReport, Callbacks, Tokens};
@@ -69,6 +70,8 @@ pub struct NfsShared {
     pub(crate) duplicates: Duplicates,
     /// The mounts that MOUNT DUMP lists.
     pub(crate) mounts: Mounts,
+    /// The lock managers of NFSv3 clients.
+    pub(crate) nlm: LockManagers,
     refusals: Refusals,
     tokens: Tokens,
     copies: Copies,
@@ -168,6 +171,7 @@ impl NfsShared {
             sessions: SessionTable::new(options.secret),
             duplicates: Duplicates::new(options.secret),
             mounts: Mounts::default(),
+            nlm: LockManagers::default(),
             options: Arc::new(options),
             gss: OnceLock::new(),
             users: OnceLock::new(),
@@ -199,6 +203,11 @@ impl NfsShared {
     /// Takes the users of certificates. For the time before the first call.
     pub fn accept_users(&self, users: Arc<Identities>) {
         let _ = self.users.set(users);
+    }
+
+    /// Takes the way to the hosts of NFSv3 clients. For the time before the first call.
+    pub fn accept_peers(&self, peers: Arc<dyn Peers>) {
+        self.nlm.accept_peers(peers);
     }
 
     /// The users of certificates, if there are rules for them.
@@ -330,7 +339,10 @@ impl NfsShared {
         }
         // The service may have to write to disk before it revokes a client's state.
         if let Some(shared) = self.front.upgrade() {
-            self.run_elsewhere(Box::new(move || shared.tidy(now_ns)));
+            self.run_elsewhere(Box::new(move || {
+                shared.tidy(now_ns);
+                nlm::tick(&shared, now_ns);
+            }));
         }
     }
 
@@ -531,12 +543,19 @@ impl Front for NfsShared {
     }
 
     fn lock_available(&self, client: ClientKey, handle: &Handle, owner: &[u8]) {
+        if let Some(manager) = self.service.clients.lock_manager_of(client) {
+            if let Some(shared) = self.front.upgrade() {
+                nlm::lock_available(&shared, manager, handle, owner);
+            }
+            return;
+        }
         let owner = owner.to_vec();
         let callback = Callback::LockAvailable { handle: *handle, client: client.0, owner };
         self.call_client(client, callback);
     }
 
     fn client_gone(&self, client: ClientKey) {
+        self.nlm.forget(client);
         self.forget_client(client);
     }
 }

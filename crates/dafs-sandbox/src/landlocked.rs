@@ -79,8 +79,12 @@ fn restrict(rules: Option<&[FileRule]>, ports: Option<&Ports>, abi: u32) -> Resu
         if rules.is_some() {
             ruleset = ruleset.handle_access(handled)?;
         }
-        if ports.is_some() {
-            ruleset = ruleset.handle_access(AccessNet::from_all(ABI::V4))?;
+        if let Some(ports) = ports {
+            let net = match ports.clients {
+                true => BitFlags::from(AccessNet::BindTcp),
+                false => AccessNet::from_all(ABI::V4),
+            };
+            ruleset = ruleset.handle_access(net)?;
         }
         if scopes {
             ruleset = ruleset.scope(Scope::from_all(ABI::V6))?;
@@ -94,7 +98,8 @@ fn restrict(rules: Option<&[FileRule]>, ports: Option<&Ports>, abi: u32) -> Resu
     }
     if let Some(ports) = ports {
         let bind = ports.bind.iter().map(|&port| (port, AccessNet::BindTcp));
-        let connect = ports.connect.iter().map(|&port| (port, AccessNet::ConnectTcp));
+        let connect = ports.connect.iter().filter(|_| !ports.clients);
+        let connect = connect.map(|&port| (port, AccessNet::ConnectTcp));
         for (port, access) in bind.chain(connect) {
             ruleset = ruleset.add_rule(NetPort::new(port, access)).map_err(refused)?;
         }

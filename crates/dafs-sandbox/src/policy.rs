@@ -104,7 +104,10 @@ pub struct Ports {
     pub bind: BTreeSet<u16>,
     /// The ports of other servers.
     pub connect: BTreeSet<u16>,
-    /// The server asks name servers for addresses.
+    /// The server calls programs on the hosts of its clients, which choose their ports. So all ports
+    /// are those of other servers.
+    pub clients: bool,
+    /// The server asks name servers for addresses, or takes datagrams.
     pub datagrams: bool,
 }
 

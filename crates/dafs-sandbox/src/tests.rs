@@ -47,7 +47,8 @@ impl World {
         let export =
             FileRule { path: self.path("export"), access: Access::Change, optional: false };
         let port = self.allowed.local_addr().unwrap().port();
-        let ports = Ports { bind: [0].into(), connect: [port].into(), datagrams: false };
+        let ports =
+            Ports { bind: [0].into(), connect: [port].into(), clients: false, datagrams: false };
         Policy {
             files: Part::Confined(vec![export]),
             network: Part::Confined(ports),

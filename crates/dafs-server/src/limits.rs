@@ -79,3 +79,7 @@ pub(crate) const JOIN_TIME: std::time::Duration = std::time::Duration::from_secs
 const _: () = assert!(JOIN_TIME.as_secs() < ADMIN_TIMEOUT.as_secs());
 const _: () = assert!(ADMIN_FENCE_TIME.as_secs() < ADMIN_TIMEOUT.as_secs());
 const _: () = assert!(FENCE_DRAIN_TIME.as_secs() < ADMIN_FENCE_TIME.as_secs());
+
+/// The longest notification of an NFSv3 client's restart, in bytes: an RPC header with credential and
+/// verifier, a name and a number.
+pub(crate) const MONITOR_DATAGRAM_BYTES_MAX: usize = 2048;

@@ -340,7 +340,9 @@ fn ports_of_server(config: &Config) -> Ports {
     let datagrams = !connect.is_empty() || config.kerberos.is_some();
     connect.extend(datagrams.then_some(DOMAIN_PORT));
     connect.extend(config.nfs.rpcbind.then_some(RPCBIND_PORT));
-    Ports { bind, connect, datagrams }
+    // Locks of NFSv3 clients: their hosts choose the ports of their lock managers, and send datagrams.
+    let clients = config.nfs.rpcbind;
+    Ports { bind, connect, clients, datagrams: datagrams || clients }
 }
 
 fn files_of_server(
@@ -396,7 +398,7 @@ fn policy_of_data_server(config: &DataServerConfig, surroundings: &Surroundings)
             // The Kerberos library asks for the full name of this host.
             let datagrams = kerberos.is_some();
             let connect = datagrams.then_some(DOMAIN_PORT).into_iter().collect();
-            let ports = Ports { bind, connect, datagrams };
+            let ports = Ports { bind, connect, clients: false, datagrams };
             (Part::Confined(files.finish(devices)), Part::Confined(ports))
         }
     };

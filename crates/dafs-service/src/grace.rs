@@ -16,6 +16,8 @@
 //! * A DAFS client has no operation to complete its reclaims. It counts as complete when it asks
 //!   for new state, so that grace does not wait for it any longer. Until grace ends it may go on
 //!   reclaiming, because its sessions are not in step with each other.
+//! * An NLM client never counts as complete: its protocol has no way to say so, and it may send new
+//!   requests before it knows of the restart. So grace takes its whole time when one is awaited.
 
 use crate::Result;
 use crate::client::{Client, ClientKind, Clients};
@@ -83,14 +85,16 @@ impl Grace {
 }
 
 impl Clients {
-    /// Removes the records of DAFS clients that have left in order: without a session and without
-    /// state.
-    pub(crate) fn forget_idle_records(&self) {
+    /// Removes the records of DAFS and NLM clients that have left in order: without a session and
+    /// without state. An NLM client has no sessions, and has left when it was silent for long.
+    pub(crate) fn forget_idle_records(&self, now_ns: u64) {
+        let lease_ns = self.state.config.lease_ns();
         let clients = self.lock();
         let idle = |client: &&Arc<Client>| {
-            client.kind() == ClientKind::Dafs
+            client.kind().is_recorded_with_state()
                 && client.is_written()
                 && client.sessions() == 0
+                && !(client.kind() == ClientKind::Nlm && client.idle_ns(now_ns) <= lease_ns)
                 && !(self.in_grace() && client.may_reclaim())
         };
         let idle: Vec<_> = clients.by_key.values().filter(idle).cloned().collect();
@@ -207,6 +211,13 @@ impl Clients {
             && self.grace.lock().waiting.contains_key(&(ClientKind::Dafs, name.to_vec()))
     }
 
+    /// The names of the clients of a kind that grace waits for.
+    pub(crate) fn awaited(&self, kind: ClientKind) -> Vec<Vec<u8>> {
+        let grace = self.grace.lock();
+        let names = grace.waiting.keys().filter(|(of, _)| *of == kind);
+        names.map(|(_, name)| name.clone()).collect()
+    }
+
     /// True if grace waits under this name for a client other than the one that asks.
     pub(crate) fn awaits_another(
         &self,
@@ -289,14 +300,14 @@ impl Clients {
         }
     }
 
-    /// Removes from the list the DAFS clients that hold reclaimed state. Clients that are back and
+    /// Removes from the list the DAFS and NLM clients that hold reclaimed state. Clients that are back and
     /// hold none are recorded anew before they get any.
     fn keep_returned(&self, missing: &mut Vec<ClientRecord>) {
         let clients: Vec<_> = self.lock().by_key.values().cloned().collect();
         let table = self.state.lock();
         missing.retain(|record| {
             let is_there = |client: &&Arc<Client>| {
-                client.kind() == ClientKind::Dafs && record.is_of(client) && !client.is_gone()
+                client.kind().is_recorded_with_state() && record.is_of(client) && !client.is_gone()
             };
             let Some(client) = clients.iter().find(is_there) else { return true };
             let holds = table.holds_anything(client.key());
@@ -313,7 +324,7 @@ impl Clients {
     /// `NoGrace` when the time is over or the client has completed. `ReclaimBad` when the server
     /// has no record of its state.
     pub(crate) fn check_reclaim(&self, client: &Client) -> Result<()> {
-        let done = client.kind() != ClientKind::Dafs && client.reclaim_completed();
+        let done = !client.kind().is_recorded_with_state() && client.reclaim_completed();
         if done || !self.in_grace() {
             return Err(ServiceError::NoGrace);
         }
@@ -347,13 +358,13 @@ impl Clients {
 
     /// True if a client must be recorded before it may hold state.
     pub fn needs_record(&self, client: &Client) -> bool {
-        client.kind() == ClientKind::Dafs
+        client.kind().is_recorded_with_state()
             && !client.is_written()
             && !client.is_gone()
             && self.records.keeps()
     }
 
-    /// Records a DAFS client, so that it may reclaim after a restart. Waits for the disk.
+    /// Records a client before its first state, so that it may reclaim after a restart. Waits for the disk.
     pub fn record(&self, client: &Client) {
         if self.needs_record(client) {
             self.put_record(client);
@@ -385,7 +396,8 @@ impl Clients {
         let table = self.state.lock();
         let in_grace = self.in_grace();
         clients.retain(|client| {
-            let reclaims = client.kind() == ClientKind::Dafs && in_grace && client.may_reclaim();
+            let recorded = client.kind().is_recorded_with_state();
+            let reclaims = recorded && in_grace && client.may_reclaim();
             !reclaims
                 && client.is_recorded()
                 && client.reclaim_completed()

@@ -46,6 +46,7 @@ mod lock;
 mod metrics;
 mod names;
 mod network;
+mod nlm;
 mod open;
 mod pool;
 mod pseudo;
@@ -61,7 +62,7 @@ mod write_verifier;
 pub use advice::{AdvisedFile, advice_by_likelihood};
 pub use client::{
     Arrival, Client, ClientAddress, ClientInfo, ClientKey, ClientKind, ClientStatus, Clients,
-    ExchangeId, Exchanged, Holding, Identity, Newcomer, Protection, Registered,
+    ExchangeId, Exchanged, Holding, Identity, LockManager, Newcomer, Protection, Registered,
 };
 pub use dafs_tls::TransportSecurity;
 pub use data_server::{DataRole, ForeignStates, ForeignUse, NfsCaller};
@@ -105,6 +106,7 @@ pub use metrics::{
 };
 pub use names::{EntryObject, EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour, SessionProof};
+pub use nlm::{NLM_LOCKS, NLM_SHARES, OwnerRange};
 pub use open::{
     OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, Opens, RemoveMode, Share,
     ShareKey, SharedKeys,
@@ -452,7 +454,8 @@ impl Service {
     pub fn tick(&self, now_ns: u64) {
         if is_due(&self.leases_ns, now_ns, limits::LEASES_EVERY_NS) {
             self.clients.expire(now_ns);
-            self.clients.forget_idle_records();
+            self.clients.forget_idle_records(now_ns);
+            self.clients.forget_idle_lock_managers(now_ns);
             self.replies.tick(now_ns);
             self.durable.tick(now_ns);
             let clock = open::Clock { now_ns, lease_ns: self.state.config.lease_ns() };

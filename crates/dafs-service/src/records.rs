@@ -181,6 +181,9 @@ const NFS_HOSTS: TableDefinition<'static, &'static [u8], &'static [u8]> =
 /// Clients by client name.
 const DAFS_CLIENTS: ClientTable = TableDefinition::new("dafs_clients");
 
+/// Lock managers of NFSv3 clients, by their name, which begins with their address.
+const NLM_CLIENTS: ClientTable = TableDefinition::new("nlm_clients");
+
 /// File system and file of the handle, first and last byte, and the `LOCK_*` bits.
 type LockPlace = ([u8; 16], [u8; 48], u64, u64, u8);
 
@@ -228,6 +231,7 @@ impl FileRecords {
         transaction.open_table(NFS_CLIENTS)?;
         transaction.open_table(NFS_HOSTS)?;
         transaction.open_table(DAFS_CLIENTS)?;
+        transaction.open_table(NLM_CLIENTS)?;
         transaction.open_table(LOCKS)?;
         Ok(())
     }
@@ -241,7 +245,7 @@ impl FileRecords {
         let transaction = self.database.read()?;
         let mut records = Vec::new();
         let hosts = transaction.open_table(NFS_HOSTS)?;
-        for kind in [ClientKind::Nfs, ClientKind::Dafs] {
+        for kind in [ClientKind::Nfs, ClientKind::Dafs, ClientKind::Nlm] {
             for entry in transaction.open_table(table_of(kind))?.iter()? {
                 let (owner, value) = entry?;
                 let (verifier, mechanism, principal) = value.value();
@@ -293,6 +297,7 @@ impl FileRecords {
 fn table_of(kind: ClientKind) -> ClientTable {
     match kind {
         ClientKind::Dafs => DAFS_CLIENTS,
+        ClientKind::Nlm => NLM_CLIENTS,
         // Stateless callers have no records.
         ClientKind::Nfs | ClientKind::Stateless => NFS_CLIENTS,
     }

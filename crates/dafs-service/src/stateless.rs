@@ -299,7 +299,7 @@ impl Service {
 }
 
 /// Opens a file. Its owner may do so with any mode of the file.
-fn open_as_owner(
+pub(crate) fn open_as_owner(
     export: &Export,
     cred: &Cred,
     handle: &Handle,

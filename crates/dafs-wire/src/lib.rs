@@ -15,6 +15,8 @@ pub mod iwarp;
 pub mod mount3;
 pub mod nfs3;
 pub mod nfs4;
+pub mod nlm4;
+pub mod nsm1;
 mod numbers;
 pub mod path;
 pub mod rpc;

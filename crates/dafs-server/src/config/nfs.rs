@@ -22,7 +22,8 @@ table! {
         grace_time_seconds: Option<u64>,
         /// The server grants delegations. Default: true.
         delegations: Option<bool>,
-        /// The server registers NFSv3 and MOUNT with the rpcbind of this host. Default: false.
+        /// The server registers NFS, MOUNT and the locks of NFSv3 (NLM, NSM) with the rpcbind of this host,
+        /// so that NFSv3 clients need no options. Default: false.
         #[serde(default)]
         register_with_rpcbind: bool,
         /// The domain of owners' names, such as `example.org`, for callers that prove themselves by

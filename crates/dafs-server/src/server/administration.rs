@@ -178,6 +178,7 @@ impl Administration {
             client: client.key().0,
             door: match info.kind() {
                 ClientKind::Nfs => "nfs4".to_owned(),
+                ClientKind::Nlm => "nlm".to_owned(),
                 _ => "dafs".to_owned(),
             },
             name: text(client.name()),

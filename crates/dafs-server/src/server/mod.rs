@@ -22,6 +22,7 @@ mod local_metadata;
 mod locks;
 mod membership;
 mod nfs;
+mod nfs_peers;
 mod node_drain;
 mod rdma;
 mod rpcbind;

@@ -2,8 +2,9 @@
 
 use super::inherited::Inherited;
 use super::kerberos;
+use super::nfs_peers::{ClientHosts, Monitor};
 use super::rdma::RdmaListeners;
-use super::rpcbind::Registration;
+use super::rpcbind::{Addresses, Registration};
 use super::{StartError, listen};
 use crate::config::Config;
 use dafs_dat::connections::Connections;
@@ -31,6 +32,8 @@ pub(super) struct NfsServer {
     threads: Vec<JoinHandle<()>>,
     /// Dropped before the threads end, so that no further clients are sent here.
     registration: Option<Registration>,
+    /// Takes notifications of NFSv3 clients by datagrams.
+    monitor: Option<Monitor>,
 }
 
 /// Numbers of one run, and of one server.
@@ -69,6 +72,9 @@ impl NfsServer {
         if let Some(users) = users {
             nfs.accept_users(users);
         }
+        if config.nfs.rpcbind {
+            nfs.accept_peers(Arc::new(ClientHosts::new()));
+        }
         let threads = config.threads.clamp(1, THREADS_MAX);
         let tcp_threads = if listeners.is_empty() { 0 } else { threads };
         let rdma_threads = if rdma.is_empty() { 0 } else { threads };
@@ -83,6 +89,7 @@ impl NfsServer {
             group: Arc::new(group),
             threads: Vec::new(),
             registration: None,
+            monitor: None,
         };
         for index in 0..tcp_threads {
             let nfs = server.shared.clone();
@@ -98,12 +105,28 @@ impl NfsServer {
             let name = format!("dafs-rdma-{index}");
             server.threads.push(vital::spawn(name, || reactor.run())?);
         }
-        if config.nfs.rpcbind
-            && let Some(address) = server.addresses.first()
-        {
-            server.registration = Registration::make(address.port());
+        if config.nfs.rpcbind {
+            server.register();
         }
         Ok(Some(server))
+    }
+
+    /// Lets NFSv3 clients find the server by rpcbind, with its locks.
+    fn register(&mut self) {
+        if let Some(&address) = self.addresses.first() {
+            match Monitor::start(address, self.shared.clone()) {
+                Ok(monitor) => self.monitor = Some(monitor),
+                Err(error) => tracing::warn!(
+                    %address, %error,
+                    "the locks of an NFSv3 client that restarts stay until it locks again: \
+                     datagrams with its notification do not arrive"
+                ),
+            }
+        }
+        let rdma = [self.rdma_addresses.as_slice(), &self.verbs_addresses].concat();
+        let monitor = self.monitor.as_ref().map(|monitor| monitor.port);
+        let addresses = Addresses { tcp: &self.addresses, rdma: &rdma, monitor };
+        self.registration = Registration::make(&addresses);
     }
 
     /// Returns the counters, for an owner that outlives this.
@@ -115,6 +138,7 @@ impl NfsServer {
 impl Drop for NfsServer {
     fn drop(&mut self) {
         self.registration = None;
+        self.monitor = None;
         self.group.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

@@ -22,8 +22,7 @@ use std::sync::{Arc, MutexGuard};
 impl Clients {
     /// True when the lease is over: another client that needs conflicting state may have it.
     pub(crate) fn is_over(&self, client: &Client, now_ns: u64) -> bool {
-        client.kind != ClientKind::Stateless
-            && client.idle_ns(now_ns) > self.state.config.lease_ns()
+        client.kind.has_lease() && client.idle_ns(now_ns) > self.state.config.lease_ns()
     }
 
     /// Ends leases that ran out, and returns the number of opens released.

@@ -19,6 +19,7 @@ mod creds;
 mod dafs;
 mod exchange;
 mod expire;
+mod nlm;
 mod table;
 
 pub use address::ClientAddress;
@@ -26,6 +27,7 @@ pub use admin::{ClientInfo, Holding};
 use creds::Credentials;
 pub use dafs::{Arrival, Newcomer, Registered};
 pub use exchange::{ExchangeId, Exchanged, Protection};
+pub use nlm::LockManager;
 use table::ClientTable;
 
 use crate::Service;
@@ -90,8 +92,29 @@ pub enum ClientKind {
     Dafs,
     /// An NFSv4 client: may reclaim after a restart, gets delegations, is kept by courtesy.
     Nfs,
+    /// The lock manager of an NFSv3 client (NLM). It has no lease: its state lasts until it gives it
+    /// back, restarts, or an administrator ends it. It may reclaim after a restart.
+    Nlm,
     /// All callers without any state, such as those of NFSv3, together.
     Stateless,
+}
+
+impl ClientKind {
+    /// True if the state of such a client ends when it is silent for long.
+    pub(crate) fn has_lease(self) -> bool {
+        matches!(self, Self::Dafs | Self::Nfs)
+    }
+
+    /// True if such a client is recorded before its first state, because no request of its own
+    /// begins or completes its reclaims.
+    pub(crate) fn is_recorded_with_state(self) -> bool {
+        matches!(self, Self::Dafs | Self::Nlm)
+    }
+
+    /// True if such a client names the locks of an owner by the open of that owner.
+    pub(crate) fn locks_by_open(self) -> bool {
+        matches!(self, Self::Dafs | Self::Nlm)
+    }
 }
 
 /// The flags about a client's state in a SEQUENCE reply (RFC 8881 18.46.3).

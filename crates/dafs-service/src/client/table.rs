@@ -69,6 +69,7 @@ pub(crate) struct ClientTable {
     last: u64,
     pub(super) dafs: FxHashMap<Vec<u8>, Arc<Client>>,
     pub(super) nfs: FxHashMap<Vec<u8>, Owner>,
+    pub(super) nlm: FxHashMap<Vec<u8>, Arc<Client>>,
     pub(crate) by_key: FxHashMap<ClientKey, Arc<Client>>,
     /// Clients that have not used their key.
     unconfirmed: FairQueue<Arc<Client>>,
@@ -88,6 +89,7 @@ impl ClientTable {
             last: 0,
             dafs: FxHashMap::default(),
             nfs: FxHashMap::default(),
+            nlm: FxHashMap::default(),
             by_key: FxHashMap::default(),
             unconfirmed: FairQueue::new(unconfirmed_max),
             hosts: Hosts::default(),
@@ -203,6 +205,22 @@ impl ClientTable {
         client
     }
 
+    /// Makes the record of the lock manager of an NFSv3 client.
+    pub(super) fn enter_nlm(
+        &mut self,
+        name: &[u8],
+        identity: Identity,
+        host: Host,
+        now_ns: u64,
+    ) -> Arc<Client> {
+        let (key, of_host) = (self.next_key(), self.hosts.enter(host));
+        let client = Client::new(key, ClientKind::Nlm, name, 0, identity, of_host, now_ns);
+        client.host().add(Shared::Clients, 1);
+        self.nlm.insert(name.to_vec(), client.clone());
+        self.by_key.insert(key, client.clone());
+        client
+    }
+
     /// Marks a record as gone and removes it from all maps.
     pub(super) fn drop_record(&mut self, client: &Arc<Client>) {
         client.gone.store(true, Ordering::SeqCst);
@@ -236,6 +254,11 @@ impl ClientTable {
                     if owner.is_empty() {
                         self.nfs.remove_and_shrink(&client.name);
                     }
+                }
+            }
+            ClientKind::Nlm => {
+                if same(self.nlm.get(&client.name)) {
+                    self.nlm.remove_and_shrink(&client.name);
                 }
             }
             ClientKind::Stateless => {}

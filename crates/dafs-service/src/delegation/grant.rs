@@ -105,7 +105,9 @@ impl Delegations {
         request: &OpenRequest<'_>,
         attr: &Attr,
     ) -> Result<DelegationKind, NoDelegation> {
-        let never = caller.client.kind() == ClientKind::Stateless || !self.state.config.delegations;
+        // Neither kind can be called back for one.
+        let kind_never = matches!(caller.client.kind(), ClientKind::Stateless | ClientKind::Nlm);
+        let never = kind_never || !self.state.config.delegations;
         if let OpenClaim::Previous(kind) = request.claim {
             // Nor is a delegation of another configuration granted again. The open alone is
             // reclaimed.

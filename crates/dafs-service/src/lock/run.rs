@@ -252,7 +252,7 @@ impl Locks {
     }
 
     /// Unlocks a range of bytes, locked or not. The state-id is that of the lock, or that of the
-    /// open of a DAFS client, whose owner has the locks. Returns it with its new sequence number.
+    /// open of a DAFS or NLM client, whose owner has the locks. Returns it with its new sequence number.
     ///
     /// # Errors
     /// * `Invalid` for an invalid range, `LockRange` for a part of a persistent lock, and those of
@@ -270,7 +270,7 @@ impl Locks {
         let range = Range::new(offset, length)?;
         let lock = match self.state.held(caller, Some(handle), state)? {
             Held::Lock(lock) => lock,
-            Held::Open(open) if caller.client.kind() == ClientKind::Dafs => {
+            Held::Open(open) if caller.client.kind().locks_by_open() => {
                 match self.state_under(&open) {
                     Some(lock) => lock,
                     // The owner holds no lock.

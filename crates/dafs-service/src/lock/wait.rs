@@ -7,7 +7,7 @@
 //! * A turn ends a bounded time after the last poll, so that no client waits for one that has left.
 
 use super::LockConflict;
-use super::{LockKind, Range};
+use super::{LockKind, LockState, Range};
 use crate::Caller;
 use crate::client::{Client, ClientKind};
 use crate::handle::Handle;
@@ -205,6 +205,32 @@ impl StateTable {
             }
         }
         overdue
+    }
+
+    /// Removes an owner from the queue for a range, because its client gives up. Returns true if it
+    /// was there.
+    pub(crate) fn cancel_wait(
+        &mut self,
+        client: &Arc<Client>,
+        key: &Handle,
+        owner: &[u8],
+        range: Range,
+    ) -> bool {
+        let gone = self.drop_waiters(key, |waiter, _| {
+            waiter.is_of(client, owner) && waiter.range.overlaps(range)
+        });
+        !gone.is_empty()
+    }
+
+    /// True if the owner of an open neither holds nor awaits a lock.
+    pub(crate) fn is_unlocked(&self, open: &Arc<OpenState>) -> bool {
+        let Some(file) = self.files.get(&open.key) else { return true };
+        let holds = |lock: &Arc<LockState>| {
+            let has_range = || file.locks.ranges.has_owner(lock.id);
+            Arc::ptr_eq(&lock.open, open) && (lock.is_busy() || has_range())
+        };
+        !file.lock_states.iter().any(holds)
+            && !file.waiters.iter().any(|waiter| waiter.is_of(&open.client, open.owner()))
     }
 
     /// Removes the waiters of a client that has closed a file.

@@ -8,6 +8,7 @@ use crate::client::Client;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::Life;
+use crate::nlm::stand_together;
 use crate::table::{Blocked, Ended, FileState, StateTable};
 use dafs_mem::Mutex;
 use dafs_store::{OpenMode, StoreError};
@@ -59,7 +60,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn is_over(&self, client: &Client) -> bool {
-        client.idle_ns(self.now_ns) > self.lease_ns
+        client.kind().has_lease() && client.idle_ns(self.now_ns) > self.lease_ns
     }
 }
 
@@ -90,7 +91,12 @@ impl StateTable {
                 Arc::ptr_eq(&open.client, caller.client) && *open.owner == *request.owner
             };
             own = file.opens.iter().find(is_own).cloned();
-            check_share(file, own.as_ref(), needs, clock)?;
+            let is_beside = |open: &Arc<OpenState>| {
+                own.as_ref().is_some_and(|own| Arc::ptr_eq(own, open))
+                    || Arc::ptr_eq(&open.client, caller.client)
+                        && stand_together(caller.client, request.owner, &open.owner)
+            };
+            check_share(file, is_beside, needs, clock)?;
             check_key(file, own.as_ref(), request.share_key, clock)?;
         }
         let change = needs.write || needs.deny_read || excludes;
@@ -191,7 +197,7 @@ impl StateTable {
         let Some(file) = self.files.get(key) else { return Ok(()) };
         if !bypass {
             let access = Share { read: need.read, write: need.write, ..Share::default() };
-            check_share(file, None, access, clock)?;
+            check_share(file, |_| false, access, clock)?;
         }
         check_key(file, None, None, clock)
     }
@@ -236,16 +242,15 @@ impl StateTable {
     }
 }
 
-/// Refuses a share that conflicts with the opens of others. Opens of expired clients give way.
+/// Refuses a share that conflicts with opens other than those beside it. Opens of expired clients
+/// give way.
 fn check_share(
     file: &FileState,
-    own: Option<&Arc<OpenState>>,
+    is_beside: impl Fn(&Arc<OpenState>) -> bool,
     needs: Share,
     clock: Clock,
 ) -> Result<(), Blocked> {
-    let conflicts = |open: &&Arc<OpenState>| {
-        !own.is_some_and(|own| Arc::ptr_eq(own, open)) && open.share().conflicts(needs)
-    };
+    let conflicts = |open: &&Arc<OpenState>| open.share().conflicts(needs) && !is_beside(open);
     let conflicting: Vec<_> = file.opens.iter().filter(conflicts).collect();
     if conflicting.is_empty() {
         return Ok(());

@@ -9,6 +9,7 @@ use crate::export::{Export, Touch};
 use crate::handle::Handle;
 use crate::index::Held;
 use crate::limits::{OPEN_TRIES_MAX, OWNER_BYTES_MAX};
+use crate::stateless::open_as_owner;
 use crate::table::{Blocked, Ended};
 use crate::{Caller, Result};
 use dafs_store::{
@@ -17,6 +18,7 @@ use dafs_store::{
 };
 use std::sync::Arc;
 
+const READ: OpenMode = OpenMode { read: true, write: false };
 const WRITE: OpenMode = OpenMode { read: false, write: true };
 
 /// The change information of no directory.
@@ -244,7 +246,10 @@ impl Opens {
         // The request may have named only the directory.
         self.fences.check(&caller.subject, &handle)?;
         let cred = export.map_cred(caller.cred);
-        let file = export.store().open(&cred, &handle.file, request.share.mode())?;
+        let file = match caller.client.kind() {
+            ClientKind::Nlm => open_to_lock(export, &cred, request, &handle)?,
+            _ => export.store().open(&cred, &handle.file, request.share.mode())?,
+        };
         check_key_right(export, &cred, request, &handle)?;
         let mut emptied = None;
         if request.truncates() {
@@ -371,6 +376,10 @@ impl Opens {
         file: Arc<dyn OpenFile>,
     ) -> Result<()> {
         let state = &reserved.state;
+        if state.client.kind() == ClientKind::Nlm {
+            // Its reads and writes do not name an open.
+            return Ok(());
+        }
         let mut inner = state.lock();
         let need = state.share().mode();
         if inner.file.as_ref().is_some_and(|(mode, _)| covers(*mode, need)) {
@@ -385,6 +394,24 @@ impl Opens {
         let both = export.store().open(cred, &state.handle.file, need)?;
         state.lock().file = Some((need, self.state.writers.count(state.key, need, both)));
         Ok(())
+    }
+}
+
+/// Checks that an NFSv3 client may lock a file, by opening it. The right to read it is enough for
+/// any lock, because a program may lock a file for writing that it has open for reading (flock). A
+/// denial of access to others needs the rights of the access.
+fn open_to_lock(
+    export: &Export,
+    cred: &Cred,
+    request: &OpenRequest<'_>,
+    handle: &Handle,
+) -> Result<Arc<dyn OpenFile>> {
+    if request.share.denies() {
+        return open_as_owner(export, cred, handle, request.share.mode());
+    }
+    match open_as_owner(export, cred, handle, READ) {
+        Err(ServiceError::Store(StoreError::Access)) => open_as_owner(export, cred, handle, WRITE),
+        opened => opened,
     }
 }
 

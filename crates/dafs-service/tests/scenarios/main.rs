@@ -17,6 +17,7 @@ mod layouts;
 mod layouts_after_restart;
 mod locks;
 mod names;
+mod nlm;
 mod opens;
 mod own_writes;
 mod recovery;
