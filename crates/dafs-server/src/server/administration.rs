@@ -170,7 +170,7 @@ impl Administration {
     }
 
     fn report(&self, info: &ClientInfo, transport: &str) -> ClientReport {
-        let (client, usage) = (&info.client, info.client.usage());
+        let (client, usage) = (&info.client, info.client.usage().now());
         let identity = info.identity();
         let holds = self.service.clients.holdings(client.key(), HOLDINGS_SHOWN_MAX);
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
@@ -189,9 +189,9 @@ impl Administration {
             opens: info.opens as u64,
             locks: info.locks as u64,
             delegations: info.delegations as u64,
-            operations: usage.operations.load(Ordering::Relaxed),
-            read_bytes: usage.read_bytes.load(Ordering::Relaxed),
-            written_bytes: usage.written_bytes.load(Ordering::Relaxed),
+            operations: usage.operations(),
+            read_bytes: usage.read_bytes,
+            written_bytes: usage.written_bytes,
             holds: holds.unwrap_or_default().iter().map(|held| self.describe(held)).collect(),
         }
     }

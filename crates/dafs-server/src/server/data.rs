@@ -27,7 +27,6 @@ use dafs_store::vital;
 use dafs_store::{DataFiles, DataStore};
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// An open store whose files clients may access at data servers.
@@ -105,11 +104,13 @@ pub(super) struct NodeUsage {
 impl NodeUsage {
     pub(super) fn now(&self) -> NodeCounters {
         let namespace = self.service.namespace();
-        let usages = || namespace.exports().map(|export| export.usage());
-        let read = usages().map(|usage| usage.read_bytes.load(Ordering::Relaxed)).sum();
-        let written = usages().map(|usage| usage.written_bytes.load(Ordering::Relaxed)).sum();
         let indirect_bytes = self.files.indirect_bytes();
-        NodeCounters { read_bytes: read, written_bytes: written, indirect_bytes }
+        let mut counters = NodeCounters { read_bytes: 0, written_bytes: 0, indirect_bytes };
+        for counts in namespace.exports().map(|export| export.usage().now()) {
+            counters.read_bytes += counts.read_bytes;
+            counters.written_bytes += counts.written_bytes;
+        }
+        counters
     }
 }
 
@@ -206,7 +207,7 @@ impl DataServer {
             pool.clone(),
             write_verifier,
             nfs::admission(),
-            nfs::options(config, &identity, random.secret),
+            nfs::options(&identity, random.secret),
             role.clone(),
         );
         if let Some(kerberos) = &config.kerberos {
