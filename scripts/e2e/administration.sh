@@ -31,7 +31,7 @@ scrape() {
 echo hello >"$work/file"
 "$dafs" put "$work/file" "$url/one/file"
 scrape >"$work/metrics"
-grep -q '^dafs_operation_duration_seconds_count{door="dafs",operation="OPEN"} [1-9]' "$work/metrics" ||
+grep -q '^dafs_operation_duration_seconds_count{front_end="dafs",operation="OPEN"} [1-9]' "$work/metrics" ||
     { cat "$work/metrics"; fail "no OPEN was counted"; }
 grep -q 'le="+Inf"' "$work/metrics" || fail "no histogram ends"
 tail -n 1 "$work/metrics" | grep '^# EOF' >/dev/null || fail "the text does not end"

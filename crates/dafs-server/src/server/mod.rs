@@ -35,6 +35,8 @@ mod tls;
 pub use administration::ReadConfig;
 pub use check::check as check_config;
 pub use data_process::{DataProcess, DataServerConfig};
+#[cfg(test)]
+pub(crate) use gauges::metric_sources;
 pub use inventory::{StateError, accept_loss};
 pub use start_error::StartError;
 pub use state::default_state_directory;
@@ -43,7 +45,7 @@ pub(crate) use state::of_config as open_state_directory;
 use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
 use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX, STOP_TIME};
-use crate::metrics::{MetricsPort, MetricsTls, ServerCollector};
+use crate::metrics::{MetricsPort, MetricsTls, ServerCollector, samples};
 use crate::rings;
 use administration::{Administration, open_exports};
 use dafs_dat::connections::Connections;
@@ -385,65 +387,28 @@ impl Server {
         let by_node = data.clone();
         let nodes = Box::new(move || data::by_node(&by_node));
         let exposed = self.exposed.clone();
-        let gauges = move || {
-            let (held, all) = (service.counts(), connections.counts());
-            let mut gauges = vec![
-                ("connections", "Connections at all front ends", all.connections as u64),
-                ("connections_refused", "Connections refused", all.refused),
-                ("connections_evicted", "Connections closed to make room", all.evicted),
-                ("dafs_clients", "Clients known", held.clients as u64),
-                ("dafs_opens", "Opens of all clients", held.opens as u64),
-                ("dafs_open_files", "Files that are open", held.open_files as u64),
-                ("dafs_locks", "Lock owners with byte ranges", held.locks as u64),
-                ("dafs_lock_waiters", "Waiting lock owners", held.lock_waiters as u64),
-                ("dafs_delegations", "Delegations held", held.delegations as u64),
-                ("dafs_revoked", "Revoked state, not freed yet", held.revoked as u64),
-            ];
-            gauges.extend(gauges::of_engines(&reactors));
+        let read = move || {
+            let mut all = gauges::of_server(&service, connections.counts());
+            all.extend(gauges::of_engines(&reactors));
             if let Some(memory) = &exposed {
-                gauges.extend(gauges::of_exposed(&service.exposure_counts(), memory));
+                all.extend(gauges::of_exposed(service.exposure_counts(), memory));
             }
             if let Some(journal) = service.durable.journal_statistics() {
-                let log = journal.log;
-                gauges.extend([
-                    ("journal_records", "Records in the journal since the start", log.records),
-                    ("journal_bytes", "Bytes written to the journal", log.bytes),
-                    ("journal_syncs", "Syncs of the journal", log.syncs),
-                    ("journal_waiters", "Changes and sessions that waited for a sync", log.waiters),
-                    ("journal_segments", "Segments of the journal begun", log.segments),
-                    ("journal_rounds", "Rounds that made changes stable", journal.rounds),
-                    ("journal_committed", "Changes made stable in them", journal.committed),
-                    ("journal_changes", "Changes under way", journal.in_flight as u64),
-                    ("journal_kept_sessions", "Sessions it knows", journal.sessions as u64),
-                    ("journal_kept_changes", "Changes of theirs it knows", journal.changes as u64),
-                ]);
+                all.extend(samples(gauges::JOURNAL, &journal));
             }
-            gauges.extend(data::gauges(&data));
-            gauges.extend(crate::sandbox::gauges());
+            all.extend(data::of_data_servers(&data));
+            all.extend(crate::sandbox::in_numbers());
             if let Some((group, shared)) = &nfs {
-                let (rpc, held) = (group.statistics(), shared.counts());
-                gauges.extend([
-                    ("nfs_connections", "NFS connections", rpc.connections),
-                    ("nfs_refused", "Connections refused", rpc.refused),
-                    ("nfs_broken", "Connections closed for errors of the peer", rpc.broken),
-                    ("nfs_received_bytes", "Bytes received", rpc.received_bytes),
-                    ("nfs_sent_bytes", "Bytes sent", rpc.sent_bytes),
-                    ("nfs_rdma_connections", "NFS connections over RDMA", rpc.rdma_connections),
-                    ("nfs_rdma_calls", "Calls over RDMA", rpc.rdma_calls),
-                    ("nfs_rdma_reads", "RDMA reads of what clients write", rpc.rdma_reads),
-                    ("nfs_rdma_read_bytes", "Bytes fetched by them", rpc.rdma_read_bytes),
-                    ("nfs_rdma_writes", "RDMA writes of what clients read", rpc.rdma_writes),
-                    ("nfs_rdma_written_bytes", "Bytes placed by them", rpc.rdma_written_bytes),
-                    ("nfs_rdma_errors", "Messages answered with RDMA_ERROR", rpc.rdma_errors),
-                ]);
-                gauges.extend(gauges::of_nfs_sessions(&held));
-                gauges.extend(kerberos::gauges(shared));
-                gauges.extend(tls::gauges(&rpc));
+                let rpc = group.statistics();
+                all.extend(samples(gauges::NFS, &rpc));
+                all.extend(samples(gauges::NFS_SESSIONS, &shared.counts()));
+                all.extend(kerberos::of_contexts(shared));
+                all.extend(samples(tls::TLS, &rpc));
             }
-            gauges
+            all
         };
         let service = self.service.clone();
-        ServerCollector { service, name: operation_name, gauges: Box::new(gauges), nodes }
+        ServerCollector { service, name: operation_name, samples: Box::new(read), nodes }
     }
 
     /// Returns the counts of the service.

@@ -120,7 +120,8 @@ impl UsageCounts {
         self.latency.iter().map(LatencyCounts::count).sum()
     }
 
-    fn add(&mut self, other: &Self) {
+    /// Adds the counts of another party.
+    pub fn add(&mut self, other: &Self) {
         self.errors += other.errors;
         self.read_bytes += other.read_bytes;
         self.written_bytes += other.written_bytes;
