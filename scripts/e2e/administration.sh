@@ -77,7 +77,7 @@ stop_server
 expect 3 'no server answers' "$dafs" clients "${place[@]}"
 expect 3 'no server answers' "$dafs" top "${place[@]}"
 
-step "a log of slow NFS requests"
+step "a log of slow requests"
 head -c 32M /dev/zero >"$work/large"
 slow=("$dafs" put --sync "$work/large")
 nfs_address() { sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1; }
@@ -91,7 +91,7 @@ sed -i '1i slow_operation_ms = 1' "$work/dafs.toml"
 serve --config "$work/dafs.toml"
 is_logged() {
     "${slow[@]}" "nfs://$(nfs_address)/two/large"
-    grep 'slow operation' "$log" | grep 'door="nfs4" operation="[A-Z]*" export="two" .*total_ms=[1-9]'
+    grep 'slow operation' "$log" | grep 'front_end="nfs4" operation="[A-Z]*" export="two" .*total_ms=[1-9]'
 }
 eventually is_logged
 stop_server

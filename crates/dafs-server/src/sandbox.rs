@@ -375,6 +375,9 @@ fn files_of_server(
             ExportSource::CephFs(_) | ExportSource::Gluster(_) | ExportSource::Memory { .. } => {}
         }
     }
+    if let Some(folder) = config.access_log.as_ref().and_then(|log| log.file.parent()) {
+        files.change(folder);
+    }
     files.secret(config.file.as_deref());
     files.secret(config.auth.password_file.as_deref());
     files.secret(config.kerberos.as_ref().map(|kerberos| kerberos.keytab.as_path()));

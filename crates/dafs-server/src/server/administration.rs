@@ -41,6 +41,8 @@ pub(super) struct Administration {
     /// The NFS front end, if there is one.
     pub(super) nfs: Option<Arc<NfsShared>>,
     pub(super) read_config: OnceLock<ReadConfig>,
+    /// Set to let the access log be opened anew.
+    pub(super) reopen_log: OnceLock<Arc<AtomicBool>>,
     /// The thread for periodic work of stores with data servers.
     _turns: Clock,
 }
@@ -74,12 +76,17 @@ impl Administration {
             owes_layouts,
             nfs,
             read_config,
+            reopen_log: OnceLock::new(),
             _turns: turns,
         }))
     }
 
     /// Serves the exports of the present configuration file.
     pub(super) fn reload(&self) -> Result<String, String> {
+        // The programs that rotate logs tell servers to reload.
+        if let Some(reopen) = self.reopen_log.get() {
+            reopen.store(true, Ordering::Relaxed);
+        }
         self.reload_now().map_err(sandbox::explain)
     }
 

@@ -46,6 +46,7 @@ use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
 use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector, samples};
+use crate::request_log::RequestLog;
 use crate::rings;
 use administration::{Administration, open_exports};
 use dafs_dat::connections::Connections;
@@ -90,6 +91,8 @@ pub struct Server {
     metrics: Option<MetricsPort>,
     admin: Option<AdminSocket>,
     administration: Option<Arc<Administration>>,
+    /// The log of requests, if there is one.
+    request_log: Option<RequestLog>,
     /// The connections of all front ends.
     connections: Arc<Connections>,
     clocks: Vec<Clock>,
@@ -163,6 +166,9 @@ impl Server {
                 "no socket for administrators: does another server use this state directory?"
             ),
         }
+        if let Some(log) = &server.request_log {
+            let _ = administration.reopen_log.set(log.reopen());
+        }
         server.administration = Some(administration);
         server.journal = journal;
         server.inventory = Some(inventory);
@@ -189,6 +195,10 @@ impl Server {
         identity: &Identity,
         (data_servers, auth): (&[Arc<dyn DataServers>], AuthConfig),
     ) -> Result<Self, StartError> {
+        let request_log = RequestLog::start(config)?;
+        if let Some(log) = &request_log {
+            service.metrics().log_to(log.sink());
+        }
         let mut inherited = Inherited::take();
         let listeners =
             config.listen.iter().map(|&address| Listener::bind(address, &mut inherited));
@@ -227,6 +237,7 @@ impl Server {
             metrics: None,
             admin: None,
             administration: None,
+            request_log,
             connections: connections.clone(),
             clocks: Vec::new(),
             pools,
@@ -267,6 +278,9 @@ impl Server {
                 let front = (&connections, tls.as_ref());
                 let data = DataServer::start(config, front, pool, verifier.clone(), parts)?;
                 store.count_by(number, data.counters().usage());
+                if let Some(log) = &server.request_log {
+                    data.service().metrics().log_to(log.sink());
+                }
                 server.data.push(data);
             }
         }
@@ -438,6 +452,7 @@ impl Server {
         }
         self.service.clients.settle_records();
         drop(self.journal.take());
+        drop(self.request_log.take());
     }
 }
 
