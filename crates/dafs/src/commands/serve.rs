@@ -5,9 +5,9 @@ mod data;
 use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
-use crate::log_limit::{self, Limited};
 use crate::manager::Manager;
 use crate::manual::CONFIG_FILE;
+use crate::{log, log_limit};
 use dafs_sandbox::Sandbox;
 use dafs_server::{
     Config, ExportSource, Server, StartError, confine_server, explain_start, parse_listen,
@@ -19,13 +19,12 @@ use dafs_tls::NoTransportSecurity;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tracing_subscriber::EnvFilter;
 
 /// Serve a directory, or the exports of a configuration file
 ///
@@ -176,7 +175,7 @@ impl Serve {
             let text = format!("{option} is for clients and means nothing to serve; leave it out");
             return Err(Failure::Usage(text));
         }
-        self.start_log()?;
+        log::start(self.log.as_deref(), None)?;
         set_umask();
         if self.role == Role::Data {
             return self.run_data(session.wake);
@@ -258,22 +257,6 @@ impl Serve {
         }
         log_counts(&server);
         server.stop();
-        Ok(())
-    }
-
-    fn start_log(&self) -> Result<(), Failure> {
-        let filter = match &self.log {
-            Some(text) => EnvFilter::try_new(text).map_err(|error| {
-                Failure::Usage(format!("--log {text}: {error}; write info, or dafs_engine=debug"))
-            })?,
-            None => EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")),
-        };
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .event_format(Limited::new())
-            .init();
         Ok(())
     }
 
