@@ -75,6 +75,21 @@ eventually is_logged '"front_end":"dafs"'
 [[ $(counted "$log" dafs_log_lost_requests_total) == 0 ]] || fail "lines are missing"
 stop_server
 
+step "a log of JSON objects"
+sed -i '1i slow_operation_ms = 1' "$work/dafs.toml"
+"$dafs" serve --log-format json --config "$work/dafs.toml" >"$work/json.out" 2>"$work/json.log" &
+json=$!
+started+=("$json")
+has_started() { grep -q '^ready ' "$work/json.out"; }
+eventually has_started
+kill "$json"
+wait "$json" || fail "status $?"
+python3 - "$work/json.log" <<'END'
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert any(line["level"] == "INFO" for line in lines), lines
+END
+
 step "rules and dashboard for Prometheus"
 python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "packaging/prometheus/dashboard.json"
 command -v promtool >/dev/null || skip "promtool is missing: scripts/setup.sh test installs it"

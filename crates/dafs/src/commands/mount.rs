@@ -5,7 +5,7 @@
 
 use crate::descriptors::Given;
 use crate::failure::Failure;
-use crate::log;
+use crate::log::LogOptions;
 use crate::manager::Manager;
 use crate::output::complain;
 use crate::remote::RemoteUrl;
@@ -58,11 +58,9 @@ pub(crate) struct Mount {
     /// Most concurrent operations
     #[arg(long, value_name = "COUNT", default_value_t = limits::THREADS_DEFAULT)]
     threads: usize,
-    /// The log filter: error, warn, info, debug, trace, or a filter as in $RUST_LOG, its default. The
-    /// log is on standard error, and in the background nowhere without --log-file
-    #[arg(long, value_name = "FILTER")]
-    log: Option<String>,
-    /// Append the log to a file
+    #[command(flatten)]
+    log: LogOptions,
+    /// Append the log to a file. Without it the log is on standard error, and in the background nowhere
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
 }
@@ -88,7 +86,7 @@ impl Mount {
         }
         let given = is_background.then(Given::note);
         if self.foreground || self.log_file.is_some() {
-            log::start(self.log.as_deref(), self.log_file.as_deref())?;
+            self.log.start(self.log_file.as_deref())?;
         }
         sessions.retry_forever();
         self.serve(url, sessions, given)

@@ -5,9 +5,10 @@ mod data;
 use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
+use crate::log::LogOptions;
+use crate::log_limit;
 use crate::manager::Manager;
 use crate::manual::CONFIG_FILE;
-use crate::{log, log_limit};
 use dafs_sandbox::Sandbox;
 use dafs_server::{
     Config, ExportSource, Server, StartError, confine_server, explain_start, parse_listen,
@@ -155,9 +156,8 @@ pub(crate) struct Serve {
     /// Lease period: how long the files of a silent client stay open
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     lease: Option<u64>,
-    /// The log filter: error, warn, info, debug, trace, or a filter as in $RUST_LOG, its default
-    #[arg(long, value_name = "FILTER")]
-    log: Option<String>,
+    #[command(flatten)]
+    log: LogOptions,
 }
 
 /// The role of a server.
@@ -175,7 +175,7 @@ impl Serve {
             let text = format!("{option} is for clients and means nothing to serve; leave it out");
             return Err(Failure::Usage(text));
         }
-        log::start(self.log.as_deref(), None)?;
+        self.log.start(None)?;
         set_umask();
         if self.role == Role::Data {
             return self.run_data(session.wake);
