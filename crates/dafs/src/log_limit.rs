@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::fmt::format::{Format, Json, Writer};
+use tracing_subscriber::fmt::format::{self, Format, Json, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -50,7 +50,7 @@ impl Limited {
     }
 
     pub(crate) fn json() -> Self {
-        Self { form: Form::Json(Format::default().json()), causes: Mutex::default() }
+        Self { form: Form::Json(format::json()), causes: Mutex::default() }
     }
 }
 
