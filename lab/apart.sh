@@ -46,11 +46,11 @@ read_files() {
 go_without_one() {
     local received name began whole=$((files << 20))
     step "a data server is killed under writes"
-    received=$(counted 2 data_received_bytes)
+    received=$(counted 2 dafs_data_received_bytes_total)
     begin 1 "for ((n = 0; n < $files; n++)); do
             dd if=/out/wanted of=/mnt/a/during\$n bs=64k count=16 skip=\$((n * 16)) oflag=sync status=none
         done"
-    eventually 60 at_least 2 data_received_bytes $((received + 500000))
+    eventually 60 at_least 2 dafs_data_received_bytes_total $((received + 500000))
     look
     kill -9 "${data_server[2]}"
     wait "${data_server[2]}" 2>/dev/null || true

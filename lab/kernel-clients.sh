@@ -115,12 +115,12 @@ megabytes=$(awk "BEGIN { print $mib * 1.048576 }")
 for count in 1 2; do
     step "guests: $count"
     all=$(awk "BEGIN { print $count * $megabytes }")
-    sent=$(moved data_sent_bytes) received=$(moved data_received_bytes)
+    sent=$(moved dafs_data_sent_bytes_total) received=$(moved dafs_data_received_bytes_total)
     measure "$count" write "$all" "fileop put /mnt/a/large-NUMBER NUMBER $mib"
     measure "$count" read "$all" "fileop get /mnt/a/large-NUMBER NUMBER $mib"
     bytes=$((count * mib << 20))
-    [[ $(($(moved data_received_bytes) - received)) -ge $bytes ]] || fail "writes went another way"
-    [[ $(($(moved data_sent_bytes) - sent)) -ge $bytes ]] || fail "reads went another way"
+    [[ $(($(moved dafs_data_received_bytes_total) - received)) -ge $bytes ]] || fail "writes went another way"
+    [[ $(($(moved dafs_data_sent_bytes_total) - sent)) -ge $bytes ]] || fail "reads went another way"
     files=$((count * small_files))
     measure "$count" small-write "$files" "fileop put-small /mnt/a/small-NUMBER $small_files $small_bytes"
     measure "$count" small-read "$files" "fileop get-small /mnt/a/small-NUMBER $small_files $small_bytes"
@@ -128,9 +128,9 @@ for count in 1 2; do
         guest "$number" "rm /mnt/a/large-$number /mnt/a/small-$number-*"
     done
 done
-[[ $(moved data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong data server"
+[[ $(moved dafs_data_indirect_bytes_total) == 0 ]] || fail "stripes came to the wrong data server"
 
 step "the same by dafs-nfs-client"
 "$bench" pnfs-here "nfs://$address:2049/data?vers=4.1" "$mib" 1,2
-[[ $(moved data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong data server"
+[[ $(moved dafs_data_indirect_bytes_total) == 0 ]] || fail "stripes came to the wrong data server"
 stop_server

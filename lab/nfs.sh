@@ -130,12 +130,12 @@ kill_all() {
 went_past_the_server() {
     local to from astray through
     if [[ $transport == tcp ]]; then
-        to=$(counted 0 data_received_bytes) from=$(counted 0 data_sent_bytes)
+        to=$(counted 0 dafs_data_received_bytes_total) from=$(counted 0 dafs_data_sent_bytes_total)
     else
-        to=$(counted 0 data_rdma_read_bytes) from=$(counted 0 data_rdma_written_bytes)
+        to=$(counted 0 dafs_data_rdma_read_bytes_total) from=$(counted 0 dafs_data_rdma_written_bytes_total)
     fi
-    astray=$(counted 0 data_indirect_bytes)
-    through="$(counted 0 dafs_export_written_bytes) written and $(counted 0 dafs_export_read_bytes) read"
+    astray=$(counted 0 dafs_data_indirect_bytes_total)
+    through="$(counted 0 dafs_export_written_bytes_total) written and $(counted 0 dafs_export_read_bytes_total) read"
     echo "$to bytes went to data servers by $transport and $from came from them, $astray astray;" \
         "$through through the server"
     [[ $to -ge ${layouts_bytes_min:-100000} && $astray == 0 ]] &&

@@ -11,7 +11,7 @@ counted() {
         printf 'GET /metrics HTTP/1.0\r\n\r\n' >&4
         while read -r line; do
             line=${line%$'\r'}
-            [[ $line != "$2 "* && $line != "$2_total "* && $line != "$2_total{"* ]] || sum=$((sum + ${line##* }))
+            [[ $line != "$2 "* && $line != "$2{"* ]] || sum=$((sum + ${line##* }))
         done <&4
         exec 4<&-
     fi 2>/dev/null
@@ -27,11 +27,11 @@ declare -A before_it=()
 look() {
     local way number
     for way in read written; do
-        for number in 0 1 2 3; do before_it[$way$number]=$(counted "$number" "dafs_export_${way}_bytes"); done
+        for number in 0 1 2 3; do before_it[$way$number]=$(counted "$number" "dafs_export_${way}_bytes_total"); done
     done
 }
 # since N WAY -- the bytes that server N has `read` or `written` since `look`.
-since() { echo $(($(counted "$1" "dafs_export_$2_bytes") - before_it[$2$1])); }
+since() { echo $(($(counted "$1" "dafs_export_$2_bytes_total") - before_it[$2$1])); }
 # True if no bytes were read or written through the metadata server since `look`.
 none_through() {
     local read written

@@ -159,7 +159,7 @@ for part in "$@"; do
             lintian libsqlite3-dev mount procps python3 python3-venv rsync shellcheck sqlite3 systemd tshark util-linux valgrind xfsprogs zsh
         # Debian's torch is 150 MB with all it needs; pip's wheels are gigabytes.
         install_packages python3-numpy python3-pytest python3-torch
-        without_starting_services install_packages postgresql rpcbind
+        without_starting_services install_packages postgresql prometheus rpcbind
         # A file system of its own for the tests of the CephFS store, which start it themselves.
         without_starting_services install_packages ceph-common ceph-mon ceph-osd libcephfs2 ceph-mds
         # The same for the GlusterFS store.

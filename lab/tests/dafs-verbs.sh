@@ -101,7 +101,7 @@ words='
         echo $sum
     }
     through() { metric "dafs_export_read_bytes*wide*"; }
-    asked() { metric "dafs_operation_duration_seconds_count{door=\"dafs\",operation=\"READ_*"; }'
+    asked() { metric "dafs_operation_duration_seconds_count{front_end=\"dafs\",operation=\"READ_*"; }'
 
 serve
 boot 1 2

@@ -97,7 +97,7 @@ step "reading past the server"
 look
 guest 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/file'
 moved read "$whole" $((1 << 20))
-indirect=$(at_data_servers data_indirect_bytes)
+indirect=$(at_data_servers dafs_data_indirect_bytes_total)
 [[ $indirect == 0 ]] || fail "$indirect bytes came to the wrong data server"
 
 step "the same for a client of CephFS"
@@ -139,7 +139,7 @@ part=$((4 << 20))
 # servers.
 is_direct() {
     local before number
-    before=$(at_data_servers data_indirect_bytes)
+    before=$(at_data_servers dafs_data_indirect_bytes_total)
     look
     guest 1 "dd if=/out/wanted of=/mnt/a/file bs=1M count=4 conv=notrunc,fsync status=none
         echo 3 >/proc/sys/vm/drop_caches
@@ -151,11 +151,11 @@ is_direct() {
             [[ " $* " == *" $number "* || $(since "$number" written) == 0 && $(since "$number" read) == 0 ]] ||
                 fail "data server $number was asked, too"
         done
-        [[ $(at_data_servers data_indirect_bytes) == "$before" ]] || fail "it came to the wrong data servers"
+        [[ $(at_data_servers dafs_data_indirect_bytes_total) == "$before" ]] || fail "it came to the wrong data servers"
     ) >"$work/moved"
 }
 # Counted at the server: clients do not count those that they request with an OPEN.
-layouts_got() { counted 0 'dafs_operation_duration_seconds_count{door="nfs4",operation="LAYOUTGET"}'; }
+layouts_got() { counted 0 'dafs_operation_duration_seconds_count{front_end="nfs4",operation="LAYOUTGET"}'; }
 # The file is held open, so that its layout is used from then on until it is recalled.
 guest 1 'cp /out/wanted /mnt/a/file; exec 8<>/mnt/a/file'
 is_direct 1 2 3 || fail "it is not direct: $(<"$work/moved")"

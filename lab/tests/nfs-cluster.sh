@@ -72,8 +72,8 @@ all_there() { "$dafs" cluster status --state-directory "$work/state" >/dev/null 
 
 # by_rdma WAY -- true if each data server, except restarted ones, has moved data in RDMA chunks.
 by_rdma() {
-    local counter=data_rdma_written_bytes number
-    [[ $1 == read ]] || counter=data_rdma_read_bytes
+    local counter=dafs_data_rdma_written_bytes_total number
+    [[ $1 == read ]] || counter=dafs_data_rdma_read_bytes_total
     for number in 1 3; do
         at_least "$number" "$counter" 5000000 || fail "data server $number was not reached by RDMA"
     done
@@ -81,7 +81,7 @@ by_rdma() {
 # directly WAY -- 16 MiB since `look`: each data server has moved its third.
 directly() {
     moved "$1" $((16 << 20)) 5000000
-    [[ $(at_data_servers data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong one"
+    [[ $(at_data_servers dafs_data_indirect_bytes_total) == 0 ]] || fail "stripes came to the wrong one"
     [[ $transport == tcp ]] || by_rdma "$1"
 }
 
@@ -106,9 +106,9 @@ directly read
 guest 2 'cmp /out/wanted /mnt/a/file'
 
 step "a data server is killed under writes"
-written=$(counted 2 dafs_export_written_bytes)
+written=$(counted 2 dafs_export_written_bytes_total)
 begin 1 'dd if=/out/wanted of=/mnt/a/second bs=64k oflag=sync status=none'
-eventually 60 at_least 2 dafs_export_written_bytes $((written + 500000))
+eventually 60 at_least 2 dafs_export_written_bytes_total $((written + 500000))
 kill -9 "${data_server[2]}"
 wait "${data_server[2]}" 2>/dev/null || true
 busy 1 || fail "the writer was done before"

@@ -98,12 +98,12 @@ guest 2 'cmp /out/wanted /mnt/a/file'
 step "a data server is killed under writes, and reads and writes go on"
 touch "$work/second.began"
 before=()
-for number in 1 2 3; do before[number]=$(counted "$number" dafs_export_written_bytes); done
+for number in 1 2 3; do before[number]=$(counted "$number" dafs_export_written_bytes_total); done
 begin 1 'dd if=/out/wanted of=/mnt/a/second bs=64k oflag=sync status=none'
 victim=''
 is_written() {
     for victim in 1 2 3; do
-        [[ $(($(counted "$victim" dafs_export_written_bytes) - before[victim])) -lt 500000 ]] || return 0
+        [[ $(($(counted "$victim" dafs_export_written_bytes_total) - before[victim])) -lt 500000 ]] || return 0
     done
     return 1
 }

@@ -135,7 +135,7 @@ compare() {
 look
 compare 1
 moved read "$whole" $((1 << 20))
-indirect=$(at_data_servers data_indirect_bytes)
+indirect=$(at_data_servers dafs_data_indirect_bytes_total)
 [[ $indirect == 0 ]] || fail "$indirect bytes came to the wrong data server"
 
 step "the same for a client of GlusterFS"
@@ -201,7 +201,7 @@ native 'wanted = open("'"$work"'/out/wanted", "rb").read()
 assert b"".join(read(f"/a/moved{n}") for n in range('"$files"')) == wanted'
 is_direct_again() {
     local before
-    before=$(at_data_servers data_indirect_bytes)
+    before=$(at_data_servers dafs_data_indirect_bytes_total)
     look
     guest 1 "for ((n = 0; n < $files; n++)); do
             dd if=/out/wanted of=/mnt/a/moved\$n bs=1M count=1 skip=\$n conv=notrunc,fsync status=none
@@ -211,14 +211,14 @@ is_direct_again() {
     (
         moved written "$whole" $((1 << 20))
         moved read "$whole" $((1 << 20))
-        [[ $(at_data_servers data_indirect_bytes) == "$before" ]] || fail "it came to the wrong data servers"
+        [[ $(at_data_servers dafs_data_indirect_bytes_total) == "$before" ]] || fail "it came to the wrong data servers"
     ) >"$work/moved"
 }
 began=$SECONDS
 # A kernel that got no layout meanwhile asks for one again after 120 seconds.
 (eventually 150 is_direct_again) || fail "it does not become direct: $(<"$work/moved")"
 echo "$(<"$work/moved"), $((SECONDS - began)) s later"
-echo "$(at_data_servers data_indirect_bytes) bytes astray meanwhile"
+echo "$(at_data_servers dafs_data_indirect_bytes_total) bytes astray meanwhile"
 
 step "going without a data server"
 guest 2 'umount /mnt/a; ip route add unreachable 10.0.2.202; nfs_mount 4.1 a'

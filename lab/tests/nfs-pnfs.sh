@@ -7,10 +7,10 @@ source "$(dirname "$0")/../nfs.sh"
 
 [[ $transport != rxe && ! ${LAB_SERVER:-} ]] || skip "only over TCP or siw, and only this server"
 # The counters of file bytes: received and sent.
-declare -A counter=([received]=data_received_bytes [sent]=data_sent_bytes)
+declare -A counter=([received]=dafs_data_received_bytes_total [sent]=dafs_data_sent_bytes_total)
 ports=false
 if [[ $transport == siw ]]; then
-    counter=([received]=data_rdma_read_bytes [sent]=data_rdma_written_bytes) ports=true
+    counter=([received]=dafs_data_rdma_read_bytes_total [sent]=dafs_data_rdma_written_bytes_total) ports=true
 fi
 
 mkdir "$work"/disk{1,2,3}
@@ -58,7 +58,7 @@ went() {
     local bytes=$(($(counted 0 "${counter[$1]}") - $1))
     echo "data servers: $bytes bytes $1"
     [[ $bytes -ge $whole && $bytes -lt $((whole + whole / 4)) ]] || fail "that is not what was moved"
-    [[ $(counted 0 data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong data server"
+    [[ $(counted 0 dafs_data_indirect_bytes_total) == 0 ]] || fail "stripes came to the wrong data server"
     none_through
 }
 

@@ -31,7 +31,7 @@ scrape() {
 echo hello >"$work/file"
 "$dafs" put "$work/file" "$url/one/file"
 scrape >"$work/metrics"
-grep -q '^dafs_operation_duration_seconds_count{door="dafs",operation="OPEN"} [1-9]' "$work/metrics" ||
+grep -q '^dafs_operation_duration_seconds_count{front_end="dafs",operation="OPEN"} [1-9]' "$work/metrics" ||
     { cat "$work/metrics"; fail "no OPEN was counted"; }
 grep -q 'le="+Inf"' "$work/metrics" || fail "no histogram ends"
 tail -n 1 "$work/metrics" | grep '^# EOF' >/dev/null || fail "the text does not end"
@@ -77,7 +77,7 @@ stop_server
 expect 3 'no server answers' "$dafs" clients "${place[@]}"
 expect 3 'no server answers' "$dafs" top "${place[@]}"
 
-step "a log of slow NFS requests"
+step "a log of slow requests"
 head -c 32M /dev/zero >"$work/large"
 slow=("$dafs" put --sync "$work/large")
 nfs_address() { sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1; }
@@ -91,7 +91,7 @@ sed -i '1i slow_operation_ms = 1' "$work/dafs.toml"
 serve --config "$work/dafs.toml"
 is_logged() {
     "${slow[@]}" "nfs://$(nfs_address)/two/large"
-    grep 'slow operation' "$log" | grep 'door="nfs4" operation="[A-Z]*" export="two" .*total_ms=[1-9]'
+    grep 'slow operation' "$log" | grep 'front_end="nfs4" operation="[A-Z]*" export="two" .*total_ms=[1-9]'
 }
 eventually is_logged
 stop_server

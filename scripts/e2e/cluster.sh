@@ -60,7 +60,7 @@ rdma=$(sed -n 's/.*listening for NFS over RDMA.* address=//p' "$log" | head -n 1
 # The number of RDMA calls to the data servers.
 rdma_calls() {
     local number all=0
-    for number in 1 2 3; do all=$((all + $(counted "${data_log[number]}" data_rdma_calls))); done
+    for number in 1 2 3; do all=$((all + $(counted "${data_log[number]}" dafs_data_rdma_calls_total))); done
     echo "$all"
 }
 [[ $(rdma_calls) == 0 ]] || fail "a client over TCP has come over RDMA"

@@ -76,11 +76,11 @@ grep -qF "$marker" "$work/clear.bytes" || fail "the search finds nothing"
 
 step "clients in TLS use the data server, and no others do"
 used() { counted "${data_log[1]}" "$1"; }
-[[ $(used data_tls_connections) == 0 ]] || fail "a client was there before"
+[[ $(used dafs_data_tls_connections_total) == 0 ]] || fail "a client was there before"
 "$dafs" put "$work/file" "nfs://$tcp/wide/two?pnfs=yes&$mtls"
 "$dafs" get "nfs://$tcp/wide/two?pnfs=yes&$mtls" "$work/back.2"
 same "$work/file" "$work/back.2" "what was written and what came back"
-[[ $(used data_tls_connections) -ge 1 && $(used data_received_bytes) -gt 1000000 ]] ||
+[[ $(used dafs_data_tls_connections_total) -ge 1 && $(used dafs_data_received_bytes_total) -gt 1000000 ]] ||
     fail "the data server has served no client in TLS"
 for query in '' "?$tls"; do
     ! "$dafs" --deadline 3 cat "nfs://$tcp/wide/two$query" >"$work/nothing" 2>/dev/null || fail "the export let '$query' in"
@@ -93,7 +93,7 @@ data 1 "${in_clear[@]}"
 eventually all_there
 "$dafs" get "nfs://$tcp/wide/two?$mtls" "$work/back.3"
 same "$work/file" "$work/back.3" "what was written and what came back"
-[[ $(used data_tls_connections) == 0 ]] || fail "it has a certificate"
+[[ $(used dafs_data_tls_connections_total) == 0 ]] || fail "it has a certificate"
 
 step "wrong command lines"
 expect 2 'certificate' "$dafs" serve --role data --key "$pki/nas-key.pem" "${in_clear[@]}"

@@ -45,7 +45,7 @@ for _ in 1 2 3 4 5 6 7 8; do cat "$work/wanted"; done >"$work/long"
 through() {
     local name sum=0
     for name in READ_INLINE READ_DIRECT WRITE_INLINE WRITE_DIRECT BATCH_SUBMIT; do
-        name="dafs_operation_duration_seconds_count{door=\"dafs\",operation=\"$name\"}"
+        name="dafs_operation_duration_seconds_count{front_end=\"dafs\",operation=\"$name\"}"
         sum=$((sum + $(counted "$log" "$name")))
     done
     echo "$sum"
@@ -54,7 +54,7 @@ through() {
 moved() {
     local number sum=0
     for number in "${nodes[@]}"; do
-        sum=$((sum + $(counted "${data_log[number]}" "dafs_export_$1_bytes")))
+        sum=$((sum + $(counted "${data_log[number]}" "dafs_export_$1_bytes_total")))
     done
     echo "$sum"
 }
@@ -103,11 +103,11 @@ for place in 'wide 1 2 3' 'safe 4 5'; do
     [[ $(through) -gt $asked ]] || fail "what goes through the server is not counted"
 
     step "$export: a data server is killed under writes"
-    grows() { [[ $(counted "${data_log[victim]}" dafs_export_written_bytes) -gt $begun ]]; }
+    grows() { [[ $(counted "${data_log[victim]}" dafs_export_written_bytes_total) -gt $begun ]]; }
     # The writer may be done before, although it has more to write than other steps.
     for attempt in 1 2 3 4 5 6; do
         [[ $attempt != 6 ]] || fail "the writer was always done before"
-        begun=$(counted "${data_log[victim]}" dafs_export_written_bytes)
+        begun=$(counted "${data_log[victim]}" dafs_export_written_bytes_total)
         "$dafs" put "$work/long" "${direct/NAME/two}" >"$work/put" 2>&1 &
         writer=$!
         started+=("$writer")
@@ -152,7 +152,7 @@ for place in 'wide 1 2 3' 'safe 4 5'; do
     check three "$work/wanted"
 
     step "$export: a data server is killed under writes of the mount"
-    begun=$(counted "${data_log[victim]}" dafs_export_written_bytes)
+    begun=$(counted "${data_log[victim]}" dafs_export_written_bytes_total)
     dd if="$work/wanted" of="$point/four" bs=64k oflag=sync status=none 2>"$work/put" &
     writer=$!
     started+=("$writer")

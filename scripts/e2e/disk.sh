@@ -22,7 +22,7 @@ read_cold() {
         "$dafs" --transport "$transport" cat "$url/file" >"$work/read" || fail "cannot read by $transport"
         same "$file" "$work/read" "the bytes by $transport"
     done
-    ring=$(counted "$log" dafs_disk_reads_ring) pool=$(counted "$log" dafs_disk_reads_pool)
+    ring=$(counted "$log" dafs_disk_reads_ring_total) pool=$(counted "$log" dafs_disk_reads_pool_total)
     [[ $((ring + pool)) -gt 0 ]] || echo "the file system keeps everything in memory, so nothing was read from a disk"
 }
 options=(${squash[@]+"${squash[@]}"} --metrics 127.0.0.1:0)

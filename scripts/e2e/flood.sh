@@ -136,7 +136,7 @@ scrape() {
 # One after the other they would take twenty seconds.
 export -f scrape
 metrics=$metrics timeout 10 bash -c scrape >"$work/metrics" || fail "a scrape was held up"
-grep -q '^connections_evicted [1-9]' "$work/metrics" || fail "nothing was counted: $(cat "$work/metrics")"
+grep -q '^dafs_connections_evicted_total [1-9]' "$work/metrics" || fail "nothing was counted: $(cat "$work/metrics")"
 for socket in "${silent[@]}"; do exec {socket}<&-; done
 
 step "afterwards there is room again"

@@ -60,7 +60,7 @@ has_room() { [[ $(left "$export" "$small") -ge $1 ]]; }
 # The bytes that clients have written at data servers.
 at_data_servers() {
     local number sum=0
-    for number in 1 2 3 4 5; do sum=$((sum + $(counted "${data_log[number]}" dafs_export_written_bytes))); done
+    for number in 1 2 3 4 5; do sum=$((sum + $(counted "${data_log[number]}" dafs_export_written_bytes_total))); done
     echo "$sum"
 }
 is_mended() { all_there && ! "${status[@]}" | grep 'copies to repair'; }

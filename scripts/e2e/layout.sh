@@ -58,8 +58,8 @@ nfs=nfs://$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
 # The bytes that data servers have received and sent, and those that the server itself has moved by
 # NFS.
 said() {
-    printf '%s %s %s\n' "$(counted "$log" data_received_bytes)" "$(counted "$log" data_sent_bytes)" "$((
-        $(counted "$log" dafs_export_read_bytes) + $(counted "$log" dafs_export_written_bytes)
+    printf '%s %s %s\n' "$(counted "$log" dafs_data_received_bytes_total)" "$(counted "$log" dafs_data_sent_bytes_total)" "$((
+        $(counted "$log" dafs_export_read_bytes_total) + $(counted "$log" dafs_export_written_bytes_total)
     ))"
 }
 head -c 20000000 /dev/urandom >"$work/large"
@@ -76,10 +76,10 @@ echo "data servers: $((received_now - received)) bytes written, $((sent_now - se
 [[ $((received_now - received)) -ge $large && $((sent_now - sent)) -ge $large ]] ||
     fail "not all bytes went to data servers"
 [[ $through_now == "$through" ]] || fail "bytes went through the server"
-[[ $(counted "$log" data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong data server"
+[[ $(counted "$log" dafs_data_indirect_bytes_total) == 0 ]] || fail "stripes came to the wrong data server"
 all=0
 for number in 1 2 3; do
-    written=$(counted "$log" "data_node_written_bytes_total{export=\"/wide\",node=\"$number\"}")
+    written=$(counted "$log" "dafs_data_node_written_bytes_total{export=\"/wide\",node=\"$number\"}")
     [[ $written -gt 0 ]] || fail "nothing was written at node $number"
     all=$((all + written))
     "$dafs" cluster status "${place[@]}" --json | grep "\"number\":$number,.*\"written_bytes\":$written," >/dev/null ||

@@ -373,7 +373,7 @@ counted() {
     printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
     while read -r line; do
         line=${line%$'\r'}
-        [[ $line != "$2 "* && $line != "$2_total "* && $line != "$2_total{"* ]] || sum=$((sum + ${line##* }))
+        [[ $line != "$2 "* && $line != "$2{"* ]] || sum=$((sum + ${line##* }))
     done <&3
     exec 3<&-
     echo "$sum"

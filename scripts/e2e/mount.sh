@@ -284,10 +284,17 @@ eventually is_gone "$process"
 ! is_mounted || fail "it is still mounted"
 
 step "in the foreground, ended by a signal"
-"$dafs" mount --foreground "$url/" "$point" &
+"$dafs" mount --foreground "$url/" "$point" 2>"$work/mount.log" &
 process=$!
 started+=("$process")
 eventually is_mounted
+echo seen >"$point/seen"
+is_counted() {
+    kill -USR1 "$process"
+    grep -E 'INFO .*counts requests=[1-9].* written_bytes=[1-9]' "$work/mount.log"
+}
+eventually is_counted
+grep -q 'INFO .*mounted ' "$work/mount.log" || { cat "$work/mount.log"; fail "the log does not tell of the mount"; }
 kill -HUP "$process"
 wait "$process" || fail "status $?"
 is_mounted && fail "still mounted"

@@ -17,7 +17,7 @@ metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
 operations() {
     exec 3<>"/dev/tcp/${metrics%:*}/${metrics##*:}"
     printf 'GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n' >&3
-    awk -F '[" ]' '/^dafs_operation_duration_seconds_count\{door="dafs"/ { print $4, $NF }' <&3
+    awk -F '[" ]' '/^dafs_operation_duration_seconds_count\{front_end="dafs"/ { print $4, $NF }' <&3
     exec 3>&-
 }
 # asked_at_most MAX COMMAND... -- the server gets at most so many requests while the command runs. A

@@ -59,7 +59,7 @@ requests() {
     address=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
     exec 3<>"/dev/tcp/${address%:*}/${address##*:}"
     printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-    awk '/^dafs_operation_duration_seconds_count\{door="dafs",operation="READ_/ { sum += $2 }
+    awk '/^dafs_operation_duration_seconds_count\{front_end="dafs",operation="READ_/ { sum += $2 }
         END { print sum + 0 }' <&3
     exec 3<&-
 }
@@ -111,7 +111,7 @@ kill_under_a_reader() {
 
 step "most reads cost the server no request"
 read_without_requests
-[[ $(counted "$log" dafs_exposed_published) -ge 256 ]] || fail "not all blocks were shown"
+[[ $(counted "$log" dafs_exposed_published_total) -ge 256 ]] || fail "not all blocks were shown"
 is_taken_back() { [[ $(counted "$log" dafs_exposed_files) == 0 ]]; }
 eventually is_taken_back
 
@@ -156,7 +156,7 @@ fi
 step "the same by RDMA over iWARP"
 transport=iwarp
 read_without_requests
-was_read_by_rdma() { [[ $(counted "$log" dafs_exposed_remote_reads) -ge 10000 ]]; }
+was_read_by_rdma() { [[ $(counted "$log" dafs_exposed_remote_reads_total) -ge 10000 ]]; }
 eventually was_read_by_rdma
 change_under_a_reader "write 1000" "cut 50"
 kill_under_a_reader

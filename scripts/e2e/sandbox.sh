@@ -165,7 +165,7 @@ no_secrets() {
     key=$(od -An -tx1 "$home/state/handle-key" | tr -d ' \n')
     [[ ${#key} == 32 ]] || fail "the key is $key"
     scrape >"$work/metrics"
-    grep -q '^sandbox_landlock_abi [1-9]' "$work/metrics" || fail "the metrics do not tell the ABI"
+    grep -q '^dafs_sandbox_landlock_abi [1-9]' "$work/metrics" || fail "the metrics do not tell the ABI"
     for secret in HushHushAnna HushHushServer "$key"; do
         ! grep -iF "$secret" "$work/metrics" "$work"/server-*.log || fail "a secret is shown: $secret"
     done

@@ -152,7 +152,7 @@ fn serve_all(directory: &Path, host: Ipv4Addr, cpu: usize) -> Result<()> {
 /// The number of DAFS requests for an operation in the metrics, which list only operations that were requested.
 fn count_of(metrics: &str, operation: &str) -> Result<u64> {
     let name = "dafs_operation_duration_seconds_count";
-    let prefix = format!("{name}{{door=\"dafs\",operation=\"{operation}\"}} ");
+    let prefix = format!("{name}{{front_end=\"dafs\",operation=\"{operation}\"}} ");
     let value = metrics.lines().find_map(|line| line.strip_prefix(&prefix));
     Ok(value.map(str::parse::<u64>).transpose()?.unwrap_or_default())
 }
@@ -328,9 +328,9 @@ mod tests {
     fn requests_are_counted_by_operation() {
         let metrics = "\
             # TYPE dafs_operation_duration_seconds histogram\n\
-            dafs_operation_duration_seconds_count{door=\"nfs4\",operation=\"READ\"} 5\n\
-            dafs_operation_duration_seconds_count{door=\"dafs\",operation=\"READ_DIRECT\"} 7\n\
-            dafs_operation_duration_seconds_bucket{le=\"1\",door=\"dafs\",operation=\"READ_DIRECT\"} 8\n\
+            dafs_operation_duration_seconds_count{front_end=\"nfs4\",operation=\"READ\"} 5\n\
+            dafs_operation_duration_seconds_count{front_end=\"dafs\",operation=\"READ_DIRECT\"} 7\n\
+            dafs_operation_duration_seconds_bucket{le=\"1\",front_end=\"dafs\",operation=\"READ_DIRECT\"} 8\n\
             # EOF\n";
         assert_eq!(count_of(metrics, "READ_DIRECT").expect("a number"), 7);
         assert_eq!(count_of(metrics, "READ_INLINE").expect("none is listed"), 0);

@@ -205,6 +205,11 @@ impl Mount {
         &self.place
     }
 
+    /// The client of its server.
+    pub fn client(&self) -> &Client {
+        &self.session.server.tree.client
+    }
+
     /// Serves the mount until it is unmounted and not in use any more, or another process takes it
     /// over.
     ///

@@ -1,7 +1,7 @@
-//! Durations of requests and of their stages, for the counters and for the log of slow operations.
+//! Durations of requests and of their stages, for the counters and for the log of requests.
 
 use crate::shared::NfsShared;
-use dafs_service::{Done, FrontEnd, Handle, Usage};
+use dafs_service::{Answered, Done, FrontEnd, Handle, Host, NO_USER, Usage};
 
 /// The stages of one request. Times are in nanoseconds of the service's clock.
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,6 +24,8 @@ pub(crate) struct Stages {
 pub(crate) struct About<'a> {
     pub(crate) front_end: FrontEnd,
     pub(crate) operation: &'static str,
+    /// The user of the credential.
+    pub(crate) user: u32,
     pub(crate) client: Option<&'a Usage>,
     pub(crate) handle: Option<Handle>,
     pub(crate) peer: std::net::IpAddr,
@@ -54,41 +56,32 @@ impl Stages {
         shared.service.metrics().record(by, number, duration_ns, failed);
     }
 
-    /// Counts the request, and logs it if it was slow.
+    /// Counts the request, and logs it if that is wanted.
     pub(crate) fn end(&self, shared: &NfsShared, about: &About<'_>) {
         let now_ns = shared.clock_ns();
         let duration_ns = now_ns.saturating_sub(self.began_ns);
-        let done = Done {
-            duration_ns,
-            failed: about.failed,
-            read_bytes: self.read_bytes,
-            written_bytes: self.written_bytes,
-        };
-        if let Some(client) = about.client {
-            client.record(&done);
-        }
+        let parked_ns = self.parked_ns.unwrap_or(now_ns);
+        let resumed_ns = self.resumed_ns.unwrap_or(now_ns);
         let namespace = shared.service.namespace();
         let export = about.handle.and_then(|handle| namespace.export(&handle).ok());
-        if let Some(export) = export {
-            export.usage().record(&done);
-        }
-        if shared.options().slow_operation_ns.is_some_and(|limit_ns| duration_ns > limit_ns) {
-            let millis = |from_ns: u64, to_ns: u64| to_ns.saturating_sub(from_ns) / 1_000_000;
-            let parked_ns = self.parked_ns.unwrap_or(now_ns);
-            let resumed_ns = self.resumed_ns.unwrap_or(now_ns);
-            tracing::warn!(
-                door = about.front_end.label(),
-                operation = about.operation,
-                export = export.map_or("", |export| export.name()),
-                peer = %about.peer,
-                total_ms = millis(self.began_ns, now_ns),
-                reactor_ms = millis(self.began_ns, parked_ns),
-                queue_ms = millis(parked_ns, resumed_ns),
-                pool_ms = millis(resumed_ns, now_ns),
-                read_bytes = self.read_bytes,
-                written_bytes = self.written_bytes,
-                "slow operation"
-            );
-        }
+        shared.service.metrics().record_request(&Answered {
+            front_end: about.front_end,
+            operation: about.operation,
+            host: Host::of(about.peer),
+            user: (about.user != NO_USER).then_some(about.user),
+            client: about.client,
+            export: export.map(|export| export.usage()),
+            done: Done {
+                duration_ns,
+                failed: about.failed,
+                read_bytes: self.read_bytes,
+                written_bytes: self.written_bytes,
+            },
+            stages_ns: [
+                parked_ns.saturating_sub(self.began_ns),
+                resumed_ns.saturating_sub(parked_ns),
+                now_ns.saturating_sub(resumed_ns),
+            ],
+        });
     }
 }

@@ -46,8 +46,6 @@ pub struct NfsOptions {
     pub clock_start_ns: u64,
     /// Reads the RPC server's clock. It serves only to measure the duration of requests.
     pub clock: fn() -> u64,
-    /// Requests that take longer are logged.
-    pub slow_operation_ns: Option<u64>,
 }
 
 /// The state that all reactors share.

@@ -9,6 +9,7 @@ mod config;
 mod limits;
 mod metrics;
 mod peers;
+mod request_log;
 mod rings;
 mod sandbox;
 mod server;
@@ -18,11 +19,12 @@ pub use admin::{
     LayoutReport, LockReport, NodeReport, SessionReport, ask as ask_server,
 };
 pub use config::{
-    BrickConfig, CLEAR_SENTENCE, CephDataServer, CephFsConfig, Config, ConfigError,
-    DANGER_SENTENCE, DEFAULT_PORT, DataRdma, DataServerPlace, EngineConfig, EngineError,
-    ExportConfig, ExportSource, Form, GlusterConfig, GlusterDataServer, KerberosConfig, Key,
-    NFS_PORT, NFS_RDMA_PORT, NfsConfig, NodeConfig, NodePlace, OsdConfig, config_keys, engine_keys,
-    parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, parse_listen_verbs,
+    AccessLogConfig, BrickConfig, CLEAR_SENTENCE, CephDataServer, CephFsConfig, Config,
+    ConfigError, DANGER_SENTENCE, DEFAULT_PORT, DataRdma, DataServerPlace, EngineConfig,
+    EngineError, ExportConfig, ExportSource, Form, GlusterConfig, GlusterDataServer,
+    KerberosConfig, Key, NFS_PORT, NFS_RDMA_PORT, NfsConfig, NodeConfig, NodePlace, OsdConfig,
+    config_keys, engine_keys, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
+    parse_listen_verbs,
 };
 pub use dafs_cluster::ClusterSecret;
 pub use sandbox::{confine_data_server, confine_server, explain_start};

@@ -11,6 +11,15 @@ pub(crate) const CONNECTIONS_SHARE: usize = 4;
 /// takes at most two descriptors: its own, and that of the object.
 pub(crate) const FILES_SHARE: usize = 6;
 
+/// Requests that wait for the thread of the log of requests.
+pub(crate) const REQUEST_LOG_QUEUE_MAX: usize = 1 << 16;
+
+/// The pause of that thread when there is no request for it.
+pub(crate) const REQUEST_LOG_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// Earlier files of the access log that are kept.
+pub(crate) const ACCESS_LOGS_KEPT: u32 = 5;
+
 /// Threads that check passwords.
 pub(crate) const PROOF_THREADS_MAX: usize = 1;
 

@@ -12,6 +12,7 @@
 use crate::config::{
     Config, DataRdma, DataServerPlace, ExportConfig, ExportSource, NodeConfig, NodePlace,
 };
+use crate::metrics::{Sample, Source, gauge, samples};
 use crate::rings;
 use crate::server::{DataServerConfig, StartError, open_state_directory};
 use dafs_sandbox::{
@@ -194,20 +195,27 @@ fn tell(report: &Report, chosen: Option<Sandbox>) {
     }
 }
 
-/// Returns the state of the sandbox for the metrics: name, help, value.
-pub(crate) fn gauges() -> Vec<(&'static str, &'static str, u64)> {
-    let report = in_force();
-    let is = |state: fn(&Report) -> &State| {
-        u64::from(report.is_some_and(|report| state(report).is_in_force()))
-    };
-    let abi = report.map_or(0, |report| u64::from(report.kernel.landlock_abi));
-    vec![
-        ("sandbox_files", "1 if the sandbox confines files", is(|report| &report.files)),
-        ("sandbox_network", "1 if it confines the network", is(|report| &report.network)),
-        ("sandbox_system_calls", "1 if it confines system calls", is(|report| &report.calls)),
-        ("sandbox_privileges", "1 if privileges were given up", is(|report| &report.privileges)),
-        ("sandbox_landlock_abi", "ABI of the kernel's Landlock, 0 without a sandbox", abi),
-    ]
+pub(crate) const METRICS: &[Source<Report>] = &[
+    gauge("dafs_sandbox_files", "1 if the sandbox confines files", |now: &Report| {
+        u64::from(now.files.is_in_force())
+    }),
+    gauge("dafs_sandbox_network", "1 if the sandbox confines the network", |now: &Report| {
+        u64::from(now.network.is_in_force())
+    }),
+    gauge("dafs_sandbox_system_calls", "1 if the sandbox confines system calls", |now: &Report| {
+        u64::from(now.calls.is_in_force())
+    }),
+    gauge("dafs_sandbox_privileges", "1 if privileges were given up", |now: &Report| {
+        u64::from(now.privileges.is_in_force())
+    }),
+    gauge("dafs_sandbox_landlock_abi", "ABI of the kernel's Landlock", |now: &Report| {
+        u64::from(now.kernel.landlock_abi)
+    }),
+];
+
+/// Returns the parts of the sandbox that are in force, if there is one.
+pub(crate) fn in_numbers() -> Vec<Sample> {
+    in_force().map_or_else(Vec::new, |report| samples(METRICS, report))
 }
 
 /// Adds the sandbox to an error of a reload, if it may be the cause.
@@ -368,6 +376,9 @@ fn files_of_server(
             // The library of an engine is not confined.
             ExportSource::CephFs(_) | ExportSource::Gluster(_) | ExportSource::Memory { .. } => {}
         }
+    }
+    if let Some(folder) = config.access_log.as_ref().and_then(|log| log.file.parent()) {
+        files.change(folder);
     }
     files.secret(config.file.as_deref());
     files.secret(config.auth.password_file.as_deref());

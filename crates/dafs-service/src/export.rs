@@ -8,7 +8,7 @@
 use crate::durable::Durability;
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::metrics::{DirectUse, Usage};
+use crate::metrics::{DirectUse, ExportUse};
 use crate::network::Admits;
 use crate::open::SharedKeys;
 use crate::pseudo::PseudoStore;
@@ -104,7 +104,7 @@ pub struct Export {
     fs: FsId,
     store: Arc<dyn Store>,
     options: ExportOptions,
-    usage: Arc<Usage>,
+    usage: Arc<ExportUse>,
     direct_use: Arc<DirectUse>,
     waits: Waits,
 }
@@ -124,7 +124,7 @@ impl Export {
     pub fn new(name: &str, store: Arc<dyn Store>, options: ExportOptions) -> Self {
         let fs = Self::fs_of(&store.fs_id(), name);
         let waits = store.capabilities().waits;
-        let (usage, direct_use) = (Arc::default(), Arc::default());
+        let (usage, direct_use) = (Arc::new(ExportUse::new(name)), Arc::default());
         Self { name: name.to_owned(), fs, store, options, usage, direct_use, waits }
     }
 
@@ -187,7 +187,7 @@ impl Export {
     }
 
     /// Counts the operations in this export.
-    pub fn usage(&self) -> &Usage {
+    pub fn usage(&self) -> &Arc<ExportUse> {
         &self.usage
     }
 

@@ -12,6 +12,7 @@
 
 use dafs_mem::Shrinking as _;
 use std::collections::VecDeque;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -48,6 +49,18 @@ impl Host {
             Self::V6([network @ .., 0, 0, 0, 0, 0, 0, 0, 0]) => network.to_vec(),
             Self::V6(address) => address.to_vec(),
             Self::User(uid) => [&b"u"[..], &uid.to_le_bytes()].concat(),
+        }
+    }
+}
+
+/// As in metrics and logs: an address, the network of an IPv6 host, or `local` for users of this host.
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("unknown"),
+            Self::V4(address) => write!(f, "{}", Ipv4Addr::from(*address)),
+            Self::V6(address) => write!(f, "{}", Ipv6Addr::from(*address)),
+            Self::User(_) => f.write_str("local"),
         }
     }
 }

@@ -102,7 +102,9 @@ pub use lock::{
     LockRecord, LockRequest, LockStatus, Locks,
 };
 pub use metrics::{
-    BUCKETS, DirectUse, Done, FrontEnd, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
+    Answered, BUCKETS, Class, DirectUse, Done, ExportUse, FrontEnd, Histogram, LatencyCounts,
+    LogSink, LoggedRequest, Metrics, OPERATIONS_MAX, OperationMetrics, SharedUsage, Usage,
+    UsageCounts, Usages,
 };
 pub use names::{EntryObject, EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour, SessionProof};

@@ -11,6 +11,12 @@ pub(crate) const ADVISED_OPENS_MAX: usize = 16;
 /// Known clients that have used their key. An unknown client cannot hold state.
 pub const CLIENT_COUNT_MAX: usize = 61_440;
 
+/// Hosts, and likewise users, whose use is counted apart. The use of further ones is counted together.
+pub const USAGES_MAX: usize = 64;
+
+/// Shares of counters that several threads feed.
+pub(crate) const USAGE_SHARDS: usize = 4;
+
 /// Known addresses of an NFS client.
 pub const CLIENT_ADDRESSES_MAX: usize = 16;
 

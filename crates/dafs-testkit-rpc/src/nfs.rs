@@ -96,7 +96,6 @@ pub fn nfs_options(secret: u8) -> NfsOptions {
         secret: [secret; 16],
         clock_start_ns: 0,
         clock: || 0,
-        slow_operation_ns: None,
     }
 }
 

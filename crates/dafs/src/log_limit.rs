@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::fmt::format::{Format, Writer};
+use tracing_subscriber::fmt::format::{self, Format, Json, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -32,15 +32,25 @@ pub(crate) fn left_out() -> u64 {
     LEFT_OUT.load(Ordering::Relaxed)
 }
 
-/// The ordinary format, for the lines within the limit.
+/// The form of a line.
+enum Form {
+    Text(Format),
+    Json(Format<Json>),
+}
+
+/// The ordinary format, or JSON, for the lines within the limit.
 pub(crate) struct Limited {
-    format: Format,
+    form: Form,
     causes: Mutex<HashMap<Identifier, Cause>>,
 }
 
 impl Limited {
-    pub(crate) fn new() -> Self {
-        Self { format: Format::default(), causes: Mutex::default() }
+    pub(crate) fn text() -> Self {
+        Self { form: Form::Text(Format::default()), causes: Mutex::default() }
+    }
+
+    pub(crate) fn json() -> Self {
+        Self { form: Form::Json(format::json()), causes: Mutex::default() }
     }
 }
 
@@ -72,11 +82,22 @@ where
         for cause in causes.values_mut() {
             if let Some(count) = cause.tell(now) {
                 let Cause { target, line, .. } = cause;
-                writeln!(writer, "({count} lines of {target}:{line} were left out)")?;
+                match &self.form {
+                    Form::Text(_) => {
+                        writeln!(writer, "({count} lines of {target}:{line} were left out)")?;
+                    }
+                    Form::Json(_) => writeln!(
+                        writer,
+                        "{{\"left_out\":{count},\"target\":\"{target}\",\"line\":{line}}}"
+                    )?,
+                }
             }
         }
         drop(causes);
-        self.format.format_event(context, writer, event)
+        match &self.form {
+            Form::Text(format) => format.format_event(context, writer, event),
+            Form::Json(format) => format.format_event(context, writer, event),
+        }
     }
 }
 

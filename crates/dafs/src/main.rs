@@ -11,6 +11,7 @@ mod descriptors;
 mod failure;
 mod heap;
 mod limits;
+mod log;
 mod log_limit;
 mod manager;
 mod manual;

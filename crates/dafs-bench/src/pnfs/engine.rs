@@ -240,8 +240,8 @@ impl Server {
             line.and_then(|value| value.trim().parse::<f64>().ok()).unwrap_or(0.0) as u64
         };
         Ok(Counters {
-            data: value("data_received_bytes") + value("data_sent_bytes"),
-            indirect: value("data_indirect_bytes"),
+            data: value("dafs_data_received_bytes_total") + value("dafs_data_sent_bytes_total"),
+            indirect: value("dafs_data_indirect_bytes_total"),
         })
     }
 }

@@ -7,6 +7,7 @@ mod back;
 mod batch;
 mod cache;
 mod chains;
+mod counted;
 mod credentials;
 mod delegated;
 mod fake;

@@ -8,6 +8,7 @@
 use super::back::Back;
 use super::chain::Chains;
 use super::hints::Hints;
+use super::measure::{Measured, UsedExports};
 use super::proven::Proven;
 use super::request::Call;
 use super::shares::Weighed;
@@ -100,6 +101,8 @@ pub(super) struct Connection {
     pub(super) context: Option<PartialContext>,
     /// A version of the exports, and true if some of them admit proven sessions alone.
     pub(super) demands: Option<(u64, bool)>,
+    /// The counters of the exports that its requests use.
+    pub(super) exports: UsedExports,
     /// The log has told that an export demands more protection than this connection has.
     pub(super) has_noted_clear: bool,
     /// Set for the job that checks a proof, when its connection is gone.
@@ -199,6 +202,8 @@ struct Stream {
     canceled: Option<u16>,
     /// The entry of its request, if that waits.
     waiting: Option<PendingId>,
+    /// The use that its request makes.
+    measured: Measured,
 }
 
 impl Default for Stream {
@@ -210,6 +215,7 @@ impl Default for Stream {
             durable: None,
             canceled: None,
             waiting: None,
+            measured: Measured::default(),
         }
     }
 }
@@ -265,7 +271,13 @@ impl Streams {
         stream.wrapped |= stream.next_seq == 0;
         stream.canceled.take_if(|canceled| *canceled == seq);
         stream.waiting = None;
+        stream.measured = Measured::default();
         Ok(())
+    }
+
+    /// The use that the request of a stream makes.
+    pub(super) fn measured(&mut self, id: u16) -> Option<&mut Measured> {
+        self.slots.get_mut(usize::from(id)).map(|stream| &mut stream.measured)
     }
 
     /// Notes the entry of a request that waits.
@@ -369,6 +381,7 @@ impl Connection {
             proving: false,
             context: None,
             demands: None,
+            exports: UsedExports::default(),
             has_noted_clear: false,
             gone: Arc::default(),
             canceled_jobs: 0,

@@ -15,7 +15,7 @@ use crate::ops::{attr, open, read, write};
 use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
 use dafs_service::{
-    DataRole, Export, ForeignUse, Handle, ServiceError, StateRef, Ticket, TransportSecurity, Usage,
+    DataRole, ForeignUse, Handle, ServiceError, StateRef, Ticket, TransportSecurity,
 };
 use dafs_store::{
     Advised, Attr, CacheAdvice, Cred, DataFile, DataUse, FileId, OpenFile, OpenMode, PartOfFile,
@@ -26,7 +26,6 @@ use dafs_wire::dafs::{
 };
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The user name of a proof with a ticket as password.
 const TICKET_ID: &[u8] = b"x-ticket";
@@ -83,11 +82,8 @@ pub(super) fn judged_file(
     let shown = session.and_then(|session| session.ticket.clone());
     let (ticket, made) = shown.ok_or(Status::NotAuthenticated)?;
     let file = role.files.open(&FileId(fh.file)).map_err(convert::store_status)?;
-    // A data server has one export.
-    let export = cx.shared.service.namespace().exports().next().cloned();
     let authorised = AuthorisedFile {
         file,
-        export,
         role: role.clone(),
         ticket,
         handle: convert::handle(fh),
@@ -108,8 +104,6 @@ fn stability(asked: Stability) -> Stability {
 /// A component that is read and written with the metadata server's authorisation.
 struct AuthorisedFile {
     file: Arc<dyn DataFile>,
-    /// The export whose counters count the moved data.
-    export: Option<Arc<Export>>,
     role: DataRole,
     ticket: Arc<Ticket>,
     handle: Handle,
@@ -144,12 +138,6 @@ impl AuthorisedFile {
         match age.filter(|_| write) {
             Some(age) if session_age > age => Err(StoreError::Outdated),
             _ => Ok(()),
-        }
-    }
-
-    fn count(&self, bytes: usize, counter: impl Fn(&Usage) -> &AtomicU64) {
-        if let Some(export) = &self.export {
-            counter(export.usage()).fetch_add(bytes as u64, Ordering::Relaxed);
         }
     }
 
@@ -192,7 +180,6 @@ impl OpenFile for AuthorisedFile {
         self.check()?;
         let read = |view: VolatileSlice<'_>, at| file.read_at(&[view], at, Wait::Allowed);
         let filled = fill(first(file, views, offset)?, offset, read, || self.size())?;
-        self.count(filled.count, |usage| &usage.read_bytes);
         Ok(filled.count)
     }
 
@@ -210,9 +197,7 @@ impl OpenFile for AuthorisedFile {
         let _use = DataUse::begin(file);
         self.check()?;
         let views = [first(file, views, offset)?];
-        let written = file.write_at(&views, offset, stability, Wait::Allowed)?;
-        self.count(written, |usage| &usage.written_bytes);
-        Ok(written)
+        file.write_at(&views, offset, stability, Wait::Allowed)
     }
 
     fn commit(&self, offset: u64, len: u64) -> Result<()> {

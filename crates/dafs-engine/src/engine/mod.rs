@@ -29,6 +29,7 @@ mod durable;
 pub(crate) mod flows;
 mod gss;
 pub(crate) mod hints;
+pub(crate) mod measure;
 pub(crate) mod memory;
 mod options;
 mod proven;

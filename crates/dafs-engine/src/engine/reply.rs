@@ -9,12 +9,10 @@ use super::connection::{Channel, Phase, Session};
 use super::memory::{Replies, ReplySlot};
 use super::request::{Call, Context, Done, Keep};
 use crate::limits::{SMALL_REPLY_BYTES, WORK_POSTED_MAX};
-use dafs_service::FrontEnd;
 use dafs_wire::dafs::{
     ByteOrder, EncodeError, ErrorBody, Procedure, Reply, ResponseHeader, Status, encode_error,
     encode_response, seal,
 };
-use std::sync::atomic::Ordering;
 
 impl Context<'_> {
     pub(crate) fn reply(&mut self, call: &Call, reply: &Reply<'_>) -> Result<(), Status> {
@@ -37,12 +35,8 @@ impl Context<'_> {
     /// Answers with an error and its body (DAFS O13).
     pub(crate) fn fail_with(&mut self, call: &Call, status: Status, body: &ErrorBody<'_>) {
         debug_assert!(!status.is_ok());
-        if let Some(procedure) = call.procedure {
-            let metrics = self.shared.service.metrics();
-            metrics
-                .operation(FrontEnd::Dafs, procedure as u32)
-                .errors
-                .fetch_add(1, Ordering::Relaxed);
+        if let Some(measured) = self.measured(call) {
+            measured.failed = true;
         }
         let order = self.connection.order;
         // An unknown procedure has no error body, so any procedure without one stands for it.
@@ -221,18 +215,6 @@ impl Context<'_> {
             Keep::Reply => Some(&self.link.replies.bytes_mut(slot)[..len]),
         };
         replies.reply(header.stream_id, header.seq_number, header.procedure, bytes);
-    }
-
-    /// Records the duration of a request.
-    fn count(&self, call: &Call) {
-        let Some(procedure) = call.procedure else { return };
-        let duration = (self.shared.clock)().since(call.began);
-        let duration_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        let metrics = self.shared.service.metrics();
-        metrics.operation(FrontEnd::Dafs, procedure as u32).latency.record(duration_ns);
-        if let Some(client) = self.connection.client() {
-            client.usage().record(&dafs_service::Done { duration_ns, ..Default::default() });
-        }
     }
 
     /// Posts receives, with more memory if needed. There is one slot more than credits, because the

@@ -273,6 +273,7 @@ impl Context<'_> {
     }
 
     fn request(&mut self, call: &Call, request: &Request<'_>) -> Done {
+        self.note_export(call, request);
         transport::check_transport(self, request)?;
         if self.shared.data.is_some() {
             return data_door::data_request(self, call, request);

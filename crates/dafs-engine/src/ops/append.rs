@@ -396,6 +396,7 @@ pub(crate) fn append_done(
         Some(dafs::Procedure::AppendInline) => Reply::AppendInline(reply),
         _ => Reply::AppendDirect(reply),
     };
+    cx.moved(call, 0, about.bytes);
     let sent = cx.reply(call, &reply);
     cx.follow(about.ride.map(|ride| ride.at(offset)), about.bytes);
     sent

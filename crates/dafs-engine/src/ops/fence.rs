@@ -152,7 +152,7 @@ fn update_of(args: &SetFencingList<'_>) -> Result<(Act, Vec<Vec<u8>>), Status> {
 
 /// Returns the handles that a request names. Changes of fences are checked separately: a manager
 /// that is on no list must be able to lift its own fence.
-pub(super) fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
+pub(crate) fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
     let one = |fh: FileHandle| SmallVec::from_slice(&[fh]);
     match request {
         Request::Access(args) => one(args.fh),

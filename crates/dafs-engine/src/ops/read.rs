@@ -327,6 +327,7 @@ fn send_inline(
     end: ReadEnd,
     ride: Option<Box<Ride>>,
 ) -> Done {
+    cx.moved(call, end.count, 0);
     let sent = cx.send_filled(call, slot, |out, order, header| {
         encode_read_inline_head(out, order, header, end.eof, end.count)
     });
@@ -427,6 +428,7 @@ fn reply_direct(
     ride: Option<Box<Ride>>,
 ) -> Done {
     let reply = ReadDirectReply { eof, bytes_read: count as u32, direct_checksum };
+    cx.moved(call, count, 0);
     let sent = cx.reply(call, &Reply::ReadDirect(reply));
     cx.follow(ride, count);
     sent

@@ -410,6 +410,7 @@ fn reply(
         Some(dafs::Procedure::WriteInline) => Reply::WriteInline(reply),
         _ => Reply::WriteDirect(reply),
     };
+    cx.moved(call, 0, count);
     let sent = cx.reply(call, &reply);
     cx.follow(ride, count);
     sent

@@ -441,6 +441,7 @@ fn run(
     let about = About {
         front_end: FrontEnd::Nfs3,
         operation: procedure.name(),
+        user: sender.who.cred.uid,
         client: None,
         handle: held.first.get(),
         peer: sender.origin.address(),

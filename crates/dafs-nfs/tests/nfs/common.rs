@@ -273,7 +273,6 @@ pub(crate) fn nfs_options(instance: u32) -> NfsOptions {
         secret: [instance as u8; 16],
         clock_start_ns: 0,
         clock: || CLOCK_NS.get(),
-        slow_operation_ns: None,
     }
 }
 

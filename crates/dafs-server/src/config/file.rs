@@ -1,5 +1,6 @@
 //! The configuration file as text, and the checks that make a [`Config`] of it.
 
+use super::access_log::{self, AccessLogFile};
 use super::export::{self, ExportFile};
 use super::importance::{self, ImportanceFile};
 use super::kerberos::{self, IdentityFile, KerberosFile};
@@ -34,7 +35,7 @@ table! {
         /// The least protection of connections to `metrics_listen`: `none`, `tls`, or `mtls` for scrapers
         /// with a certificate that the authorities of `[tls]` vouch for. Default: `none`.
         metrics_transport_security: Option<String>,
-        /// The server logs NFS requests that take longer than so many milliseconds: 1 to 3600000. Default:
+        /// The server logs requests that take longer than so many milliseconds: 1 to 3600000. Default:
         /// none are logged.
         slow_operation_ms: Option<u64>,
         /// Memory in bytes in which exports with `optimistic` show files to clients: 1048576 or more.
@@ -76,6 +77,8 @@ table! {
         /// Accepts passwords from other hosts over DAFS without encryption, if the value is exactly the
         /// sentence that the server's message has.
         danger_allow_dafs_passwords_in_clear: Option<String>,
+        /// The log of requests in a file. Default: there is none.
+        access_log: Option<AccessLogFile>,
         /// Bounds of connections and sessions.
         #[serde(default)]
         limits: LimitsFile,
@@ -180,6 +183,8 @@ impl ConfigFile {
             }
             config.slow_operation = Some(Duration::from_millis(ms));
         }
+        config.access_log =
+            access_log::check(self.access_log, config.slow_operation.is_some(), base)?;
         if let Some(bytes) = self.optimistic_memory_bytes {
             config.optimistic_memory_bytes = rules::optimistic_bytes(bytes)?;
         }

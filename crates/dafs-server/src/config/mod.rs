@@ -1,6 +1,7 @@
 //! The configuration file: TOML in, checked values out. Every message names the wrong key and the
 //! text to write instead. Syntax errors have the line.
 
+mod access_log;
 mod cephfs;
 mod engine;
 mod export;
@@ -15,6 +16,7 @@ mod review;
 mod rules;
 mod tls;
 
+pub use access_log::AccessLogConfig;
 pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
 pub use kerberos::KerberosConfig;
 pub use keys::{Form, Key, config_keys, engine_keys};
@@ -396,8 +398,10 @@ pub struct Config {
     pub metrics_listen: Option<SocketAddr>,
     /// The least protection of its connections. TLS needs [`Config::tls`].
     pub metrics_transport_security: TransportSecurity,
-    /// NFS requests that take longer are logged, with the time of each stage.
+    /// Requests that take longer are logged, those of NFS with the time of each stage.
     pub slow_operation: Option<Duration>,
+    /// The log of requests in a file, if there is one.
+    pub access_log: Option<AccessLogConfig>,
     /// Memory in which exports show files to clients of this host, in bytes. It is used as files are
     /// read, and only if an export is optimistic when the server starts.
     pub optimistic_memory_bytes: usize,
@@ -451,6 +455,7 @@ impl Config {
             metrics_listen: None,
             metrics_transport_security: TransportSecurity::None,
             slow_operation: None,
+            access_log: None,
             optimistic_memory_bytes: OPTIMISTIC_BYTES_DEFAULT,
             exports: vec![ExportConfig {
                 name: String::new(),

@@ -1,24 +1,30 @@
-//! The metrics for Prometheus: counters of operations, exports and clients.
+//! The metrics for Prometheus: counters of operations, exports, clients and users.
 //!
 //! | part | file |
 //! |---|---|
 //! | the text, from the counters of a server | `mod.rs` |
+//! | names, types, units and meanings | `definition.rs` |
+//! | all definitions, for the documentation | `catalog.rs` |
 //! | the port and its HTTP | `port.rs` |
 //! | TLS of the port | `tls.rs` |
 
+#[cfg(test)]
+mod catalog;
+mod definition;
 mod port;
 mod tls;
 
+pub(crate) use definition::{Definition, Sample, Source, counter, gauge, samples};
 pub(crate) use port::{MetricsPort, MetricsTls};
 
 use dafs_cluster::NodeCounters;
 use dafs_service::{
-    BUCKETS, DirectUse, Export, FrontEnd, Histogram, OPERATIONS_MAX, Service, Usage,
+    BUCKETS, Class, DirectUse, Export, FrontEnd, Histogram, LatencyCounts, OPERATIONS_MAX, Service,
+    UsageCounts,
 };
+use definition::Kind;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Unit;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +32,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Returns the name of an operation of a front end by its number.
 pub(crate) type OperationName = fn(FrontEnd, u32) -> Option<&'static str>;
 
-/// Current gauges: name, help, value.
-pub(crate) type Gauges = Box<dyn Fn() -> Vec<(&'static str, &'static str, u64)> + Send + Sync>;
+/// The present values of metrics without labels.
+pub(crate) type Samples = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
 
 pub(crate) type Labels = Vec<(&'static str, String)>;
 
@@ -35,7 +41,7 @@ pub(crate) type Labels = Vec<(&'static str, String)>;
 pub(crate) struct ServerCollector {
     pub(crate) service: Arc<Service>,
     pub(crate) name: OperationName,
-    pub(crate) gauges: Gauges,
+    pub(crate) samples: Samples,
     pub(crate) nodes: Nodes,
 }
 
@@ -45,78 +51,192 @@ impl fmt::Debug for ServerCollector {
     }
 }
 
-/// A counter of [`Usage`]: its name, its help, and its field.
-type UsageCounter = (&'static str, &'static str, fn(&Usage) -> &AtomicU64);
-
-const USAGE: [UsageCounter; 4] = [
-    ("operations", "Requests", |usage| &usage.operations),
-    ("errors", "Requests that were refused", |usage| &usage.errors),
-    ("read_bytes", "Bytes of file data read", |usage| &usage.read_bytes),
-    ("written_bytes", "Bytes of file data written", |usage| &usage.written_bytes),
-];
-
 /// Counters of clients' I/O at each data server of this process.
 pub(crate) type Nodes = Box<dyn Fn() -> Vec<(Labels, NodeCounters)> + Send + Sync>;
 
-/// A counter of [`NodeCounters`]: its name, its help, and its value.
-type NodeCounter = (&'static str, &'static str, fn(&NodeCounters) -> u64);
+const BUILD_INFO: Definition =
+    Definition::gauge("dafs_build_info", "1, with the version of this server as label")
+        .by(&["version"]);
+
+const OPERATION_DURATION: Definition = Definition::histogram(
+    "dafs_operation_duration_seconds",
+    "Time from the arrival of an operation to its answer",
+)
+.by(&["front_end", "operation"]);
+
+const OPERATION_ERRORS: Definition =
+    Definition::counter("dafs_operation_errors_total", "Operations that were refused")
+        .by(&["front_end", "operation"]);
+
+const EXPORT_DURATION: Definition = Definition::histogram(
+    "dafs_export_request_duration_seconds",
+    "Time from the arrival of a request to its answer, by the export and the class of the request",
+)
+.by(&["export", "class"]);
+
+const COPIED_BYTES: Definition =
+    Definition::counter("dafs_copied_bytes_total", "File data copied in user space, by place")
+        .by(&["site"]);
+
+/// The metrics of one kind of party: operations, errors, bytes read, bytes written, seconds.
+type PartyMetrics = [Definition; 5];
+
+const EXPORTS: PartyMetrics = [
+    Definition::counter("dafs_export_operations_total", "Requests that used an export")
+        .by(&["export", "class"]),
+    Definition::counter("dafs_export_errors_total", "Requests to an export that were refused")
+        .by(&["export"]),
+    Definition::counter("dafs_export_read_bytes_total", "File data read from an export")
+        .by(&["export"]),
+    Definition::counter("dafs_export_written_bytes_total", "File data written to an export")
+        .by(&["export"]),
+    Definition::counter(
+        "dafs_export_request_seconds_total",
+        "The sum of the durations of requests to an export",
+    )
+    .by(&["export", "class"]),
+];
+
+const CLIENTS: PartyMetrics = [
+    Definition::counter("dafs_client_operations_total", "Requests of the clients of a host")
+        .by(&["client", "class"]),
+    Definition::counter("dafs_client_errors_total", "Requests of a host that were refused")
+        .by(&["client"]),
+    Definition::counter("dafs_client_read_bytes_total", "File data read by a host").by(&["client"]),
+    Definition::counter("dafs_client_written_bytes_total", "File data written by a host")
+        .by(&["client"]),
+    Definition::counter(
+        "dafs_client_request_seconds_total",
+        "The sum of the durations of a host's requests",
+    )
+    .by(&["client", "class"]),
+];
+
+const USERS: PartyMetrics = [
+    Definition::counter("dafs_user_operations_total", "Requests of a user, by number")
+        .by(&["user", "class"]),
+    Definition::counter("dafs_user_errors_total", "Requests of a user that were refused")
+        .by(&["user"]),
+    Definition::counter("dafs_user_read_bytes_total", "File data read by a user").by(&["user"]),
+    Definition::counter("dafs_user_written_bytes_total", "File data written by a user")
+        .by(&["user"]),
+    Definition::counter(
+        "dafs_user_request_seconds_total",
+        "The sum of the durations of a user's requests",
+    )
+    .by(&["user", "class"]),
+];
+
+/// The label of hosts or users that are not counted apart.
+const OTHERS: &str = "other";
+
+/// A counter of [`NodeCounters`], and its value.
+type NodeCounter = (Definition, fn(&NodeCounters) -> u64);
 
 const NODE: [NodeCounter; 3] = [
-    ("data_node_read_bytes", "Bytes read at a data server", |node| node.read_bytes),
-    ("data_node_written_bytes", "Bytes written at a data server", |node| node.written_bytes),
-    ("data_node_indirect_bytes", "Bytes of other data servers", |node| node.indirect_bytes),
+    (
+        Definition::counter("dafs_data_node_read_bytes_total", "File data read at a data server")
+            .by(&["export", "node"]),
+        |node| node.read_bytes,
+    ),
+    (
+        Definition::counter(
+            "dafs_data_node_written_bytes_total",
+            "File data written at a data server",
+        )
+        .by(&["export", "node"]),
+        |node| node.written_bytes,
+    ),
+    (
+        Definition::counter(
+            "dafs_data_node_indirect_bytes_total",
+            "File data asked of a data server that another one has",
+        )
+        .by(&["export", "node"]),
+        |node| node.indirect_bytes,
+    ),
 ];
 
-/// A counter of [`DirectUse`]: its name, its help, and its field.
-type DirectCounter = (&'static str, &'static str, fn(&DirectUse) -> &AtomicU64);
+/// A counter of [`DirectUse`], and its field.
+type DirectCounter = (Definition, fn(&DirectUse) -> &AtomicU64);
 
 const DIRECT_USE: [DirectCounter; 4] = [
-    ("reads", "Reads at data servers, as pNFS clients report", |direct| &direct.reads),
-    ("read_bytes", "Bytes read at data servers, as pNFS clients report", |direct| {
-        &direct.read_bytes
-    }),
-    ("writes", "Writes at data servers, as pNFS clients report", |direct| &direct.writes),
-    ("written_bytes", "Bytes written at data servers, as pNFS clients report", |direct| {
-        &direct.written_bytes
-    }),
+    (
+        Definition::counter(
+            "dafs_export_direct_reads_total",
+            "Reads at data servers, as clients report them",
+        )
+        .by(&["export"]),
+        |direct| &direct.reads,
+    ),
+    (
+        Definition::counter(
+            "dafs_export_direct_read_bytes_total",
+            "File data read at data servers, as clients report it",
+        )
+        .by(&["export"]),
+        |direct| &direct.read_bytes,
+    ),
+    (
+        Definition::counter(
+            "dafs_export_direct_writes_total",
+            "Writes at data servers, as clients report them",
+        )
+        .by(&["export"]),
+        |direct| &direct.writes,
+    ),
+    (
+        Definition::counter(
+            "dafs_export_direct_written_bytes_total",
+            "File data written at data servers, as clients report it",
+        )
+        .by(&["export"]),
+        |direct| &direct.written_bytes,
+    ),
 ];
+
+/// Returns the metrics that have labels.
+#[cfg(test)]
+fn labelled() -> Vec<Definition> {
+    let single = [BUILD_INFO, OPERATION_DURATION, OPERATION_ERRORS, EXPORT_DURATION, COPIED_BYTES];
+    let mut all: Vec<_> = [EXPORTS, CLIENTS, USERS].concat();
+    all.extend(single);
+    all.extend(NODE.iter().map(|(definition, _)| *definition));
+    all.extend(DIRECT_USE.iter().map(|(definition, _)| *definition));
+    all
+}
 
 impl Collector for ServerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+        BUILD_INFO.begin(&mut encoder)?.encode_family(&version)?.encode_gauge(&1i64)?;
         self.operations(&mut encoder)?;
-        let exports = self.service.namespace();
-        let exports: Vec<_> = exports.exports().cloned().collect();
-        let usages_of: Vec<(Labels, &Usage)> =
-            exports.iter().map(|export| (labels_of(export), export.usage())).collect();
-        usages(&mut encoder, "dafs_export", &usages_of)?;
-        direct_uses(&mut encoder, &exports)?;
-        for (name, help, value) in (self.gauges)() {
-            let kind = MetricType::Gauge;
-            let value = i64::try_from(value).unwrap_or(i64::MAX);
-            encoder.encode_descriptor(name, help, None, kind)?.encode_gauge(&value)?;
-        }
-        let nodes = (self.nodes)();
-        for (name, help, counter) in NODE.iter().filter(|_| !nodes.is_empty()) {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (labels, node) in &nodes {
-                let value = counter(node);
-                family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        self.parties(&mut encoder)?;
+        for (definition, value) in (self.samples)() {
+            let mut metric = definition.begin(&mut encoder)?;
+            match definition.kind {
+                Kind::Counter => count(&mut metric, value)?,
+                _ => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?,
             }
         }
-        let mut copied = encoder.encode_descriptor(
-            "dafs_copied_bytes",
-            "File data copied in user space, by place",
-            None,
-            MetricType::Counter,
-        )?;
-        for count in dafs_mem::copies() {
-            let labels = vec![("site", count.site.label().to_owned())];
-            copied
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, _, u64>(&count.bytes, None)?;
+        let nodes = (self.nodes)();
+        for (definition, counter) in NODE.iter().filter(|_| !nodes.is_empty()) {
+            let mut family = definition.begin(&mut encoder)?;
+            for (labels, node) in &nodes {
+                count(&mut family.encode_family(labels)?, counter(node))?;
+            }
+        }
+        let mut copied = COPIED_BYTES.begin(&mut encoder)?;
+        for site in dafs_mem::copies() {
+            let labels = vec![("site", site.site.label().to_owned())];
+            count(&mut copied.encode_family(&labels)?, site.bytes)?;
         }
         Ok(())
     }
+}
+
+fn count(metric: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
+    metric.encode_counter::<NoLabelSet, _, u64>(&value, None)
 }
 
 impl ServerCollector {
@@ -133,82 +253,119 @@ impl ServerCollector {
                 return None;
             }
             let name = (self.name)(by, number).unwrap_or("other");
-            let labels = vec![("door", by.label().to_owned()), ("operation", name.to_owned())];
+            let labels = vec![("front_end", by.label().to_owned()), ("operation", name.to_owned())];
             Some((labels, operation.errors.load(Ordering::Relaxed), &operation.latency))
         })
     }
 
     fn operations(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut latency = encoder.encode_descriptor(
-            "dafs_operation_duration",
-            "Time from the arrival of an operation to its answer",
-            Some(&Unit::Seconds),
-            MetricType::Histogram,
-        )?;
+        let mut latency = OPERATION_DURATION.begin(encoder)?;
         for (labels, _, histogram) in self.each_operation() {
+            let (buckets, sum_ns) = histogram.read();
             let mut family = latency.encode_family(&labels)?;
-            encode_histogram(&mut family, histogram)?;
+            encode_histogram(&mut family, &LatencyCounts { buckets, sum_ns })?;
         }
-        let mut errors = encoder.encode_descriptor(
-            "dafs_operation_errors",
-            "Operations that were refused",
-            None,
-            MetricType::Counter,
-        )?;
-        for (labels, count, _) in self.each_operation() {
-            errors.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        let mut errors = OPERATION_ERRORS.begin(encoder)?;
+        for (labels, failed, _) in self.each_operation() {
+            count(&mut errors.encode_family(&labels)?, failed)?;
         }
         Ok(())
     }
+
+    /// Encodes the use by exports, hosts and users.
+    fn parties(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let namespace = self.service.namespace();
+        let exports: Vec<_> = namespace.exports().cloned().collect();
+        let label = |export: &Export| format!("/{}", export.name());
+        let uses: Vec<_> =
+            exports.iter().map(|export| (label(export), export.usage().now())).collect();
+        encode_party(encoder, &EXPORTS, &uses)?;
+        let mut latency = EXPORT_DURATION.begin(encoder)?;
+        for (export, counts) in &uses {
+            for class in Class::ALL {
+                let labels = vec![("export", export.clone()), ("class", class.label().to_owned())];
+                let mut family = latency.encode_family(&labels)?;
+                encode_histogram(&mut family, &counts.latency[class as usize])?;
+            }
+        }
+        direct_uses(encoder, &exports)?;
+        let metrics = self.service.metrics();
+        encode_party(encoder, &CLIENTS, &labelled_by(metrics.hosts().now()))?;
+        encode_party(encoder, &USERS, &labelled_by(metrics.users().now()))
+    }
 }
 
-fn encode_histogram(
-    encoder: &mut prometheus_client::encoding::MetricEncoder<'_>,
-    histogram: &Histogram,
-) -> fmt::Result {
-    let (buckets, sum_ns) = histogram.read();
-    let bounds: [(f64, u64); BUCKETS] =
-        std::array::from_fn(|at| (Histogram::bound_seconds(at), buckets[at]));
-    encoder.encode_histogram::<NoLabelSet>(sum_ns as f64 / 1e9, buckets.iter().sum(), &bounds, None)
-}
-
-/// Encodes the counters of clients or of exports.
-fn usages(
-    encoder: &mut DescriptorEncoder<'_>,
-    prefix: &str,
-    usages: &[(Labels, &Usage)],
-) -> fmt::Result {
-    for (name, help, counter) in USAGE {
-        let name = format!("{prefix}_{name}");
-        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
-        for (labels, usage) in usages {
-            let value = counter(usage).load(Ordering::Relaxed);
-            family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+/// Returns uses with their labels. Users of this host are one party.
+fn labelled_by<K: ToString>(uses: Vec<(Option<K>, UsageCounts)>) -> Vec<(String, UsageCounts)> {
+    let mut labelled: Vec<(String, UsageCounts)> = Vec::new();
+    for (party, counts) in uses {
+        let label = party.map_or_else(|| OTHERS.to_owned(), |party| party.to_string());
+        match labelled.iter_mut().find(|(other, _)| *other == label) {
+            Some((_, sum)) => sum.add(&counts),
+            None => labelled.push((label, counts)),
         }
     }
-    let name = format!("{prefix}_request_duration");
-    let help = "Time from the arrival of a request to its answer";
-    let seconds = Some(&Unit::Seconds);
-    let mut family = encoder.encode_descriptor(&name, help, seconds, MetricType::Histogram)?;
-    for (labels, usage) in usages {
-        encode_histogram(&mut family.encode_family(labels)?, &usage.latency)?;
+    labelled
+}
+
+fn encode_histogram(encoder: &mut MetricEncoder<'_>, latency: &LatencyCounts) -> fmt::Result {
+    let bounds: [(f64, u64); BUCKETS] =
+        std::array::from_fn(|at| (Histogram::bound_seconds(at), latency.buckets[at]));
+    let sum_seconds = latency.sum_ns as f64 / 1e9;
+    encoder.encode_histogram::<NoLabelSet>(sum_seconds, latency.count(), &bounds, None)
+}
+
+/// Encodes the use by the parties of one kind.
+fn encode_party(
+    encoder: &mut DescriptorEncoder<'_>,
+    metrics: &PartyMetrics,
+    uses: &[(String, UsageCounts)],
+) -> fmt::Result {
+    let [operations, errors, read, written, seconds] = metrics;
+    let party = errors.labels[0];
+    let by_class = |name: &String, class: Class| {
+        vec![(party, name.clone()), ("class", class.label().to_owned())]
+    };
+    let mut family = operations.begin(encoder)?;
+    for (name, counts) in uses {
+        for class in Class::ALL {
+            let labels = by_class(name, class);
+            let operations = counts.latency[class as usize].count();
+            count(&mut family.encode_family(&labels)?, operations)?;
+        }
+    }
+    let totals: [(&Definition, fn(&UsageCounts) -> u64); 3] = [
+        (errors, |counts| counts.errors),
+        (read, |counts| counts.read_bytes),
+        (written, |counts| counts.written_bytes),
+    ];
+    for (definition, total) in totals {
+        let mut family = definition.begin(encoder)?;
+        for (name, counts) in uses {
+            let labels = vec![(party, name.clone())];
+            count(&mut family.encode_family(&labels)?, total(counts))?;
+        }
+    }
+    let mut family = seconds.begin(encoder)?;
+    for (name, counts) in uses {
+        for class in Class::ALL {
+            let labels = by_class(name, class);
+            let seconds = counts.latency[class as usize].sum_ns as f64 / 1e9;
+            let mut metric = family.encode_family(&labels)?;
+            metric.encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
+        }
     }
     Ok(())
 }
 
-fn labels_of(export: &Export) -> Labels {
-    vec![("export", format!("/{}", export.name()))]
-}
-
 /// Encodes the counters of I/O at data servers, for exports that have some.
 fn direct_uses(encoder: &mut DescriptorEncoder<'_>, exports: &[Arc<Export>]) -> fmt::Result {
-    for (name, help, counter) in DIRECT_USE {
-        let name = format!("dafs_export_direct_{name}");
-        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+    for (definition, counter) in DIRECT_USE {
+        let mut family = definition.begin(encoder)?;
         for export in exports.iter().filter(|export| export.store().layouts().is_some()) {
             let value = counter(export.direct_use()).load(Ordering::Relaxed);
-            let labels = labels_of(export);
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+            let labels = vec![("export", format!("/{}", export.name()))];
+            count(&mut family.encode_family(&labels)?, value)?;
         }
     }
     Ok(())

@@ -41,6 +41,8 @@ pub(super) struct Administration {
     /// The NFS front end, if there is one.
     pub(super) nfs: Option<Arc<NfsShared>>,
     pub(super) read_config: OnceLock<ReadConfig>,
+    /// Set to let the access log be opened anew.
+    pub(super) reopen_log: OnceLock<Arc<AtomicBool>>,
     /// The thread for periodic work of stores with data servers.
     _turns: Clock,
 }
@@ -74,12 +76,17 @@ impl Administration {
             owes_layouts,
             nfs,
             read_config,
+            reopen_log: OnceLock::new(),
             _turns: turns,
         }))
     }
 
     /// Serves the exports of the present configuration file.
     pub(super) fn reload(&self) -> Result<String, String> {
+        // The programs that rotate logs tell servers to reload.
+        if let Some(reopen) = self.reopen_log.get() {
+            reopen.store(true, Ordering::Relaxed);
+        }
         self.reload_now().map_err(sandbox::explain)
     }
 
@@ -170,7 +177,7 @@ impl Administration {
     }
 
     fn report(&self, info: &ClientInfo, transport: &str) -> ClientReport {
-        let (client, usage) = (&info.client, info.client.usage());
+        let (client, usage) = (&info.client, info.client.usage().now());
         let identity = info.identity();
         let holds = self.service.clients.holdings(client.key(), HOLDINGS_SHOWN_MAX);
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
@@ -190,9 +197,9 @@ impl Administration {
             opens: info.opens as u64,
             locks: info.locks as u64,
             delegations: info.delegations as u64,
-            operations: usage.operations.load(Ordering::Relaxed),
-            read_bytes: usage.read_bytes.load(Ordering::Relaxed),
-            written_bytes: usage.written_bytes.load(Ordering::Relaxed),
+            operations: usage.operations(),
+            read_bytes: usage.read_bytes,
+            written_bytes: usage.written_bytes,
             holds: holds.unwrap_or_default().iter().map(|held| self.describe(held)).collect(),
         }
     }

@@ -11,7 +11,7 @@ use super::rdma::RdmaListeners;
 use super::{Random, StartError};
 use crate::admin::NodeReport;
 use crate::config::{Config, ExportConfig, ExportSource};
-use crate::metrics::Labels;
+use crate::metrics::{Labels, Sample, Source, counter, gauge, samples};
 use dafs_cluster::NodeCounters;
 use dafs_dat::Instant;
 use dafs_dat::connections::Connections;
@@ -27,7 +27,6 @@ use dafs_store::vital;
 use dafs_store::{DataFiles, DataStore};
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// An open store whose files clients may access at data servers.
@@ -105,11 +104,13 @@ pub(super) struct NodeUsage {
 impl NodeUsage {
     pub(super) fn now(&self) -> NodeCounters {
         let namespace = self.service.namespace();
-        let usages = || namespace.exports().map(|export| export.usage());
-        let read = usages().map(|usage| usage.read_bytes.load(Ordering::Relaxed)).sum();
-        let written = usages().map(|usage| usage.written_bytes.load(Ordering::Relaxed)).sum();
         let indirect_bytes = self.files.indirect_bytes();
-        NodeCounters { read_bytes: read, written_bytes: written, indirect_bytes }
+        let mut counters = NodeCounters { read_bytes: 0, written_bytes: 0, indirect_bytes };
+        for counts in namespace.exports().map(|export| export.usage().now()) {
+            counters.read_bytes += counts.read_bytes;
+            counters.written_bytes += counts.written_bytes;
+        }
+        counters
     }
 }
 
@@ -147,25 +148,72 @@ pub(super) fn by_node(data: &[DataCounters]) -> Vec<(Labels, NodeCounters)> {
     data.iter().map(|data| (data.labels(), data.usage.now())).collect()
 }
 
-/// Returns the sums over all data servers of a server, for Prometheus.
-pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, u64)> {
+/// The state of all data servers of this process.
+pub(super) struct DataNow {
+    servers: u64,
+    rpc: Vec<Statistics>,
+    indirect_bytes: u64,
+}
+
+impl DataNow {
+    fn rpc(&self, of: fn(&Statistics) -> u64) -> u64 {
+        self.rpc.iter().map(of).sum()
+    }
+}
+
+pub(super) const DATA: &[Source<DataNow>] = &[
+    gauge("dafs_data_servers", "Data servers in this process", |now: &DataNow| now.servers),
+    gauge("dafs_data_connections", "NFS connections to data servers", |now: &DataNow| {
+        now.rpc(|rpc| rpc.connections)
+    }),
+    counter(
+        "dafs_data_received_bytes_total",
+        "Bytes that data servers have received over NFS",
+        |now: &DataNow| now.rpc(|rpc| rpc.received_bytes),
+    ),
+    counter(
+        "dafs_data_sent_bytes_total",
+        "Bytes that data servers have sent over NFS",
+        |now: &DataNow| now.rpc(|rpc| rpc.sent_bytes),
+    ),
+    counter(
+        "dafs_data_tls_connections_total",
+        "Connections to data servers that began TLS",
+        |now: &DataNow| now.rpc(|rpc| rpc.tls_connections),
+    ),
+    counter(
+        "dafs_data_rdma_calls_total",
+        "NFS calls to data servers over RDMA",
+        |now: &DataNow| now.rpc(|rpc| rpc.rdma_calls),
+    ),
+    counter(
+        "dafs_data_rdma_read_bytes_total",
+        "Bytes that data servers have fetched by RDMA",
+        |now: &DataNow| now.rpc(|rpc| rpc.rdma_read_bytes),
+    ),
+    counter(
+        "dafs_data_rdma_written_bytes_total",
+        "Bytes that data servers have placed by RDMA",
+        |now: &DataNow| now.rpc(|rpc| rpc.rdma_written_bytes),
+    ),
+    counter(
+        "dafs_data_indirect_bytes_total",
+        "Bytes requested that another data server has",
+        |now: &DataNow| now.indirect_bytes,
+    ),
+];
+
+/// Returns the sums over all data servers of this process, if there are any.
+pub(super) fn of_data_servers(data: &[DataCounters]) -> Vec<Sample> {
     if data.is_empty() {
         return Vec::new();
     }
-    let rpc: Vec<_> = data.iter().map(|data| data.group.statistics()).collect();
-    let sum = |of: fn(&Statistics) -> u64| rpc.iter().map(of).sum();
-    let indirect = data.iter().map(|data| data.usage.files.indirect_bytes()).sum();
-    vec![
-        ("data_servers", "Data servers", data.len() as u64),
-        ("data_connections", "Connections to them", sum(|rpc| rpc.connections)),
-        ("data_received_bytes", "Bytes received", sum(|rpc| rpc.received_bytes)),
-        ("data_sent_bytes", "Bytes sent", sum(|rpc| rpc.sent_bytes)),
-        ("data_tls_connections", "Connections that began TLS", sum(|rpc| rpc.tls_connections)),
-        ("data_rdma_calls", "Calls over RDMA", sum(|rpc| rpc.rdma_calls)),
-        ("data_rdma_read_bytes", "Bytes fetched by RDMA", sum(|rpc| rpc.rdma_read_bytes)),
-        ("data_rdma_written_bytes", "Bytes placed by RDMA", sum(|rpc| rpc.rdma_written_bytes)),
-        ("data_indirect_bytes", "Bytes requested that another data server has", indirect),
-    ]
+    let now = DataNow {
+        servers: data.len() as u64,
+        rpc: data.iter().map(|data| data.group.statistics()).collect(),
+        indirect_bytes: data.iter().map(|data| data.usage.files.indirect_bytes()).sum(),
+    };
+    samples(DATA, &now)
 }
 
 /// A data server with its threads. They end when this is dropped.
@@ -206,7 +254,7 @@ impl DataServer {
             pool.clone(),
             write_verifier,
             nfs::admission(),
-            nfs::options(config, &identity, random.secret),
+            nfs::options(&identity, random.secret),
             role.clone(),
         );
         if let Some(kerberos) = &config.kerberos {

@@ -4,7 +4,7 @@
 //! Invariants
 //! * Clients are admitted only when the node of the directory is known.
 
-use super::data::{DataCounters, DataServer, DataServerParts, by_node, gauges};
+use super::data::{DataCounters, DataServer, DataServerParts, by_node, of_data_servers};
 use super::listen::Listener;
 use super::rdma::RdmaListeners;
 use super::tls::Tls;
@@ -328,9 +328,10 @@ impl Opener {
 fn collector(server: &DataServer) -> ServerCollector {
     let counters: Vec<DataCounters> = vec![server.counters()];
     let nodes = counters.clone();
-    let gauges = Box::new(move || [gauges(&counters), crate::sandbox::gauges()].concat());
+    let samples =
+        Box::new(move || [of_data_servers(&counters), crate::sandbox::in_numbers()].concat());
     let nodes = Box::new(move || by_node(&nodes));
-    ServerCollector { service: server.service(), name: operation_name, gauges, nodes }
+    ServerCollector { service: server.service(), name: operation_name, samples, nodes }
 }
 
 /// The served files of a data server.

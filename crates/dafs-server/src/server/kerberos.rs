@@ -11,6 +11,7 @@
 //!   which no other user can change.
 
 use crate::config::{Config, KerberosConfig};
+use crate::metrics::{Sample, Source, counter, gauge, samples};
 use dafs_dat::connections::Origin;
 use dafs_engine::{AuthConfig, GssAuth};
 use dafs_gss::library::{Acceptor as Library, LibraryError};
@@ -18,8 +19,8 @@ use dafs_gss::mechanism::{Accept, Pending, Step as Taken};
 use dafs_gss::token::{Keys, Parts};
 use dafs_nfs::{NfsGss, NfsShared};
 use dafs_rpc::gss::{
-    Acceptor, BadToken, ContextLimits, Contexts, Established, Failure, Job, MessageKeys,
-    PartialContext, Principal, Step,
+    Acceptor, BadToken, ContextCounts, ContextLimits, Contexts, Established, Failure, Job,
+    MessageKeys, PartialContext, Principal, Step,
 };
 use dafs_service::{Identities, Known, LocalDirectory, Owner, OwnerNames, Place, Pool};
 use std::path::Path;
@@ -86,19 +87,42 @@ fn open_dafs(
     Ok(Some(GssAuth { acceptor, identities, in_clear: config.dafs_in_clear, time_seconds }))
 }
 
-/// The counters of contexts, if the server has Kerberos.
-pub(super) fn gauges(shared: &NfsShared) -> Vec<(&'static str, &'static str, u64)> {
-    let Some(counts) = shared.context_counts() else { return Vec::new() };
-    vec![
-        ("nfs_gss_contexts", "Contexts of RPCSEC_GSS", counts.contexts),
-        ("nfs_gss_established", "Contexts established since the start", counts.established),
-        ("nfs_gss_failed", "Contexts that Kerberos refused", counts.failed),
-        ("nfs_gss_busy", "Requests for contexts beyond a limit of their host", counts.busy),
-        ("nfs_gss_evicted", "Contexts that made room for others", counts.evicted),
-        ("nfs_gss_unknown", "Calls in unknown contexts", counts.unknown),
-        ("nfs_gss_unverified", "Calls with a wrong verifier", counts.unverified),
-        ("nfs_gss_replayed", "Replayed calls", counts.replayed),
-    ]
+pub(super) const GSS: &[Source<ContextCounts>] = &[
+    gauge("dafs_nfs_gss_contexts", "Contexts of RPCSEC_GSS", |now: &ContextCounts| now.contexts),
+    counter(
+        "dafs_nfs_gss_established_total",
+        "Contexts of RPCSEC_GSS established",
+        |now: &ContextCounts| now.established,
+    ),
+    counter(
+        "dafs_nfs_gss_failed_total",
+        "Contexts that Kerberos refused",
+        |now: &ContextCounts| now.failed,
+    ),
+    counter(
+        "dafs_nfs_gss_busy_total",
+        "Requests for contexts beyond a limit of their host",
+        |now: &ContextCounts| now.busy,
+    ),
+    counter(
+        "dafs_nfs_gss_evicted_total",
+        "Contexts that made room for others",
+        |now: &ContextCounts| now.evicted,
+    ),
+    counter("dafs_nfs_gss_unknown_total", "Calls in unknown contexts", |now: &ContextCounts| {
+        now.unknown
+    }),
+    counter(
+        "dafs_nfs_gss_unverified_total",
+        "Calls with a wrong verifier",
+        |now: &ContextCounts| now.unverified,
+    ),
+    counter("dafs_nfs_gss_replayed_total", "Replayed calls", |now: &ContextCounts| now.replayed),
+];
+
+/// Returns the values of the contexts of RPCSEC_GSS, if the server takes Kerberos.
+pub(super) fn of_contexts(shared: &NfsShared) -> Vec<Sample> {
+    shared.context_counts().map_or_else(Vec::new, |counts| samples(GSS, &counts))
 }
 
 struct Kerberos {

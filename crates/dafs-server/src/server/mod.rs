@@ -36,6 +36,8 @@ mod tls;
 pub use administration::ReadConfig;
 pub use check::check as check_config;
 pub use data_process::{DataProcess, DataServerConfig};
+#[cfg(test)]
+pub(crate) use gauges::metric_sources;
 pub use inventory::{StateError, accept_loss};
 pub use start_error::StartError;
 pub use state::default_state_directory;
@@ -44,7 +46,8 @@ pub(crate) use state::of_config as open_state_directory;
 use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
 use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX, STOP_TIME};
-use crate::metrics::{MetricsPort, MetricsTls, ServerCollector};
+use crate::metrics::{MetricsPort, MetricsTls, ServerCollector, samples};
+use crate::request_log::RequestLog;
 use crate::rings;
 use administration::{Administration, open_exports};
 use dafs_dat::connections::Connections;
@@ -89,6 +92,8 @@ pub struct Server {
     metrics: Option<MetricsPort>,
     admin: Option<AdminSocket>,
     administration: Option<Arc<Administration>>,
+    /// The log of requests, if there is one.
+    request_log: Option<RequestLog>,
     /// The connections of all front ends.
     connections: Arc<Connections>,
     clocks: Vec<Clock>,
@@ -163,6 +168,9 @@ impl Server {
                 "no socket for administrators: does another server use this state directory?"
             ),
         }
+        if let Some(log) = &server.request_log {
+            let _ = administration.reopen_log.set(log.reopen());
+        }
         server.administration = Some(administration);
         server.journal = journal;
         server.inventory = Some(inventory);
@@ -189,6 +197,10 @@ impl Server {
         identity: &Identity,
         (data_servers, auth): (&[Arc<dyn DataServers>], AuthConfig),
     ) -> Result<Self, StartError> {
+        let request_log = RequestLog::start(config)?;
+        if let Some(log) = &request_log {
+            service.metrics().log_to(log.sink());
+        }
         let mut inherited = Inherited::take();
         let listeners =
             config.listen.iter().map(|&address| Listener::bind(address, &mut inherited));
@@ -227,6 +239,7 @@ impl Server {
             metrics: None,
             admin: None,
             administration: None,
+            request_log,
             connections: connections.clone(),
             clocks: Vec::new(),
             pools,
@@ -267,6 +280,9 @@ impl Server {
                 let front = (&connections, tls.as_ref());
                 let data = DataServer::start(config, front, pool, verifier.clone(), parts)?;
                 store.count_by(number, data.counters().usage());
+                if let Some(log) = &server.request_log {
+                    data.service().metrics().log_to(log.sink());
+                }
                 server.data.push(data);
             }
         }
@@ -395,65 +411,28 @@ impl Server {
         let by_node = data.clone();
         let nodes = Box::new(move || data::by_node(&by_node));
         let exposed = self.exposed.clone();
-        let gauges = move || {
-            let (held, all) = (service.counts(), connections.counts());
-            let mut gauges = vec![
-                ("connections", "Connections at all front ends", all.connections as u64),
-                ("connections_refused", "Connections refused", all.refused),
-                ("connections_evicted", "Connections closed to make room", all.evicted),
-                ("dafs_clients", "Clients known", held.clients as u64),
-                ("dafs_opens", "Opens of all clients", held.opens as u64),
-                ("dafs_open_files", "Files that are open", held.open_files as u64),
-                ("dafs_locks", "Lock owners with byte ranges", held.locks as u64),
-                ("dafs_lock_waiters", "Waiting lock owners", held.lock_waiters as u64),
-                ("dafs_delegations", "Delegations held", held.delegations as u64),
-                ("dafs_revoked", "Revoked state, not freed yet", held.revoked as u64),
-            ];
-            gauges.extend(gauges::of_engines(&reactors));
+        let read = move || {
+            let mut all = gauges::of_server(&service, connections.counts());
+            all.extend(gauges::of_engines(&reactors));
             if let Some(memory) = &exposed {
-                gauges.extend(gauges::of_exposed(&service.exposure_counts(), memory));
+                all.extend(gauges::of_exposed(service.exposure_counts(), memory));
             }
             if let Some(journal) = service.durable.journal_statistics() {
-                let log = journal.log;
-                gauges.extend([
-                    ("journal_records", "Records in the journal since the start", log.records),
-                    ("journal_bytes", "Bytes written to the journal", log.bytes),
-                    ("journal_syncs", "Syncs of the journal", log.syncs),
-                    ("journal_waiters", "Changes and sessions that waited for a sync", log.waiters),
-                    ("journal_segments", "Segments of the journal begun", log.segments),
-                    ("journal_rounds", "Rounds that made changes stable", journal.rounds),
-                    ("journal_committed", "Changes made stable in them", journal.committed),
-                    ("journal_changes", "Changes under way", journal.in_flight as u64),
-                    ("journal_kept_sessions", "Sessions it knows", journal.sessions as u64),
-                    ("journal_kept_changes", "Changes of theirs it knows", journal.changes as u64),
-                ]);
+                all.extend(samples(gauges::JOURNAL, &journal));
             }
-            gauges.extend(data::gauges(&data));
-            gauges.extend(crate::sandbox::gauges());
+            all.extend(data::of_data_servers(&data));
+            all.extend(crate::sandbox::in_numbers());
             if let Some((group, shared)) = &nfs {
-                let (rpc, held) = (group.statistics(), shared.counts());
-                gauges.extend([
-                    ("nfs_connections", "NFS connections", rpc.connections),
-                    ("nfs_refused", "Connections refused", rpc.refused),
-                    ("nfs_broken", "Connections closed for errors of the peer", rpc.broken),
-                    ("nfs_received_bytes", "Bytes received", rpc.received_bytes),
-                    ("nfs_sent_bytes", "Bytes sent", rpc.sent_bytes),
-                    ("nfs_rdma_connections", "NFS connections over RDMA", rpc.rdma_connections),
-                    ("nfs_rdma_calls", "Calls over RDMA", rpc.rdma_calls),
-                    ("nfs_rdma_reads", "RDMA reads of what clients write", rpc.rdma_reads),
-                    ("nfs_rdma_read_bytes", "Bytes fetched by them", rpc.rdma_read_bytes),
-                    ("nfs_rdma_writes", "RDMA writes of what clients read", rpc.rdma_writes),
-                    ("nfs_rdma_written_bytes", "Bytes placed by them", rpc.rdma_written_bytes),
-                    ("nfs_rdma_errors", "Messages answered with RDMA_ERROR", rpc.rdma_errors),
-                ]);
-                gauges.extend(gauges::of_nfs_sessions(&held));
-                gauges.extend(kerberos::gauges(shared));
-                gauges.extend(tls::gauges(&rpc));
+                let rpc = group.statistics();
+                all.extend(samples(gauges::NFS, &rpc));
+                all.extend(samples(gauges::NFS_SESSIONS, &shared.counts()));
+                all.extend(kerberos::of_contexts(shared));
+                all.extend(samples(tls::TLS, &rpc));
             }
-            gauges
+            all
         };
         let service = self.service.clone();
-        ServerCollector { service, name: operation_name, gauges: Box::new(gauges), nodes }
+        ServerCollector { service, name: operation_name, samples: Box::new(read), nodes }
     }
 
     /// Returns the counts of the service.
@@ -483,6 +462,7 @@ impl Server {
         }
         self.service.clients.settle_records();
         drop(self.journal.take());
+        drop(self.request_log.take());
     }
 }
 

@@ -60,7 +60,7 @@ impl NfsServer {
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let addresses = listeners.iter().map(std::net::TcpListener::local_addr);
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
-        let options = options(config, &identity.server, identity.secret);
+        let options = options(&identity.server, identity.secret);
         let (pool, verifier) = (shared.pool.clone(), shared.write_verifier.clone());
         let domain = config.nfs.domain.as_deref();
         let gss = config.kerberos.as_ref();
@@ -149,7 +149,7 @@ impl Drop for NfsServer {
 }
 
 /// Returns the identity of a server for clients. `secret` is random.
-pub(super) fn options(config: &Config, server: &[u8], secret: [u8; 16]) -> NfsOptions {
+pub(super) fn options(server: &[u8], secret: [u8; 16]) -> NfsOptions {
     NfsOptions {
         server_owner: hex(server),
         server_scope: hex(server),
@@ -158,9 +158,6 @@ pub(super) fn options(config: &Config, server: &[u8], secret: [u8; 16]) -> NfsOp
         secret,
         clock_start_ns: 0,
         clock: || dafs_dat::Instant::now().0,
-        slow_operation_ns: config
-            .slow_operation
-            .map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
     }
 }
 

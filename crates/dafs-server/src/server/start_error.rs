@@ -171,6 +171,18 @@ pub enum StartError {
     /// An error of the last run's journal.
     #[error("cannot serve exports with durable_replies: {0}")]
     Journal(#[from] JournalError),
+    /// The access log cannot be written.
+    #[error(
+        "cannot write the access log {}: {error}; make its directory, and let the server's user \
+         write there",
+        file.display()
+    )]
+    AccessLog {
+        /// The file.
+        file: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
     /// The port of metrics cannot be listened on.
     #[error("cannot listen on {address} for metrics: {error}")]
     Metrics {

@@ -10,6 +10,7 @@
 use super::StartError;
 use crate::config::Config;
 use crate::limits::TLS_LOOK_INTERVAL;
+use crate::metrics::{Source, counter};
 use dafs_dat::connections::Origin;
 use dafs_dat::tls::LookUp;
 use dafs_nfs::limits::USERS_LANE;
@@ -161,15 +162,28 @@ impl Drop for Tls {
     }
 }
 
-/// Returns the counts of connections with TLS, for Prometheus.
-pub(super) fn gauges(rpc: &Statistics) -> [(&'static str, &'static str, u64); 4] {
-    [
-        ("nfs_tls_connections", "NFS connections that began TLS", rpc.tls_connections),
-        ("nfs_tls_kernel", "Those whose records the kernel protects", rpc.tls_kernel),
-        ("nfs_tls_mutual", "Those with a verified client", rpc.tls_mutual),
-        ("nfs_tls_failed", "Connections that TLS ended for an error", rpc.tls_failed),
-    ]
-}
+pub(super) const TLS: &[Source<Statistics>] = &[
+    counter(
+        "dafs_nfs_tls_connections_total",
+        "NFS connections that began TLS",
+        |now: &Statistics| now.tls_connections,
+    ),
+    counter(
+        "dafs_nfs_tls_kernel_total",
+        "NFS connections whose records the kernel protects",
+        |now: &Statistics| now.tls_kernel,
+    ),
+    counter(
+        "dafs_nfs_tls_mutual_total",
+        "NFS connections of clients with a verified certificate",
+        |now: &Statistics| now.tls_mutual,
+    ),
+    counter(
+        "dafs_nfs_tls_failed_total",
+        "NFS connections that TLS ended for an error",
+        |now: &Statistics| now.tls_failed,
+    ),
+];
 
 /// Takes changed files.
 fn look(files: &ReloadingServer) {

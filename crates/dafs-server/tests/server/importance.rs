@@ -50,8 +50,8 @@ fn administrators_see_weights_of_both_protocols_and_reload_them() {
         weights.iter().map(|&(door, weight)| (door.to_owned(), weight)).collect()
     };
     assert_eq!(weights(&running), seen(&[("dafs", 50), ("nfs4", 7), ("nfs4", 1000)]));
-    assert_eq!(gauge(&running, "nfs_important_sessions"), "1");
-    assert_eq!(gauge(&running, "nfs_slots_owed"), "0");
+    assert_eq!(gauge(&running, "dafs_nfs_important_sessions"), "1");
+    assert_eq!(gauge(&running, "dafs_nfs_slots_owed"), "0");
     assert_eq!(gauge(&running, "dafs_important_sessions"), "0");
     assert_eq!(gauge(&running, "dafs_credits_owed"), "0");
 

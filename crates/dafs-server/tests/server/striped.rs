@@ -227,11 +227,11 @@ fn the_wrong_data_server_serves_requests_and_counts_them() {
         let number = report(dir.path(), address).number;
         for (counter, value) in [("read", 100), ("written", 2 * UNIT), ("indirect", indirect)] {
             let line = format!(
-                "data_node_{counter}_bytes_total{{export=\"{name}\",node=\"{number}\"}} {value}\n"
+                "dafs_data_node_{counter}_bytes_total{{export=\"{name}\",node=\"{number}\"}} {value}\n"
             );
             assert!(text.contains(&line), "{line}{text}");
         }
-        let sum = format!("data_indirect_bytes {}\n", 3 * UNIT + 200);
+        let sum = format!("dafs_data_indirect_bytes_total {}\n", 3 * UNIT + 200);
         assert!(text.contains(&sum), "{sum}{text}");
     }
     server.stop();

@@ -211,7 +211,10 @@ fn every_version_works_inside_tls() {
         let line = metrics.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap();
         line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
     };
-    assert!(count("nfs_tls_mutual") >= 3 && count("nfs_tls_connections") > count("nfs_tls_mutual"));
+    assert!(
+        count("dafs_nfs_tls_mutual_total") >= 3
+            && count("dafs_nfs_tls_connections_total") > count("dafs_nfs_tls_mutual_total")
+    );
 }
 
 #[test]

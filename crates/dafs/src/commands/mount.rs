@@ -5,15 +5,16 @@
 
 use crate::descriptors::Given;
 use crate::failure::Failure;
+use crate::log::LogOptions;
 use crate::manager::Manager;
 use crate::output::complain;
 use crate::remote::RemoteUrl;
 use crate::session::Sessions;
-use dafs_client::{DafsUrl, Follow};
+use dafs_client::{Client, DafsUrl, Follow};
 use dafs_fuse::{
     Ended, Mount as Mounted, MountError, MountOptions, MountPlace, Unmounted, limits, unmount,
 };
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::fs::File;
@@ -28,6 +29,7 @@ use std::time::Duration;
 /// It is served in the background until it is unmounted with dafs umount, or by a signal. A change
 /// of another host is visible after --belief at the latest, and new file contents whenever a file
 /// is opened. A mount made by root acts at the server as the user of each program, with its groups.
+/// SIGUSR1 logs its counters.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mount {
     /// The directory to mount: dafs://HOST[:PORT]/PATH
@@ -56,6 +58,11 @@ pub(crate) struct Mount {
     /// Most concurrent operations
     #[arg(long, value_name = "COUNT", default_value_t = limits::THREADS_DEFAULT)]
     threads: usize,
+    #[command(flatten)]
+    log: LogOptions,
+    /// Append the log to a file. Without it the log is on standard error, and in the background nowhere
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
 }
 
 /// Tells the child, in its environment, to report on standard output that it has mounted, and then
@@ -78,6 +85,9 @@ impl Mount {
             return start_in_background();
         }
         let given = is_background.then(Given::note);
+        if self.foreground || self.log_file.is_some() {
+            self.log.start(self.log_file.as_deref())?;
+        }
         sessions.retry_forever();
         self.serve(url, sessions, given)
     }
@@ -104,13 +114,15 @@ impl Mount {
     ) -> Result<(), Failure> {
         let options = self.options(url)?;
         // Before the mount, so that no signal leaves it behind.
-        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1])
             .map_err(|error| Failure::local("cannot handle signals", &error))?;
         let mounted = match self.take_over {
             true => self.take(url, sessions, &options)?,
             false => self.make(url, sessions, &options)?,
         };
-        unmount_on_signal(signals, mounted.place().clone())?;
+        let client = mounted.client().clone();
+        tracing::info!(%url, directory = %self.directory.display(), "mounted");
+        watch_signals(signals, mounted.place().clone(), client.clone())?;
         if let Some(given) = given {
             let told = let_go(given).map_err(|error| Failure::local("cannot go on alone", &error));
             if told.is_err() {
@@ -120,7 +132,9 @@ impl Mount {
         } else {
             Manager::of_process().ready(&format!("{url} at {}", self.directory.display()));
         }
-        match mounted.serve() {
+        let ended = mounted.serve();
+        log_counts(&client);
+        match ended {
             Ok(Ended::Unmounted) => {
                 // With an unreachable server, closing would not end.
                 dafs_client::within(limits::FAREWELL, || sessions.close());
@@ -161,9 +175,24 @@ impl Mount {
     }
 }
 
-/// Unmounts when a signal comes. A second one ends the process at once, also while the kernel waits
-/// for data that cannot be written any more.
-fn unmount_on_signal(mut signals: Signals, place: MountPlace) -> Result<(), Failure> {
+/// Logs the counters of a mount.
+fn log_counts(client: &Client) {
+    let stats = client.stats();
+    tracing::info!(
+        requests = stats.answered,
+        read_bytes = stats.bytes_read,
+        written_bytes = stats.bytes_written,
+        in_flight = stats.in_flight,
+        credits = stats.credits,
+        connections_lost = stats.recoveries,
+        server_restarts = stats.restarts,
+        "counts"
+    );
+}
+
+/// Logs the counters at SIGUSR1, and unmounts when another signal comes. A second one of these ends the
+/// process at once, also while the kernel waits for data that cannot be written any more.
+fn watch_signals(mut signals: Signals, place: MountPlace, client: Client) -> Result<(), Failure> {
     let no_thread = |error| Failure::local("no thread for signals", &error);
     let (first, begin) = mpsc::channel();
     let take_down = move || {
@@ -179,10 +208,16 @@ fn unmount_on_signal(mut signals: Signals, place: MountPlace) -> Result<(), Fail
         }
     };
     let watch = move || {
-        for (count, signal) in signals.forever().enumerate() {
-            if count > 0 {
+        let mut is_ending = false;
+        for signal in signals.forever() {
+            if signal == SIGUSR1 {
+                log_counts(&client);
+                continue;
+            }
+            if std::mem::replace(&mut is_ending, true) {
                 std::process::exit(128 + signal);
             }
+            tracing::info!(signal, "unmounting");
             let _ = first.send(());
         }
     };

@@ -5,7 +5,8 @@ mod data;
 use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
-use crate::log_limit::{self, Limited};
+use crate::log::LogOptions;
+use crate::log_limit;
 use crate::manager::Manager;
 use crate::manual::CONFIG_FILE;
 use dafs_sandbox::Sandbox;
@@ -19,13 +20,12 @@ use dafs_tls::NoTransportSecurity;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tracing_subscriber::EnvFilter;
 
 /// Serve a directory, or the exports of a configuration file
 ///
@@ -156,9 +156,8 @@ pub(crate) struct Serve {
     /// Lease period: how long the files of a silent client stay open
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     lease: Option<u64>,
-    /// The log filter: error, warn, info, debug, trace, or a filter as in $RUST_LOG, its default
-    #[arg(long, value_name = "FILTER")]
-    log: Option<String>,
+    #[command(flatten)]
+    log: LogOptions,
 }
 
 /// The role of a server.
@@ -176,7 +175,7 @@ impl Serve {
             let text = format!("{option} is for clients and means nothing to serve; leave it out");
             return Err(Failure::Usage(text));
         }
-        self.start_log()?;
+        self.log.start(None)?;
         set_umask();
         if self.role == Role::Data {
             return self.run_data(session.wake);
@@ -258,22 +257,6 @@ impl Serve {
         }
         log_counts(&server);
         server.stop();
-        Ok(())
-    }
-
-    fn start_log(&self) -> Result<(), Failure> {
-        let filter = match &self.log {
-            Some(text) => EnvFilter::try_new(text).map_err(|error| {
-                Failure::Usage(format!("--log {text}: {error}; write info, or dafs_engine=debug"))
-            })?,
-            None => EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")),
-        };
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .event_format(Limited::new())
-            .init();
         Ok(())
     }
 

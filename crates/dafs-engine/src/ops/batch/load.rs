@@ -407,6 +407,9 @@ fn finish(cx: &mut Context<'_>, id: PendingId, io: Option<&LoadIo>) {
         };
         let refused = load.refused.iter().find(|(other, _)| *other == index);
         let status = refused.map_or(status, |(_, status)| *status);
+        if let Some(account) = &transfer.account {
+            cx.count_transfer(account, bytes, transfer.write, !status.is_ok());
+        }
         let sum = match io {
             Some(io) if transfer.sum => io.checksum(index, bytes),
             _ => Checksum::ZERO,

@@ -31,6 +31,7 @@ pub(crate) use queue::{Queue, drop_canceled, start_now, submitted, turn};
 pub(crate) use submit::{batch_submit, completions_max, hurry_up};
 
 use crate::engine::allowed::LateWrites;
+use crate::engine::measure::Account;
 use dafs_dat::Instant;
 use dafs_service::{Handle, OpenState, SessionProof};
 use dafs_store::OpenFile;
@@ -46,6 +47,8 @@ pub(crate) struct Transfer {
     /// Its index in a synchronous batch.
     pub(super) index: usize,
     pub(super) handle: Handle,
+    /// The parties that it counts for.
+    pub(super) account: Option<Account>,
     pub(super) file: Arc<dyn OpenFile>,
     /// The open that allows it, which may be revoked meanwhile.
     pub(super) open: Option<Arc<OpenState>>,

@@ -140,6 +140,7 @@ fn transfer(
         id: request.request_id,
         index,
         handle: convert::handle(&request.fh),
+        account: cx.account(call, &request.fh),
         file,
         open,
         write,

@@ -161,7 +161,6 @@ pub(crate) fn shared(service: Arc<Service>) -> Arc<NfsShared> {
         secret: [1; 16],
         clock_start_ns: 0,
         clock: || 0,
-        slow_operation_ns: None,
     };
     let verifier = Arc::new(WriteVerifier::new(7));
     let admission = Admission { own_uid: 0 };

@@ -117,6 +117,7 @@ impl Runner {
         let about = About {
             front_end: FrontEnd::Nfs4,
             operation: self.name.unwrap_or(OpNum::Getattr).name(),
+            user: call.who.cred.uid,
             client: session.as_ref().map(|session| session.client().usage()),
             handle: frame.current.map(|current| current.handle),
             peer: call.origin.address(),

@@ -273,8 +273,12 @@ impl Cluster {
         let running = self.nodes.iter().filter_map(|node| node.process.as_ref());
         let texts: Vec<_> =
             running.map(|process| scrape(process.metrics_address().unwrap())).collect();
-        ["data_rdma_calls", "data_rdma_read_bytes", "data_rdma_written_bytes"]
-            .map(|name| texts.iter().map(|text| sum(text, name)).sum())
+        [
+            "dafs_data_rdma_calls_total",
+            "dafs_data_rdma_read_bytes_total",
+            "dafs_data_rdma_written_bytes_total",
+        ]
+        .map(|name| texts.iter().map(|text| sum(text, name)).sum())
     }
 
     /// Returns the bytes that went through the metadata server.
@@ -327,7 +331,10 @@ impl Bytes {
     fn of(metrics: SocketAddr) -> Self {
         let text = scrape(metrics);
         let sum = |name| sum(&text, name);
-        Self { read: sum("dafs_export_read_bytes"), written: sum("dafs_export_written_bytes") }
+        Self {
+            read: sum("dafs_export_read_bytes_total"),
+            written: sum("dafs_export_written_bytes_total"),
+        }
     }
 
     pub(crate) fn since(self, before: Self) -> Self {

@@ -478,9 +478,9 @@ fn transfers_over_rdma_are_counted() {
         let mut lines = counts.lines().filter_map(|line| line.strip_prefix(name));
         lines.find_map(|rest| rest.trim().parse::<u64>().ok()).unwrap()
     };
-    assert_eq!(count("nfs_rdma_connections"), 1);
-    assert!(count("nfs_rdma_calls") >= 1);
-    assert!(count("nfs_connections") >= 1);
-    assert_eq!(count("nfs_rdma_written_bytes"), 50_000);
-    assert_eq!(count("nfs_rdma_errors"), 0);
+    assert_eq!(count("dafs_nfs_rdma_connections"), 1);
+    assert!(count("dafs_nfs_rdma_calls_total") >= 1);
+    assert!(count("dafs_nfs_connections") >= 1);
+    assert_eq!(count("dafs_nfs_rdma_written_bytes_total"), 50_000);
+    assert_eq!(count("dafs_nfs_rdma_errors_total"), 0);
 }

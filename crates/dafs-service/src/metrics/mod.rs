@@ -1,11 +1,20 @@
 //! Counters that every front end feeds: operations, their latency, and the client or export.
 //!
 //! Invariants
-//! * Recording takes no lock and allocates nothing.
+//! * Recording takes no lock and allocates nothing, except for the first request of a host or user.
 //! * A histogram's buckets are powers of two of microseconds, so that the numbers of two servers
 //!   can be added.
 
+mod log;
+mod usage;
+
+pub use log::{LogSink, LoggedRequest};
+pub use usage::{Class, Done, ExportUse, LatencyCounts, SharedUsage, Usage, UsageCounts, Usages};
+
+use crate::hosts::Host;
 use crate::layout::DeviceUse;
+use log::RequestLog;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The front end by which an operation came.
@@ -85,38 +94,6 @@ pub struct OperationMetrics {
     pub errors: AtomicU64,
 }
 
-/// Use by one client or of one export.
-#[derive(Debug, Default)]
-pub struct Usage {
-    /// Requests.
-    pub operations: AtomicU64,
-    /// Refused requests.
-    pub errors: AtomicU64,
-    /// Bytes of file data read.
-    pub read_bytes: AtomicU64,
-    /// Bytes of file data written.
-    pub written_bytes: AtomicU64,
-    /// Latency of requests.
-    pub latency: Histogram,
-}
-
-impl Usage {
-    /// Counts one request.
-    pub fn record(&self, done: &Done) {
-        self.operations.fetch_add(1, Ordering::Relaxed);
-        if done.failed {
-            self.errors.fetch_add(1, Ordering::Relaxed);
-        }
-        if done.read_bytes > 0 {
-            self.read_bytes.fetch_add(done.read_bytes, Ordering::Relaxed);
-        }
-        if done.written_bytes > 0 {
-            self.written_bytes.fetch_add(done.written_bytes, Ordering::Relaxed);
-        }
-        self.latency.record(done.duration_ns);
-    }
-}
-
 /// I/O at data servers, as clients report it. A counter stays at the greatest number rather than to
 /// wrap.
 #[derive(Debug, Default)]
@@ -147,29 +124,45 @@ impl DirectUse {
     }
 }
 
-/// A request that has been answered.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Done {
-    /// From arrival to answer, in nanoseconds.
-    pub duration_ns: u64,
-    /// True if the request was refused.
-    pub failed: bool,
-    /// Bytes of file data read.
-    pub read_bytes: u64,
-    /// Bytes of file data written.
-    pub written_bytes: u64,
+/// An answered request, with all that it counts for.
+#[derive(Debug)]
+pub struct Answered<'a> {
+    /// The front end by which it came.
+    pub front_end: FrontEnd,
+    /// The name of the operation.
+    pub operation: &'static str,
+    /// The host of the client.
+    pub host: Host,
+    /// The user, if the request has one.
+    pub user: Option<u32>,
+    /// The counters of the client's record, if it has one.
+    pub client: Option<&'a Usage>,
+    /// The export, if the request used one.
+    pub export: Option<&'a Arc<ExportUse>>,
+    /// Its outcome.
+    pub done: Done,
+    /// As in [`LoggedRequest`].
+    pub stages_ns: [u64; 3],
 }
 
 /// Counters of every operation of every front end.
 #[derive(Debug)]
 pub struct Metrics {
     front_ends: [Box<[OperationMetrics]>; FrontEnd::ALL.len()],
+    hosts: Usages<Host>,
+    users: Usages<u32>,
+    log: RequestLog,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let front_end = |_| (0..OPERATIONS_MAX).map(|_| OperationMetrics::default()).collect();
-        Self { front_ends: std::array::from_fn(front_end) }
+        Self {
+            front_ends: std::array::from_fn(front_end),
+            hosts: Usages::default(),
+            users: Usages::default(),
+            log: RequestLog::default(),
+        }
     }
 }
 
@@ -187,6 +180,51 @@ impl Metrics {
         if failed {
             operation.errors.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Counts one request for its client, host, user and export, and logs it if that is wanted.
+    pub fn record_request(&self, request: &Answered<'_>) {
+        let done = &request.done;
+        if let Some(client) = request.client {
+            client.record(done);
+        }
+        if let Some(export) = request.export {
+            export.record(done);
+        }
+        self.hosts.of(request.host).record(done);
+        if let Some(user) = request.user {
+            self.users.of(user).record(done);
+        }
+        self.log.put(request.done.duration_ns, |is_slow| LoggedRequest {
+            front_end: request.front_end,
+            operation: request.operation,
+            host: request.host,
+            user: request.user,
+            export: request.export.cloned(),
+            done: request.done,
+            stages_ns: request.stages_ns,
+            is_slow,
+        });
+    }
+
+    /// The use by hosts.
+    pub fn hosts(&self) -> &Usages<Host> {
+        &self.hosts
+    }
+
+    /// The use by users.
+    pub fn users(&self) -> &Usages<u32> {
+        &self.users
+    }
+
+    /// Sends requests to a log from now on. Only the first log counts.
+    pub fn log_to(&self, sink: LogSink) {
+        self.log.set(sink);
+    }
+
+    /// Requests that are missing in the log, because its queue was full.
+    pub fn lost_log_lines(&self) -> u64 {
+        self.log.lost()
     }
 }
 
