@@ -17,7 +17,7 @@
 use crate::auth_failures::{AuthFailures, Failed};
 use crate::gss::{GssAuth, GssProof};
 use crate::limits::LOGGED_NAME_BYTES_MAX;
-use crate::password_file::{PasswordFileError, UserChanges, Users};
+use crate::password_file::{NewUsers, PasswordFileError, UserChanges, Users};
 use crate::passwords::Passwords;
 use dafs_dat::{Instant, PeerInfo, PeerProcess};
 use dafs_mem::RwLock;
@@ -155,20 +155,24 @@ impl Authenticator {
         self.password_file.as_deref()
     }
 
-    /// Reads the password file again. Sessions of users that are gone, or act with other ids, are the caller's
-    /// to end. A session that is about to begin ends by itself: [`Authenticator::still_admits`].
+    /// Reads the password file again, for [`Authenticator::follow_users`].
     ///
     /// # Errors
-    /// The line of the password file that cannot be used. Then the users stay as they were.
-    pub fn read_users_again(&self) -> Result<UserChanges, PasswordFileError> {
-        let Some(path) = &self.password_file else { return Ok(UserChanges::default()) };
+    /// The line of the password file that cannot be used.
+    pub fn read_users(&self) -> Result<NewUsers, PasswordFileError> {
         let last = self.users.read().clone();
-        let new = Users::read(path, Some(&last))?;
-        let changes = new.changes_since(&last);
-        if changes.has_changed {
-            *self.users.write() = Arc::new(new);
-        }
-        Ok(changes)
+        let users = self.password_file.as_deref().map(|path| Users::read(path, Some(&last)));
+        Ok(NewUsers(users.transpose()?))
+    }
+
+    /// Admits these users from now on. Sessions of users that are gone, or act with other ids, are the caller's
+    /// to end. A session that is about to begin ends by itself.
+    pub fn follow_users(&self, new: NewUsers) -> UserChanges {
+        let Some(new) = new.0 else { return UserChanges::default() };
+        let mut users = self.users.write();
+        let changes = new.changes_since(&users);
+        *users = Arc::new(new);
+        changes
     }
 
     /// True unless the admission is by a password and its user is gone or acts with other ids by now.
@@ -426,20 +430,21 @@ mod tests {
         let config = AuthConfig { password_file, clear_passwords: true, ..AuthConfig::default() };
         let auth = Authenticator::new(&config).unwrap();
         let far = peer("192.0.2.1:999");
+        let read_again = || auth.follow_users(auth.read_users().unwrap());
         let admission = auth.admit(&far, &text("anna", "secret")).unwrap();
         assert!(auth.still_admits(&admission));
-        assert_eq!(auth.read_users_again().unwrap(), UserChanges::default());
+        assert_eq!(read_again(), UserChanges::default());
         let line = password_line("bert", 1001, 100, &[], b"other");
         replace_password_line(&path, "bert", Some(&line)).unwrap();
-        assert!(auth.read_users_again().unwrap().ended.is_empty());
+        assert!(read_again().ended.is_empty());
         assert!(auth.admit(&far, &text("bert", "other")).is_some());
         replace_password_line(&path, "anna", None).unwrap();
-        assert_eq!(auth.read_users_again().unwrap().ended, [b"anna".to_vec()].into());
+        assert_eq!(read_again().ended, [b"anna".to_vec()].into());
         assert!(!auth.still_admits(&admission) && auth.allows_passwords(&far));
         assert!(auth.admit(&far, &text("anna", "secret")).is_none());
         // A file that cannot be used changes no user.
         std::fs::write(&path, "nonsense").unwrap();
-        auth.read_users_again().unwrap_err();
+        assert!(auth.read_users().is_err());
         assert!(auth.admit(&far, &text("bert", "other")).is_some());
     }
 

@@ -31,8 +31,8 @@ pub use gss::{GssAuth, GssProof, GssStep, PartialContext};
 pub use inbox::Inbox;
 pub use limits::{FENCE_DRAIN_TIME, SessionLimits};
 pub use password_file::{
-    PasswordFileError, PasswordLine, UserChanges, check_user_name, hash_password, password_line,
-    password_lines, replace_password_line,
+    NewUsers, PasswordFileError, PasswordLine, UserChanges, check_user_name, hash_password,
+    password_line, password_lines, replace_password_line,
 };
 pub use pool::ThreadPool;
 pub use reactor::{Gauge, Reactor};

@@ -113,6 +113,10 @@ pub(crate) struct Users {
     pub(crate) decoy: Option<HashedPassword>,
 }
 
+/// The users of a password file that was read again. `None` without such a file.
+#[derive(Debug)]
+pub struct NewUsers(pub(crate) Option<Users>);
+
 impl Users {
     /// Reads a password file. The decoy is that of the last users, if they have one.
     ///
@@ -256,8 +260,12 @@ pub fn replace_password_line(
     let mut aside = target.as_os_str().to_owned();
     aside.push(format!(".{}.new", std::process::id()));
     let text = with_line(&old, name, line);
-    own::replace(&target, Path::new(&aside), text.as_bytes())
-        .map_err(|error| PasswordFileError::Write { path: path.to_owned(), error })
+    let put = || {
+        own::replace(&target, Path::new(&aside), text.as_bytes())?;
+        // A removed user does not come back after a power failure.
+        fs::File::open(target.parent().unwrap_or(&target))?.sync_all()
+    };
+    put().map_err(|error| PasswordFileError::Write { path: path.to_owned(), error })
 }
 
 /// Returns the file's text with the user's line replaced, added or removed.

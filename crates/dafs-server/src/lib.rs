@@ -14,8 +14,9 @@ mod sandbox;
 mod server;
 
 pub use admin::{
-    AdminError, AdminReply, AdminRequest, ClientReport, ExposedReport, FenceOrder, FenceReport,
-    LayoutReport, LockReport, NodeReport, SessionReport, ask as ask_server,
+    AdminError, AdminReply, AdminRequest, ClientReport, ExportReport, ExposedReport, FenceOrder,
+    FenceReport, LayoutReport, LockReport, NodeReport, RefusedKey, ReloadReport, SessionReport,
+    StatusReport, UserOrder, UserReport, ask as ask_server,
 };
 pub use config::{
     BrickConfig, CLEAR_SENTENCE, CephDataServer, CephFsConfig, Config, ConfigError,

@@ -2,6 +2,7 @@
 //! text to write instead. Syntax errors have the line.
 
 mod cephfs;
+mod changes;
 mod engine;
 mod export;
 mod file;
@@ -14,6 +15,7 @@ mod review;
 mod rules;
 mod tls;
 
+pub(crate) use changes::{changes, export_key};
 pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
 pub use kerberos::KerberosConfig;
 pub use keys::{Form, Key, config_keys, engine_keys};
@@ -435,6 +437,9 @@ pub struct Config {
     pub exports_of_file: bool,
     /// Settings that are allowed and probably not meant, each with file, line and remedy.
     pub warnings: Vec<String>,
+    /// The keys and values of the file. Empty without a file, and without exports where a directory
+    /// replaces them.
+    pub(crate) document: toml::Table,
     /// The places of the addresses that are in the file: file and line.
     listen_places: Vec<(SocketAddr, String)>,
 }
@@ -473,6 +478,7 @@ impl Config {
             file: None,
             exports_of_file: false,
             warnings: Vec::new(),
+            document: toml::Table::new(),
             listen_places: Vec::new(),
         }
     }
@@ -498,10 +504,12 @@ impl Config {
             OwnError::Io(path, error) => ConfigError::Read { path, error },
             error => ConfigError::Own(error),
         })?;
-        let file: ConfigFile = toml::from_str(&text).map_err(|error| ConfigError::Syntax {
-            path: path.to_owned(),
-            error: Box::new(error),
-        })?;
+        let syntax = |error| ConfigError::Syntax { path: path.to_owned(), error: Box::new(error) };
+        let file: ConfigFile = toml::from_str(&text).map_err(syntax)?;
+        let mut document: toml::Table = toml::from_str(&text).map_err(syntax)?;
+        if directory.is_some() {
+            document.remove("export");
+        }
         let checked = file.check(path.parent().unwrap_or(Path::new(".")), directory);
         let config = checked.map_err(|wrong| wrong.locate(path, &text))?;
         let warnings = review::warnings(&config).into_iter();
@@ -511,7 +519,8 @@ impl Config {
         let soft = config.listen.iter().map(|&address| (address, place("listen")));
         let verbs = config.verbs_listen.iter().map(|&address| (address, place("verbs_listen")));
         let listen_places = soft.chain(verbs).collect();
-        Ok(Self { file: Some(path.to_owned()), warnings, listen_places, ..config })
+        let file = Some(path.to_owned());
+        Ok(Self { file, warnings, document, listen_places, ..config })
     }
 
     /// Refuses a configuration that exposes files unintentionally.

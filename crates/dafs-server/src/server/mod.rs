@@ -24,13 +24,16 @@ mod membership;
 mod nfs;
 mod node_drain;
 mod rdma;
+mod reload;
 mod rpcbind;
 mod sessions;
 mod start_error;
 mod state;
+mod status;
 mod stores;
 mod striped;
 mod tls;
+mod users;
 
 pub use administration::ReadConfig;
 pub use check::check as check_config;
@@ -52,6 +55,7 @@ use dafs_engine::{
     ThreadPool,
 };
 use dafs_journal::Workers;
+use dafs_mem::Mutex;
 use dafs_service::{
     ClientRecords, Export, FileFences, FileRecords, FrontEnd, Namespace, NoRecords, Pool, Service,
     ServiceConfig, ServiceCounts, WriteVerifier,
@@ -80,6 +84,7 @@ pub struct Server {
     verbs_addresses: Vec<SocketAddr>,
     service: Arc<Service>,
     registry: Arc<Registry>,
+    authenticator: Arc<Authenticator>,
     reactors: Vec<Reactor>,
     nfs: Option<NfsServer>,
     data: Vec<DataServer>,
@@ -148,12 +153,21 @@ impl Server {
         let (parts, random) = ((&*data_servers, auth), &random);
         let mut server = Self::serve(config, service.clone(), random, &identity, parts)?;
         server.device_mark = device_mark;
-        let registry = server.registry.clone();
-        let users = server.tls.as_ref().and_then(Tls::users);
-        let parts = (stores, server.data.iter().map(DataServer::counters).collect(), users);
-        let nfs = server.nfs.as_ref().map(|nfs| nfs.shared.clone());
-        let administration =
-            Administration::start(service, registry, secret, &directory, parts, nfs)?;
+        let administration = Administration::start(administration::Parts {
+            service,
+            registry: server.registry.clone(),
+            authenticator: server.authenticator.clone(),
+            secret,
+            state: directory.clone(),
+            stores: Arc::new(Mutex::new(stores)),
+            data: server.data.iter().map(DataServer::counters).collect(),
+            certificates: server.tls.as_ref().and_then(Tls::users),
+            nfs: server.nfs.as_ref().map(|nfs| nfs.shared.clone()),
+            connections: server.connections.clone(),
+            addresses: server.addresses.clone(),
+            shows_files: server.exposed.is_some(),
+            in_force: Mutex::new(config.document.clone()),
+        })?;
         match AdminSocket::start(&directory, administration::handler(administration.clone())) {
             Ok(socket) => server.admin = Some(socket),
             Err(error) => tracing::warn!(
@@ -198,9 +212,10 @@ impl Server {
         let pool = Arc::new(ThreadPool::new());
         let proofs = Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX));
         let exposed = exposed_memory(config, &service)?;
+        let authenticator = Arc::new(Authenticator::new(&auth)?);
         let shared = Arc::new(Shared {
             service: service.clone(),
-            authenticator: Arc::new(Authenticator::new(&auth)?),
+            authenticator: authenticator.clone(),
             registry: Arc::new(Registry::counting_in(random.registry_key, connections.clone())),
             pool: pool.clone(),
             limits: config.limits,
@@ -218,6 +233,7 @@ impl Server {
             verbs_addresses: listeners.verbs().to_vec(),
             service,
             registry: shared.registry.clone(),
+            authenticator,
             reactors: Vec::new(),
             nfs: None,
             data: Vec::new(),
@@ -286,13 +302,16 @@ impl Server {
         }
     }
 
-    /// Reloads the configuration and serves its present exports. Returns a text on the changes.
+    /// Reloads the configuration and serves its present exports. Returns a line for each changed key, and one
+    /// for the exports.
     ///
     /// # Errors
     /// A text that says how to correct the configuration. Then no export has changed.
     pub fn reload(&self) -> Result<String, String> {
         let administration = self.administration.as_ref();
-        administration.ok_or("this server was started without a configuration")?.reload()
+        let administration =
+            administration.ok_or("this server was started without a configuration")?;
+        Ok(administration.reload()?.to_string())
     }
 
     /// Returns the addresses for DAFS, with the ports that the system chose.

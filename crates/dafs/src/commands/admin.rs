@@ -4,7 +4,9 @@
 use crate::commands::serve::set_umask;
 use crate::failure::Failure;
 use crate::output::{say, say_json};
-use dafs_server::{AdminError, AdminReply, AdminRequest, ClientReport, Config, ask_server};
+use dafs_server::{
+    AdminError, AdminReply, AdminRequest, ClientReport, Config, ReloadReport, ask_server,
+};
 use indicatif::BinaryBytes;
 use std::path::PathBuf;
 
@@ -145,8 +147,9 @@ impl Expire {
 
 /// Let a server of this host read its configuration file again
 ///
-/// Exports are added, changed and removed; clients of the others are not affected. Other settings
-/// need a restart. SIGHUP does the same.
+/// Exports are added, changed and removed; clients of the others are not affected. So are the users of
+/// password_file, and the rules for certificates and for importance. Each changed key is printed: applied, or
+/// refused until the next restart. A file that cannot be used changes nothing. SIGHUP does the same.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Reload {
     #[command(flatten)]
@@ -155,7 +158,15 @@ pub(crate) struct Reload {
 
 impl Reload {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        self.place.order(&AdminRequest::Reload)
+        say!("{}", reload(&self.place)?)
+    }
+}
+
+/// Has a server read its configuration file again.
+pub(super) fn reload(place: &Place) -> Result<ReloadReport, Failure> {
+    match place.ask(&AdminRequest::Reload)? {
+        AdminReply::Reloaded(report) => Ok(report),
+        _ => Err(other_answer()),
     }
 }
 

@@ -28,7 +28,9 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod stat;
+pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod user;
 
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
@@ -67,6 +69,8 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Advise(command) => command.run(&cli.session),
         Command::Doctor(command) => command.run(&cli.session),
         Command::Passwd(command) => command.run(),
+        Command::User(command) => command.run(),
+        Command::Status(command) => command.run(),
         Command::Clients(command) => command.run(),
         Command::Expire(command) => command.run(),
         Command::Reload(command) => command.run(),

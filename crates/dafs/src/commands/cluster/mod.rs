@@ -2,7 +2,7 @@
 
 mod demo;
 
-use super::admin::{Place, other_answer};
+use super::admin::{Place, other_answer, reload};
 use crate::commands::serve::set_umask;
 use crate::failure::Failure;
 use crate::output::{say, say_json};
@@ -115,7 +115,7 @@ fn nodes(place: &Place) -> Result<Vec<NodeReport>, Failure> {
 fn add(place: &Place) -> Result<(), Failure> {
     let name = |node: &NodeReport| (node.export.clone(), node.number);
     let before: Vec<_> = nodes(place)?.iter().map(name).collect();
-    place.order(&AdminRequest::Reload)?;
+    say!("{}", reload(place)?)?;
     let after = nodes(place)?;
     let new: Vec<_> = after.iter().filter(|node| !before.contains(&name(node))).collect();
     let names: Vec<_> = after.iter().map(name).collect();
