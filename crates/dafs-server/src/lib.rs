@@ -6,6 +6,7 @@
 
 mod admin;
 mod config;
+mod http;
 mod limits;
 mod metrics;
 mod peers;
@@ -26,6 +27,7 @@ pub use config::{
     parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, parse_listen_verbs,
 };
 pub use dafs_cluster::ClusterSecret;
+pub use http::{AdminServer, ask as ask_admin_server};
 pub use sandbox::{confine_data_server, confine_server, explain_start};
 pub use server::{
     DataProcess, DataServerConfig, ReadConfig, Server, StartError, StateError, accept_loss,

@@ -88,6 +88,9 @@ pub(crate) const REMOVE_PASSES_MAX: usize = 16;
 /// Bytes of a password read from a file, standard input or the terminal.
 pub(crate) const PASSWORD_BYTES_MAX: usize = 1024;
 
+/// Bytes of a token for administration.
+pub(crate) const TOKEN_BYTES_MAX: u64 = 1024;
+
 /// Characters of a password that is made here: five random bits each.
 pub(crate) const GENERATED_PASSWORD_CHARACTERS: usize = 24;
 

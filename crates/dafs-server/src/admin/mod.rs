@@ -51,6 +51,22 @@ pub enum AdminError {
         /// The system's error.
         error: io::Error,
     },
+    /// No server of dafs answers at an address, or its certificate is not trusted.
+    #[error("no server answers at {server}: {error}; see whether it runs, and has admin_listen")]
+    NoServer {
+        /// Its host and port.
+        server: String,
+        /// The error of the connection.
+        error: io::Error,
+    },
+    /// The server refuses the request.
+    #[error("the server refuses the request with status {status}: {text}")]
+    Refused {
+        /// The status of HTTP.
+        status: u16,
+        /// The reason.
+        text: String,
+    },
     /// The server accepts the connection and does not answer.
     #[error("the server did not answer: {0}")]
     NoAnswer(io::Error),
@@ -152,15 +168,20 @@ fn serve(stream: &UnixStream, admitted: &Admitted, handler: &AdminHandler) -> io
     BufReader::new(stream.take(ADMIN_REQUEST_BYTES_MAX)).read_line(&mut line)?;
     admitted.establish();
     let reply = match serde_json::from_str(&line) {
-        Ok(request) => catch_unwind(AssertUnwindSafe(|| handler(request))).unwrap_or_else(|_| {
-            AdminReply::Failed("the server failed to serve the request; see its log".to_owned())
-        }),
+        Ok(request) => answer_of(handler, request),
         Err(error) => AdminReply::Failed(format!("this is not a request: {error}")),
     };
     let mut answer = serde_json::to_vec(&reply).map_err(io::Error::other)?;
     answer.push(b'\n');
     let mut stream = stream;
     stream.write_all(&answer)
+}
+
+/// Carries out a request. One that panics has failed.
+pub(crate) fn answer_of(handler: &AdminHandler, request: AdminRequest) -> AdminReply {
+    catch_unwind(AssertUnwindSafe(|| handler(request))).unwrap_or_else(|_| {
+        AdminReply::Failed("the server failed to serve the request; see its log".to_owned())
+    })
 }
 
 #[cfg(test)]

@@ -393,6 +393,9 @@ pub struct Config {
     pub verbs_listen: Vec<SocketAddr>,
     /// The NFS front ends. Without addresses there are none.
     pub nfs: NfsConfig,
+    /// The address for administration over HTTP, if there is one. Other hosts reach it only with
+    /// [`Config::tls`].
+    pub admin_listen: Option<SocketAddr>,
     /// The address for Prometheus, if there is one.
     pub metrics_listen: Option<SocketAddr>,
     /// The least protection of its connections. TLS needs [`Config::tls`].
@@ -452,6 +455,7 @@ impl Config {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT))],
             verbs_listen: Vec::new(),
             nfs: NfsConfig::default(),
+            admin_listen: None,
             metrics_listen: None,
             metrics_transport_security: TransportSecurity::None,
             slow_operation: None,

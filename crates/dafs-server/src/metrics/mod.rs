@@ -4,10 +4,8 @@
 //! |---|---|
 //! | the text, from the counters of a server | `mod.rs` |
 //! | the port and its HTTP | `port.rs` |
-//! | TLS of the port | `tls.rs` |
 
 mod port;
-mod tls;
 
 pub(crate) use port::{MetricsPort, MetricsTls};
 

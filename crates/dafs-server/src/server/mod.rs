@@ -45,6 +45,7 @@ pub(crate) use state::of_config as open_state_directory;
 
 use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
+use crate::http::AdminPort;
 use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector};
 use crate::rings;
@@ -69,6 +70,7 @@ use nfs::{Identity, NfsServer};
 use rdma::RdmaListeners;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use tls::Tls;
 
@@ -92,6 +94,7 @@ pub struct Server {
     tls: Option<Tls>,
     metrics: Option<MetricsPort>,
     admin: Option<AdminSocket>,
+    admin_port: Option<AdminPort>,
     administration: Option<Arc<Administration>>,
     /// The connections of all front ends.
     connections: Arc<Connections>,
@@ -168,17 +171,33 @@ impl Server {
             shows_files: server.exposed.is_some(),
             in_force: Mutex::new(config.document.clone()),
         })?;
-        match AdminSocket::start(&directory, administration::handler(administration.clone())) {
-            Ok(socket) => server.admin = Some(socket),
+        server.admit_administrators(config, &directory, administration)?;
+        server.journal = journal;
+        server.inventory = Some(inventory);
+        Ok(server)
+    }
+
+    /// Admits administrators by the socket, and by a port if the configuration has one.
+    fn admit_administrators(
+        &mut self,
+        config: &Config,
+        directory: &Path,
+        administration: Arc<Administration>,
+    ) -> Result<(), StartError> {
+        let handler = || administration::handler(administration.clone());
+        match AdminSocket::start(directory, handler()) {
+            Ok(socket) => self.admin = Some(socket),
             Err(error) => tracing::warn!(
                 directory = %directory.display(), %error,
                 "no socket for administrators: does another server use this state directory?"
             ),
         }
-        server.administration = Some(administration);
-        server.journal = journal;
-        server.inventory = Some(inventory);
-        Ok(server)
+        if let Some(address) = config.admin_listen {
+            let tls = self.tls.as_ref().map(Tls::shared);
+            self.admin_port = Some(AdminPort::start(address, directory, tls, handler())?);
+        }
+        self.administration = Some(administration);
+        Ok(())
     }
 
     /// Serves open exports. It ignores the exports of the configuration, keeps no state for the
@@ -240,6 +259,7 @@ impl Server {
             tls: None,
             metrics: None,
             admin: None,
+            admin_port: None,
             administration: None,
             connections: connections.clone(),
             clocks: Vec::new(),
@@ -395,6 +415,11 @@ impl Server {
         self.metrics.as_ref().map(MetricsPort::url)
     }
 
+    /// Returns the URL for administrators of other machines.
+    pub fn admin_url(&self) -> Option<String> {
+        self.admin_port.as_ref().map(AdminPort::url)
+    }
+
     fn collector(&self) -> ServerCollector {
         let reactors: Vec<_> = self.reactors.iter().map(Reactor::gauge).collect();
         let service = self.service.clone();
@@ -477,7 +502,7 @@ impl Server {
 
     fn stop_threads(&mut self) {
         // The threads that use the others end first.
-        drop((self.metrics.take(), self.admin.take()));
+        drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
         drop(self.nfs.take());
         self.data.clear();
         drop(self.tls.take());

@@ -171,6 +171,14 @@ pub enum StartError {
     /// An error of the last run's journal.
     #[error("cannot serve exports with durable_replies: {0}")]
     Journal(#[from] JournalError),
+    /// The port for administration cannot be listened on.
+    #[error("cannot listen on {address} for administration: {error}")]
+    AdminPort {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        error: io::Error,
+    },
     /// The port of metrics cannot be listened on.
     #[error("cannot listen on {address} for metrics: {error}")]
     Metrics {
