@@ -1,12 +1,13 @@
 //! Administration of a running server: list clients, expire one. Other files have the rest: `reload.rs`,
 //! `users.rs`, `status.rs`.
 
-use super::StartError;
 use super::data::{DataCounters, DataServers};
 use super::stores::open_store;
-use super::tls::Users;
-use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport, NodeReport};
+use super::tls::{Tls, Users};
+use super::{Server, StartError};
+use crate::admin::{AdminHandler, AdminReply, AdminRequest, AdminSocket, ClientReport, NodeReport};
 use crate::config::{Config, ExportConfig, ExportSource};
+use crate::http::AdminPort;
 use crate::limits::HOLDINGS_SHOWN_MAX;
 use dafs_dat::connections::Connections;
 use dafs_engine::{Authenticator, Clock, Registry};
@@ -241,7 +242,7 @@ fn data_servers(stores: &Mutex<Vec<Known>>) -> Vec<(String, Arc<dyn DataServers>
 }
 
 /// Makes the handler of administrators' requests.
-pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
+fn handler(administration: Arc<Administration>) -> AdminHandler {
     Box::new(move |request| administration.answer(request).unwrap_or_else(AdminReply::Failed))
 }
 
@@ -279,6 +280,31 @@ impl Administration {
             AdminRequest::SetUser(order) => AdminReply::Done(self.set_user(&order)?),
             AdminRequest::RemoveUser { name } => AdminReply::Done(self.remove_user(&name)?),
         })
+    }
+}
+
+impl Server {
+    /// Admits administrators by the socket, and by a port if the configuration has one.
+    pub(super) fn admit_administrators(
+        &mut self,
+        config: &Config,
+        directory: &Path,
+        administration: Arc<Administration>,
+    ) -> Result<(), StartError> {
+        let new_handler = || handler(administration.clone());
+        match AdminSocket::start(directory, new_handler()) {
+            Ok(socket) => self.admin = Some(socket),
+            Err(error) => tracing::warn!(
+                directory = %directory.display(), %error,
+                "no socket for administrators: does another server use this state directory?"
+            ),
+        }
+        if let Some(address) = config.admin_listen {
+            let tls = self.tls.as_ref().map(Tls::shared);
+            self.admin_port = Some(AdminPort::start(address, directory, tls, new_handler())?);
+        }
+        self.administration = Some(administration);
+        Ok(())
     }
 }
 

@@ -70,7 +70,6 @@ use nfs::{Identity, NfsServer};
 use rdma::RdmaListeners;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use tls::Tls;
 
@@ -175,29 +174,6 @@ impl Server {
         server.journal = journal;
         server.inventory = Some(inventory);
         Ok(server)
-    }
-
-    /// Admits administrators by the socket, and by a port if the configuration has one.
-    fn admit_administrators(
-        &mut self,
-        config: &Config,
-        directory: &Path,
-        administration: Arc<Administration>,
-    ) -> Result<(), StartError> {
-        let handler = || administration::handler(administration.clone());
-        match AdminSocket::start(directory, handler()) {
-            Ok(socket) => self.admin = Some(socket),
-            Err(error) => tracing::warn!(
-                directory = %directory.display(), %error,
-                "no socket for administrators: does another server use this state directory?"
-            ),
-        }
-        if let Some(address) = config.admin_listen {
-            let tls = self.tls.as_ref().map(Tls::shared);
-            self.admin_port = Some(AdminPort::start(address, directory, tls, handler())?);
-        }
-        self.administration = Some(administration);
-        Ok(())
     }
 
     /// Serves open exports. It ignores the exports of the configuration, keeps no state for the
