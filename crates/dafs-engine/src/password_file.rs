@@ -200,7 +200,7 @@ pub fn hash_password(password: &[u8]) -> String {
 ///
 /// # Errors
 /// Other users can access it. The system's error.
-pub fn password_text(path: &Path) -> Result<String, PasswordFileError> {
+fn password_text(path: &Path) -> Result<String, PasswordFileError> {
     let read = |error| PasswordFileError::Read { path: path.to_owned(), error };
     let mut file = own::open_named(path).map_err(|error| match error {
         OwnError::Io(_, error) => read(error),
@@ -218,7 +218,7 @@ pub fn password_text(path: &Path) -> Result<String, PasswordFileError> {
 /// Reads the lines of a password file that have users. The hashes are not looked at.
 ///
 /// # Errors
-/// The line that cannot be used; those of [`password_text`].
+/// The line that cannot be used; another user can read or change the file.
 pub fn password_lines(path: &Path) -> Result<Vec<PasswordLine>, PasswordFileError> {
     Ok(numbered_lines(path)?.into_iter().map(|(_, line)| line).collect())
 }
@@ -240,7 +240,7 @@ fn numbered_lines(path: &Path) -> Result<Vec<(usize, PasswordLine)>, PasswordFil
 /// the other lines stay. A missing file is made.
 ///
 /// # Errors
-/// Those of [`password_text`]; the system's.
+/// Another user can read or change the file; the system's.
 pub fn replace_password_line(
     path: &Path,
     name: &str,
