@@ -26,7 +26,7 @@ enum What {
         #[arg(long, value_name = "FILE")]
         secret: PathBuf,
     },
-    /// Show the nodes of the metadata server on this host
+    /// Show the nodes of the metadata server, and the whole cluster on the last line
     Status {
         #[command(flatten)]
         place: Place,
@@ -164,9 +164,40 @@ fn status(place: &Place, json: bool) -> Result<(), Failure> {
         let text = "no export of this server has nodes: see [[export.node]]";
         return Err(Failure::Failed(text.to_owned()));
     }
+    if !json {
+        say!("{}", summary(&nodes))?;
+    }
     match nodes.iter().all(|node| node.connected || node.empty) {
         true => Ok(()),
         false => Err(Failure::Reported),
+    }
+}
+
+/// Returns the whole cluster on one line. States that no node has are left out.
+fn summary(nodes: &[NodeReport]) -> String {
+    let counts: Vec<_> = ["there", "leaving", "missing", "empty"]
+        .into_iter()
+        .map(|word| (nodes.iter().filter(|node| state(node) == word).count(), word))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    let sum = |bytes: fn(&NodeReport) -> u64| BinaryBytes(nodes.iter().map(bytes).sum());
+    let (left, total) = (sum(|node| node.available_bytes), sum(|node| node.total_bytes));
+    let mut text = format!("{} nodes: {}; {left} of {total} left", nodes.len(), counts.join(", "));
+    let to_repair: u64 = nodes.iter().map(|node| node.files_to_mend).sum();
+    if to_repair > 0 {
+        text.push_str(&format!("; {to_repair} copies to repair"));
+    }
+    text
+}
+
+/// Returns the state of a node in a word.
+fn state(node: &NodeReport) -> &'static str {
+    match (node.connected, node.leaving, node.empty) {
+        (_, _, true) => "empty",
+        (false, _, false) => "missing",
+        (true, true, false) => "leaving",
+        (true, false, false) => "there",
     }
 }
 
@@ -193,16 +224,47 @@ fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
         "{:<12} {:>6} {:<8} {:>10} {:>10} {:>10} {:>10}  {}{remarks}",
         node.export,
         node.number,
-        match (node.connected, node.leaving, node.empty) {
-            (_, _, true) => "empty",
-            (false, _, false) => "missing",
-            (true, true, false) => "leaving",
-            (true, false, false) => "there",
-        },
+        state(node),
         BinaryBytes(node.total_bytes).to_string(),
         BinaryBytes(node.available_bytes).to_string(),
         BinaryBytes(node.read_bytes).to_string(),
         BinaryBytes(node.written_bytes).to_string(),
         node.place,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: u32, connected: bool, leaving: bool, files_to_mend: u64) -> NodeReport {
+        NodeReport {
+            export: "a".to_owned(),
+            number,
+            place: String::new(),
+            addresses: Vec::new(),
+            connected,
+            trouble: String::new(),
+            total_bytes: 1 << 30,
+            available_bytes: 1 << 29,
+            leaving,
+            empty: false,
+            moved_files: 0,
+            moved_bytes: 0,
+            files_to_mend,
+            read_bytes: 0,
+            written_bytes: 0,
+            indirect_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn a_cluster_has_one_line_without_states_that_no_node_has() {
+        let well = [node(0, true, false, 0), node(1, true, false, 0)];
+        assert_eq!(summary(&well), "2 nodes: 2 there; 1.00 GiB of 2.00 GiB left");
+        let ill = [node(0, true, true, 3), node(1, false, false, 4), node(2, true, false, 0)];
+        let expected =
+            "3 nodes: 1 there, 1 leaving, 1 missing; 1.50 GiB of 3.00 GiB left; 7 copies to repair";
+        assert_eq!(summary(&ill), expected);
+    }
 }
