@@ -16,19 +16,19 @@
 
 use crate::auth_failures::{AuthFailures, Failed};
 use crate::gss::{GssAuth, GssProof};
-use crate::limits::{LOGGED_NAME_BYTES_MAX, PASSWORD_LINE_BYTES_MAX};
-use crate::passwords::{HashedPassword, Passwords};
-use argon2::Argon2;
-use argon2::password_hash::PasswordHasher;
+use crate::limits::LOGGED_NAME_BYTES_MAX;
+use crate::password_file::{NewUsers, PasswordFileError, UserChanges, Users};
+use crate::passwords::Passwords;
 use dafs_dat::{Instant, PeerInfo, PeerProcess};
+use dafs_mem::RwLock;
 use dafs_service::{AddressRange, Identities, Identity, Known, NO_USER, Origin};
 use dafs_store::Cred;
-use dafs_store::own::{self, OwnError};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use thiserror::Error;
+
+/// The mechanism of an [`Identity`] by a password.
+pub const BY_PASSWORD: &str = "text";
 
 /// The configuration of authentication.
 #[derive(Debug, Clone, Default)]
@@ -57,37 +57,6 @@ pub struct OwnIdentity {
     pub id: String,
     /// A password that clients compare.
     pub password: String,
-}
-
-/// A user of the password file.
-#[derive(Debug, Clone)]
-struct User {
-    cred: Cred,
-    hash: HashedPassword,
-}
-
-/// The reason why the password file cannot be used.
-#[derive(Debug, Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-pub enum PasswordFileError {
-    #[error("cannot read {path}: {error}{remedy}", path = .path.display(), remedy = remedy(.error))]
-    Read { path: PathBuf, error: std::io::Error },
-    #[error("{path} line {line}: {remedy}", path = .path.display())]
-    Line { path: PathBuf, line: usize, remedy: &'static str },
-    #[error(
-        "{path} can be read or written by others; run: chmod 600 {path}",
-        path = .path.display()
-    )]
-    Permissions { path: PathBuf },
-    #[error(transparent)]
-    Owner(#[from] OwnError),
-}
-
-fn remedy(error: &std::io::Error) -> &'static str {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => "; make it with: dafs passwd FILE USER --uid N --gid N",
-        _ => "",
-    }
 }
 
 /// An accepted authentication.
@@ -131,15 +100,14 @@ pub enum Proof {
 /// Decides if a client is admitted, and with which credential.
 #[derive(Debug)]
 pub struct Authenticator {
-    users: BTreeMap<Vec<u8>, User>,
+    users: RwLock<Arc<Users>>,
+    password_file: Option<PathBuf>,
     trusted: Vec<AddressRange>,
     strangers_allowed: bool,
     own_uid: u32,
     own_identity: Option<OwnIdentity>,
     /// Requests can run as other users. Otherwise all run as the server's user.
     privileged: bool,
-    /// The hash that unknown users are compared with, unless there are no users.
-    decoy: Option<HashedPassword>,
     passwords: Passwords,
     failures: AuthFailures,
     checks: AtomicU64,
@@ -163,21 +131,16 @@ impl Authenticator {
     /// # Errors
     /// The line of the password file that cannot be used.
     pub fn new(config: &AuthConfig) -> Result<Self, PasswordFileError> {
-        let users = match &config.password_file {
-            Some(path) => read_password_file(path)?,
-            None => BTreeMap::new(),
-        };
-        // INVARIANT: hashes of our own making can be parsed.
-        let decoy = || HashedPassword::parse(&hash_password(b"decoy")).expect("our own hash");
-        let decoy = (!users.is_empty()).then(decoy);
+        let users = config.password_file.as_deref().map(|path| Users::read(path, None));
+        let users = users.transpose()?.unwrap_or_default();
         Ok(Self {
-            users,
+            users: RwLock::new(Arc::new(users)),
+            password_file: config.password_file.clone(),
             trusted: config.trusted.clone(),
             strangers_allowed: config.allow_unauthenticated_remote_clients,
             own_uid: rustix::process::geteuid().as_raw(),
             own_identity: config.own_identity.clone(),
             privileged: rustix::process::geteuid().is_root(),
-            decoy,
             passwords: Passwords::default(),
             failures: AuthFailures::default(),
             checks: AtomicU64::new(0),
@@ -185,6 +148,38 @@ impl Authenticator {
             gss: config.gss.clone(),
             certificates: config.certificates.clone(),
         })
+    }
+
+    /// Returns the password file, if there is one.
+    pub fn password_file(&self) -> Option<&Path> {
+        self.password_file.as_deref()
+    }
+
+    /// Reads the password file again, for [`Authenticator::follow_users`].
+    ///
+    /// # Errors
+    /// The line of the password file that cannot be used.
+    pub fn read_users(&self) -> Result<NewUsers, PasswordFileError> {
+        let last = self.users.read().clone();
+        let users = self.password_file.as_deref().map(|path| Users::read(path, Some(&last)));
+        Ok(NewUsers(users.transpose()?))
+    }
+
+    /// Admits these users from now on. Sessions of users that are gone, or act with other ids, are the caller's
+    /// to end. A session that is about to begin ends by itself.
+    pub fn follow_users(&self, new: NewUsers) -> UserChanges {
+        let Some(new) = new.0 else { return UserChanges::default() };
+        let mut users = self.users.write();
+        let changes = new.changes_since(&users);
+        *users = Arc::new(new);
+        changes
+    }
+
+    /// True unless the admission is by a password and its user is gone or acts with other ids by now.
+    pub(crate) fn still_admits(&self, admission: &Admission) -> bool {
+        let identity = &admission.identity;
+        identity.mechanism != BY_PASSWORD
+            || self.users.read().have(&identity.principal, &admission.cred)
     }
 
     /// Returns the means to check tokens of GSS, if they are accepted from this peer. On a channel that others
@@ -206,13 +201,17 @@ impl Authenticator {
 
     /// True when authentication TEXT is offered to this peer.
     pub fn allows_passwords(&self, peer: &PeerInfo) -> bool {
-        !self.users.is_empty() && (self.clear_passwords || peer.is_protected())
+        self.has_users() && (self.clear_passwords || peer.is_protected())
+    }
+
+    fn has_users(&self) -> bool {
+        !self.users.read().by_name.is_empty()
     }
 
     /// The same for a password that has come. One that other hosts could read is logged.
     pub(crate) fn takes_password(&self, peer: &PeerInfo) -> bool {
         let is_taken = self.allows_passwords(peer);
-        if !is_taken && !self.users.is_empty() {
+        if !is_taken && self.has_users() {
             tracing::warn!(
                 %peer,
                 "a password came in clear text over the network and was not checked; let the \
@@ -349,12 +348,13 @@ impl Authenticator {
         if !self.allows_passwords(peer) {
             return None;
         }
-        let known = self.users.get(user);
-        let hash = known.map(|user| &user.hash).or(self.decoy.as_ref())?;
+        let users = self.users.read().clone();
+        let known = users.by_name.get(user);
+        let hash = known.map(|user| &user.hash).or(users.decoy.as_ref())?;
         self.checks.fetch_add(1, Ordering::Relaxed);
         let right = self.passwords.is_right(password, hash);
         let known = known.filter(|_| right)?;
-        let identity = Identity { mechanism: "text", principal: user.to_vec() };
+        let identity = Identity { mechanism: BY_PASSWORD, principal: user.to_vec() };
         Some(Admission { identity, cred: known.cred.clone(), trusted: false, gss: None })
     }
 
@@ -380,78 +380,10 @@ impl Authenticator {
     }
 }
 
-/// Returns the line of the password file for a user: name, uid, gid, further groups, hash.
-pub fn password_line(name: &str, uid: u32, gid: u32, groups: &[u32], password: &[u8]) -> String {
-    let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
-    format!("{name}:{uid}:{gid}:{}:{}", groups.join(","), hash_password(password))
-}
-
-fn hash_password(password: &[u8]) -> String {
-    // INVARIANT: hashing fails only for parameters out of range or without randomness from the
-    // system. The parameters are the library's defaults.
-    Argon2::default().hash_password(password).expect("default parameters are valid").to_string()
-}
-
-/// Reads the text of a password file that no other user can read or change.
-///
-/// # Errors
-/// Other users can access it. The system's error.
-pub fn password_text(path: &Path) -> Result<String, PasswordFileError> {
-    use std::io::Read;
-    use std::os::unix::fs::MetadataExt;
-    let read = |error| PasswordFileError::Read { path: path.to_owned(), error };
-    let mut file = own::open_named(path).map_err(|error| match error {
-        OwnError::Io(_, error) => read(error),
-        error => error.into(),
-    })?;
-    let found = file.metadata().map_err(read)?;
-    if found.mode() & 0o077 != 0 {
-        return Err(PasswordFileError::Permissions { path: path.to_owned() });
-    }
-    let mut text = String::new();
-    file.read_to_string(&mut text).map_err(read)?;
-    Ok(text)
-}
-
-fn read_password_file(path: &Path) -> Result<BTreeMap<Vec<u8>, User>, PasswordFileError> {
-    let text = password_text(path)?;
-    let mut users = BTreeMap::new();
-    for (index, line) in text.lines().enumerate() {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let (name, user) = parse_line(line).map_err(|remedy| PasswordFileError::Line {
-            path: path.to_owned(),
-            line: index + 1,
-            remedy,
-        })?;
-        users.insert(name, user);
-    }
-    Ok(users)
-}
-
-fn parse_line(line: &str) -> Result<(Vec<u8>, User), &'static str> {
-    const FORM: &str = "write name:uid:gid:group,group:hash; `dafs passwd` makes such lines";
-    if line.len() > PASSWORD_LINE_BYTES_MAX {
-        return Err("the line is longer than 1024 bytes");
-    }
-    let mut fields = line.splitn(5, ':');
-    let mut next = || fields.next().ok_or(FORM);
-    let (name, uid, gid, groups, hash) = (next()?, next()?, next()?, next()?, next()?);
-    let number = |text: &str| text.parse::<u32>().map_err(|_| FORM);
-    let groups = groups.split(',').filter(|group| !group.is_empty()).map(number);
-    let groups = groups.collect::<Result<Vec<_>, _>>()?;
-    if name.is_empty() {
-        return Err(FORM);
-    }
-    let hash = HashedPassword::parse(hash)?;
-    let cred = Cred { uid: number(uid)?, gid: number(gid)?, groups: groups.into() };
-    Ok((name.as_bytes().to_vec(), User { cred, hash }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::password_file::{password_line, replace_password_line};
     use dafs_dat::tls::TlsPeer;
     use std::os::unix::fs::PermissionsExt;
 
@@ -463,30 +395,6 @@ mod tests {
         let password_file = Some(path);
         let config = AuthConfig { password_file, clear_passwords: true, ..AuthConfig::default() };
         Authenticator::new(&config)
-    }
-
-    #[test]
-    fn a_password_file_is_not_named_by_a_symlink_of_another_user() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, link) = (dir.path().join("users"), dir.path().join("link"));
-        std::fs::write(&path, password_line("anna", 1, 1, &[], b"secret")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert_eq!(read_password_file(&link).unwrap().len(), 1, "secrets of containers are so");
-        if rustix::process::geteuid().is_root() {
-            std::os::unix::fs::lchown(&link, Some(1), None).unwrap();
-            let error = read_password_file(&link).unwrap_err().to_string();
-            assert!(error.contains("chown -h root"), "{error}");
-        }
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            dir.path().join("fifo"),
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RUSR,
-            0,
-        )
-        .unwrap();
-        assert!(read_password_file(&dir.path().join("fifo")).is_err());
     }
 
     fn peer(address: &str) -> PeerInfo {
@@ -510,6 +418,34 @@ mod tests {
         assert!(auth.admit(&far, &Proof::None).is_none());
         // An address alone proves no identity, not even one of this host.
         assert!(auth.admit(&peer("127.0.0.1:5"), &Proof::None).is_none());
+    }
+
+    #[test]
+    fn users_come_and_go_while_the_server_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let password_file = Some(dir.path().join("users"));
+        let path = password_file.clone().unwrap();
+        let line = password_line("anna", 1000, 100, &[], b"secret");
+        replace_password_line(&path, "anna", Some(&line)).unwrap();
+        let config = AuthConfig { password_file, clear_passwords: true, ..AuthConfig::default() };
+        let auth = Authenticator::new(&config).unwrap();
+        let far = peer("192.0.2.1:999");
+        let read_again = || auth.follow_users(auth.read_users().unwrap());
+        let admission = auth.admit(&far, &text("anna", "secret")).unwrap();
+        assert!(auth.still_admits(&admission));
+        assert_eq!(read_again(), UserChanges::default());
+        let line = password_line("bert", 1001, 100, &[], b"other");
+        replace_password_line(&path, "bert", Some(&line)).unwrap();
+        assert!(read_again().ended.is_empty());
+        assert!(auth.admit(&far, &text("bert", "other")).is_some());
+        replace_password_line(&path, "anna", None).unwrap();
+        assert_eq!(read_again().ended, [b"anna".to_vec()].into());
+        assert!(!auth.still_admits(&admission) && auth.allows_passwords(&far));
+        assert!(auth.admit(&far, &text("anna", "secret")).is_none());
+        // A file that cannot be used changes no user.
+        std::fs::write(&path, "nonsense").unwrap();
+        assert!(auth.read_users().is_err());
+        assert!(auth.admit(&far, &text("bert", "other")).is_some());
     }
 
     #[test]
@@ -577,17 +513,5 @@ mod tests {
         assert!(error.contains("line 2") && error.contains("dafs passwd"), "{error}");
         let error = authenticator("", 0o644).unwrap_err().to_string();
         assert!(error.contains("chmod 600"), "{error}");
-    }
-
-    #[test]
-    fn a_file_of_another_user_is_refused() {
-        if !rustix::process::geteuid().is_root() {
-            return;
-        }
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(read_password_file(file.path()).is_ok());
-        std::os::unix::fs::chown(file.path(), Some(1), None).unwrap();
-        let error = read_password_file(file.path()).unwrap_err().to_string();
-        assert!(error.contains("chown root"), "{error}");
     }
 }

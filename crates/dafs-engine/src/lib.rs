@@ -15,14 +15,12 @@ mod gss;
 mod inbox;
 mod limits;
 mod ops;
+mod password_file;
 mod passwords;
 mod pool;
 mod reactor;
 
-pub use auth::{
-    Admission, AuthConfig, Authenticator, OwnIdentity, PasswordFileError, Proof, password_line,
-    password_text,
-};
+pub use auth::{Admission, AuthConfig, Authenticator, BY_PASSWORD, OwnIdentity, Proof};
 pub use clock::Clock;
 pub use engine::{
     DiskReads, Engine, EngineCounts, JobDone, JobResult, ReadRing, Registry, SessionFacts, Shared,
@@ -32,5 +30,9 @@ pub use exposed::ExposedMemory;
 pub use gss::{GssAuth, GssProof, GssStep, PartialContext};
 pub use inbox::Inbox;
 pub use limits::{FENCE_DRAIN_TIME, SessionLimits};
+pub use password_file::{
+    NewUsers, PasswordFileError, PasswordLine, UserChanges, check_user_name, hash_password,
+    password_line, password_lines, replace_password_line,
+};
 pub use pool::ThreadPool;
 pub use reactor::{Gauge, Reactor};

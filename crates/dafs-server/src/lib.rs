@@ -6,6 +6,7 @@
 
 mod admin;
 mod config;
+mod http;
 mod limits;
 mod metrics;
 mod peers;
@@ -15,8 +16,9 @@ mod sandbox;
 mod server;
 
 pub use admin::{
-    AdminError, AdminReply, AdminRequest, ClientReport, ExposedReport, FenceOrder, FenceReport,
-    LayoutReport, LockReport, NodeReport, SessionReport, ask as ask_server,
+    AdminError, AdminReply, AdminRequest, ClientReport, ExportReport, ExposedReport, FenceOrder,
+    FenceReport, LayoutReport, LockReport, NodeReport, RefusedKey, ReloadReport, SessionReport,
+    StatusReport, UserOrder, UserReport, ask as ask_server,
 };
 pub use config::{
     AccessLogConfig, BrickConfig, CLEAR_SENTENCE, CephDataServer, CephFsConfig, Config,
@@ -27,6 +29,7 @@ pub use config::{
     parse_listen_verbs,
 };
 pub use dafs_cluster::ClusterSecret;
+pub use http::{AdminServer, ask as ask_admin_server};
 pub use sandbox::{confine_data_server, confine_server, explain_start};
 pub use server::{
     DataProcess, DataServerConfig, ReadConfig, Server, StartError, StateError, accept_loss,

@@ -32,6 +32,22 @@ pub(crate) const ACCEPT_REST: std::time::Duration = std::time::Duration::from_mi
 /// Administrators that are served at once. More are refused.
 pub(crate) const ADMIN_PEERS_MAX: usize = 8;
 
+/// Administrators of other machines that are served at once, in all and from one address.
+pub(crate) const ADMIN_HTTP_PEERS: ConnectionLimits =
+    ConnectionLimits { total: 16, per_address: 8 };
+
+/// The timeout of a request over HTTP, and then of the read of its answer.
+pub(crate) const ADMIN_HTTP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Bytes of an answer that a client takes.
+pub(crate) const ADMIN_ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Requests without the right token in a second that are answered as such. Others are told to wait.
+pub(crate) const REFUSALS_PER_SECOND: u32 = 10;
+
+/// The interval of log lines about such requests.
+pub(crate) const REFUSALS_LOG_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// Locks in an answer to administrators.
 pub(crate) const LOCKS_SHOWN_MAX: usize = 10_000;
 

@@ -7,7 +7,8 @@
 //!   open where a reload may change the exports, and there is none for root and for storage engines
 //!   with libraries of their own.
 //! * A file that is often replaced (a configuration, passwords, keys) is granted with its folder, unless
-//!   the folder has more than such files. So is the target of a symlink.
+//!   the folder has more than such files. So is the target of a symlink. The server may change the folder
+//!   of the passwords if no other file of its configuration is there.
 
 use crate::config::{
     Config, DataRdma, DataServerPlace, ExportConfig, ExportSource, NodeConfig, NodePlace,
@@ -329,7 +330,8 @@ fn local_data_servers(config: &Config) -> Vec<(Vec<SocketAddr>, DataRdma)> {
 }
 
 fn ports_of_server(config: &Config) -> Ports {
-    let own = config.listen.iter().chain(&config.nfs.listen).chain(&config.metrics_listen).copied();
+    let own = config.listen.iter().chain(&config.nfs.listen).chain(&config.metrics_listen);
+    let own = own.chain(&config.admin_listen).copied();
     let mut bind: BTreeSet<u16> = own.chain(config.nfs.rdma()).map(|own| own.port()).collect();
     for (addresses, rdma) in local_data_servers(config) {
         bind.extend(addresses.iter().chain(&rdma.soft).map(SocketAddr::port));
@@ -381,7 +383,7 @@ fn files_of_server(
         files.change(folder);
     }
     files.secret(config.file.as_deref());
-    files.secret(config.auth.password_file.as_deref());
+    files.users(config.auth.password_file.as_deref());
     files.secret(config.kerberos.as_ref().map(|kerberos| kerberos.keytab.as_path()));
     for file in config.tls.iter().flat_map(|tls| tls.paths()) {
         files.secret(Some(file));
@@ -424,11 +426,13 @@ struct Files<'a> {
     /// Directories that clients or the server change.
     changed: Vec<PathBuf>,
     secrets: Vec<PathBuf>,
+    /// The password file, which the server replaces.
+    users: Option<PathBuf>,
 }
 
 impl<'a> Files<'a> {
     fn new(surroundings: &'a Surroundings) -> Self {
-        Self { surroundings, changed: Vec::new(), secrets: Vec::new() }
+        Self { surroundings, changed: Vec::new(), secrets: Vec::new(), users: None }
     }
 
     fn change(&mut self, path: &Path) {
@@ -437,6 +441,19 @@ impl<'a> Files<'a> {
 
     fn secret(&mut self, path: Option<&Path>) {
         self.secrets.extend(path.map(|path| self.surroundings.absolute(path)));
+    }
+
+    fn users(&mut self, path: Option<&Path>) {
+        self.users = path.map(|path| self.surroundings.absolute(path));
+    }
+
+    /// Returns the rule for the password file. The server may change it only in a folder without its other
+    /// files, which it may not change.
+    fn rule_of_users(&self, users: &Path) -> FileRule {
+        let path = self.folder_or_file(users);
+        let is_alone = path != users && !self.secrets.iter().any(|other| other.starts_with(&path));
+        let access = if is_alone { Access::Change } else { Access::Read };
+        FileRule { path, access, optional: true }
     }
 
     /// Returns the folder of a file, where it can be granted, else the file.
@@ -464,6 +481,11 @@ impl<'a> Files<'a> {
             if let Ok(target) = std::fs::canonicalize(secret) {
                 rules.push(rule(self.folder_or_file(&target), Access::Read, true));
             }
+        }
+        if let Some(users) = &self.users {
+            rules.push(self.rule_of_users(users));
+            // As above.
+            rules.extend(std::fs::canonicalize(users).map(|target| self.rule_of_users(&target)));
         }
         for named in &self.surroundings.named {
             rules.push(rule(named.clone(), Access::Read, true));

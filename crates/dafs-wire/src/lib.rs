@@ -11,6 +11,7 @@
 pub mod cluster;
 pub mod dafs;
 pub mod host;
+pub mod http;
 pub mod iwarp;
 pub mod mount3;
 pub mod nfs3;

@@ -88,6 +88,15 @@ pub(crate) const REMOVE_PASSES_MAX: usize = 16;
 /// Bytes of a password read from a file, standard input or the terminal.
 pub(crate) const PASSWORD_BYTES_MAX: usize = 1024;
 
+/// Bytes of a token for administration.
+pub(crate) const TOKEN_BYTES_MAX: u64 = 1024;
+
+/// Characters of a password that is made here: five random bits each.
+pub(crate) const GENERATED_PASSWORD_CHARACTERS: usize = 24;
+
+/// The time over which `dafs status` counts requests.
+pub(crate) const STATUS_INTERVAL: Duration = Duration::from_millis(500);
+
 /// Bytes of one extended attribute, as Linux limits them.
 pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
 

@@ -356,6 +356,11 @@ fn client_registered(
     registered: dafs_service::Result<Registered>,
 ) -> Done {
     let registered = registered.map_err(convert::status)?;
+    if !cx.shared.authenticator.still_admits(&admission) {
+        // The user was removed during the check of the password. Clients that are registered by now are
+        // found and ended by the removal.
+        return Err(Status::NotAuthorized);
+    }
     let Some(session) = &mut cx.connection.session else { return Err(Status::IllegalState) };
     let (trusted, identity) = (admission.trusted, admission.identity.clone());
     registered.client.session_started();

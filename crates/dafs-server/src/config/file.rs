@@ -30,6 +30,10 @@ table! {
         /// and the port of their URL, so give both listeners the same ones. Default: none.
         #[serde(default)]
         verbs_listen: Vec<String>,
+        /// The address where `dafs --server` and other programs administer the server over HTTP, with the token
+        /// in the file `admin-token` of the state directory. With `[tls]` inside TLS; without it an address of
+        /// this host alone. Default: none.
+        admin_listen: Option<String>,
         /// The address where Prometheus reads counters, at `/metrics`. Default: none.
         metrics_listen: Option<String>,
         /// The least protection of connections to `metrics_listen`: `none`, `tls`, or `mtls` for scrapers
@@ -235,6 +239,8 @@ impl ConfigFile {
         config.kerberos = kerberos::check(kerberos, &self.identity, exports, base)?;
         let metrics = config.metrics_transport_security;
         config.tls = tls::check(self.tls, (config.exports.iter(), metrics), base)?;
+        config.admin_listen =
+            rules::admin_listen(self.admin_listen.as_deref(), config.tls.is_some())?;
         config.certificate_users =
             kerberos::certificate_users(&self.identity, config.tls.as_ref())?;
         config.importance = importance::check(&self.importance)?;

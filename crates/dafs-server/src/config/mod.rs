@@ -3,6 +3,7 @@
 
 mod access_log;
 mod cephfs;
+mod changes;
 mod engine;
 mod export;
 mod file;
@@ -17,6 +18,7 @@ mod rules;
 mod tls;
 
 pub use access_log::AccessLogConfig;
+pub(crate) use changes::{changes, export_key};
 pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
 pub use kerberos::KerberosConfig;
 pub use keys::{Form, Key, config_keys, engine_keys};
@@ -394,6 +396,9 @@ pub struct Config {
     pub verbs_listen: Vec<SocketAddr>,
     /// The NFS front ends. Without addresses there are none.
     pub nfs: NfsConfig,
+    /// The address for administration over HTTP, if there is one. Other hosts reach it only with
+    /// [`Config::tls`].
+    pub admin_listen: Option<SocketAddr>,
     /// The address for Prometheus, if there is one.
     pub metrics_listen: Option<SocketAddr>,
     /// The least protection of its connections. TLS needs [`Config::tls`].
@@ -440,6 +445,9 @@ pub struct Config {
     pub exports_of_file: bool,
     /// Settings that are allowed and probably not meant, each with file, line and remedy.
     pub warnings: Vec<String>,
+    /// The keys and values of the file. Empty without a file, and without exports where a directory
+    /// replaces them.
+    pub(crate) document: toml::Table,
     /// The places of the addresses that are in the file: file and line.
     listen_places: Vec<(SocketAddr, String)>,
 }
@@ -452,6 +460,7 @@ impl Config {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT))],
             verbs_listen: Vec::new(),
             nfs: NfsConfig::default(),
+            admin_listen: None,
             metrics_listen: None,
             metrics_transport_security: TransportSecurity::None,
             slow_operation: None,
@@ -479,6 +488,7 @@ impl Config {
             file: None,
             exports_of_file: false,
             warnings: Vec::new(),
+            document: toml::Table::new(),
             listen_places: Vec::new(),
         }
     }
@@ -504,10 +514,12 @@ impl Config {
             OwnError::Io(path, error) => ConfigError::Read { path, error },
             error => ConfigError::Own(error),
         })?;
-        let file: ConfigFile = toml::from_str(&text).map_err(|error| ConfigError::Syntax {
-            path: path.to_owned(),
-            error: Box::new(error),
-        })?;
+        let syntax = |error| ConfigError::Syntax { path: path.to_owned(), error: Box::new(error) };
+        let file: ConfigFile = toml::from_str(&text).map_err(syntax)?;
+        let mut document: toml::Table = toml::from_str(&text).map_err(syntax)?;
+        if directory.is_some() {
+            document.remove("export");
+        }
         let checked = file.check(path.parent().unwrap_or(Path::new(".")), directory);
         let config = checked.map_err(|wrong| wrong.locate(path, &text))?;
         let warnings = review::warnings(&config).into_iter();
@@ -517,7 +529,8 @@ impl Config {
         let soft = config.listen.iter().map(|&address| (address, place("listen")));
         let verbs = config.verbs_listen.iter().map(|&address| (address, place("verbs_listen")));
         let listen_places = soft.chain(verbs).collect();
-        Ok(Self { file: Some(path.to_owned()), warnings, listen_places, ..config })
+        let file = Some(path.to_owned());
+        Ok(Self { file, warnings, document, listen_places, ..config })
     }
 
     /// Refuses a configuration that exposes files unintentionally.

@@ -1,9 +1,10 @@
 //! Rules of exports: the callers that they admit, and the memory in which they show files.
 
-use super::{ExportSource, OPTIMISTIC_BYTES_MIN, Wrong, wrong};
+use super::{ExportSource, OPTIMISTIC_BYTES_MIN, Wrong, parse_listen, wrong};
 use dafs_service::{Admits, OptimisticReads};
 use dafs_tls::NoTransportSecurity;
 use serde::Deserialize;
+use std::net::SocketAddr;
 
 /// The clients that an export shows its files to: a yes or a no, or a word.
 #[derive(Deserialize)]
@@ -30,6 +31,20 @@ pub(super) enum UserFile {
     Number(u32),
     /// A name of this host, or a word that stands for users.
     Name(String),
+}
+
+/// Reads the address for administration.
+pub(super) fn admin_listen(text: Option<&str>, has_tls: bool) -> Result<Option<SocketAddr>, Wrong> {
+    let address =
+        text.map(parse_listen).transpose().map_err(|error| wrong("admin_listen", error))?;
+    match address.filter(|address| !has_tls && !address.ip().is_loopback()) {
+        Some(_) => {
+            let remedy = "other hosts would send their token in clear text: write [tls] with certificate = \
+                          \"FILE\" and key = \"FILE\", or listen on 127.0.0.1";
+            Err(wrong("admin_listen", remedy))
+        }
+        None => Ok(address),
+    }
 }
 
 /// Reads the callers that an export admits. `wrong` makes the error of one of its keys.

@@ -6,13 +6,11 @@
 //! | names, types, units and meanings | `definition.rs` |
 //! | all definitions, for the documentation | `catalog.rs` |
 //! | the port and its HTTP | `port.rs` |
-//! | TLS of the port | `tls.rs` |
 
 #[cfg(test)]
 mod catalog;
 mod definition;
 mod port;
-mod tls;
 
 pub(crate) use definition::{Definition, Sample, Source, counter, gauge, samples};
 pub(crate) use port::{MetricsPort, MetricsTls};

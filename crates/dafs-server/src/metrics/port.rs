@@ -8,28 +8,20 @@
 //! * Several scrapers are served at a time, each for a bounded time, so silent ones and those that
 //!   stop in a handshake block no other.
 //! * Where a certificate of the scraper is demanded, nothing but the refusal leaves without one.
-//! * The answer arrives although the scraper sends on: the server ends its direction, and discards
-//!   input until the scraper ends the other one (RFC 9112 9.6).
 
 use super::ServerCollector;
-use super::tls::Secured;
 use crate::config::Config;
+use crate::http::{Line, Port, Secured, Timed, finish};
 use crate::limits::{METRICS_PEERS, METRICS_REQUEST_BYTES_MAX, METRICS_TIMEOUT};
-use crate::peers::serve_each;
 use crate::server::StartError;
-use dafs_dat::connections::{Admitted, Connections, Origin};
+use dafs_dat::connections::{Admitted, Origin};
 use dafs_rpc::tls::ServerTls;
 use dafs_service::TransportSecurity;
-use dafs_store::vital;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use rustix::net::Shutdown;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 /// The demand of TLS on scrapers.
 pub(crate) struct MetricsTls {
@@ -67,9 +59,7 @@ impl MetricsTls {
 pub(crate) struct MetricsPort {
     pub(crate) address: SocketAddr,
     is_secure: bool,
-    listener: TcpListener,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _port: Port,
 }
 
 impl MetricsPort {
@@ -101,104 +91,17 @@ impl MetricsPort {
         }
         let mut registry = Registry::default();
         registry.register_collector(Box::new(collector));
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let own = listener.try_clone()?;
-        let run = move || {
-            let next = || {
-                let (stream, peer) = listener.accept()?;
-                Ok((stream, Origin::of_address(peer.ip())))
-            };
-            let answer = |stream: &TcpStream, admitted: &Admitted| {
-                serve(stream, admitted, tls.as_ref(), &registry)
-            };
-            let connections = Connections::new(METRICS_PEERS);
-            serve_each("dafs-metrics", &connections, &stopped, next, answer);
+        let answer = move |stream: &TcpStream, admitted: &Admitted, _: Origin| {
+            serve(stream, admitted, tls.as_ref(), &registry)
         };
-        let thread = vital::spawn("dafs-metrics", run)?;
-        Ok(Self { address, is_secure, listener: own, stop, thread: Some(thread) })
+        let port = Port::start("dafs-metrics", listener, METRICS_PEERS, answer)?;
+        Ok(Self { address, is_secure, _port: port })
     }
 
     /// Returns the URL of the metrics.
     pub(crate) fn url(&self) -> String {
         let scheme = if self.is_secure { "https" } else { "http" };
         format!("{scheme}://{}/metrics", self.address)
-    }
-}
-
-impl Drop for MetricsPort {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // The thread sleeps in accept, and the end of listening wakes it. A connection would, too,
-        // but a sandbox allows none.
-        let woken = rustix::net::shutdown(&self.listener, Shutdown::Both).is_ok();
-        if let Some(thread) = self.thread.take().filter(|_| woken) {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// A blocking socket whose calls together end at a deadline.
-pub(super) struct Timed<'s> {
-    stream: &'s TcpStream,
-    deadline: Instant,
-}
-
-impl<'s> Timed<'s> {
-    fn within(stream: &'s TcpStream, time: Duration) -> Self {
-        Self { stream, deadline: Instant::now() + time }
-    }
-
-    fn left(&self) -> io::Result<Duration> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-    }
-}
-
-impl Read for Timed<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
-        self.stream.read(bytes)
-    }
-}
-
-impl Write for Timed<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(self.left()?))?;
-        self.stream.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The bytes of a scraper, in the clear or inside TLS.
-enum Line {
-    Clear,
-    Secured(Box<Secured>),
-}
-
-impl Line {
-    /// Reads some bytes; none at the end.
-    fn read(&mut self, socket: &mut Timed<'_>, into: &mut Vec<u8>) -> io::Result<usize> {
-        match self {
-            Self::Clear => {
-                let mut some = [0; 1024];
-                let read = socket.read(&mut some)?;
-                into.extend_from_slice(&some[..read]);
-                Ok(read)
-            }
-            Self::Secured(secured) => secured.read(socket, into),
-        }
-    }
-
-    /// Sends the last bytes.
-    fn finish(&mut self, socket: &mut Timed<'_>, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Clear => socket.write_all(bytes),
-            Self::Secured(secured) => secured.finish(socket, bytes),
-        }
     }
 }
 
@@ -221,11 +124,7 @@ fn serve(
     if is_admitted {
         admitted.establish();
     }
-    let mut socket = Timed::within(stream, METRICS_TIMEOUT);
-    line.finish(&mut socket, &answer(&head, is_admitted, registry)?)?;
-    rustix::net::shutdown(stream, Shutdown::Write)?;
-    while socket.read(&mut [0; 1024])? > 0 {}
-    Ok(())
+    finish(stream, &mut line, METRICS_TIMEOUT, &answer(&head, is_admitted, registry)?)
 }
 
 /// Reads the head of a request, if it comes in time.

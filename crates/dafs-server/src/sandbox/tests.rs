@@ -106,6 +106,22 @@ fn a_symlink_is_granted_with_its_target() {
 }
 
 #[test]
+fn passwords_are_changed_in_a_folder_of_their_own_alone() {
+    let access = |users: &str| {
+        let mut config = Config::for_directory(PathBuf::from("/srv/export"));
+        config.file = Some(PathBuf::from("/etc/dafs/dafs.toml"));
+        config.auth.password_file = Some(PathBuf::from(users));
+        let policy = policy_of_server(&config, Strength::Full, Path::new("/srv/state"), &user());
+        let Part::Confined(rules) = policy.files else { panic!("files are open") };
+        let folder = Path::new(users).parent().unwrap().to_owned();
+        rules.into_iter().find(|rule| rule.path == folder).map(|rule| rule.access)
+    };
+    assert_eq!(access("/etc/dafs/users"), Some(Access::Read));
+    assert_eq!(access("/etc/dafs/users.d/users"), Some(Access::Change));
+    assert_eq!(access("/etc/users"), None, "the file alone");
+}
+
+#[test]
 fn files_without_their_folders_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let dir = std::fs::canonicalize(dir.path()).unwrap();

@@ -1,20 +1,23 @@
-//! Administration of a running server: list clients, expire one, change the exports.
+//! Administration of a running server: list clients, expire one. Other files have the rest: `reload.rs`,
+//! `users.rs`, `status.rs`.
 
 use super::data::{DataCounters, DataServers};
 use super::stores::open_store;
-use super::tls::Users;
-use super::{StartError, journal};
-use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport, NodeReport};
+use super::tls::{Tls, Users};
+use super::{Server, StartError};
+use crate::admin::{AdminHandler, AdminReply, AdminRequest, AdminSocket, ClientReport, NodeReport};
 use crate::config::{Config, ExportConfig, ExportSource};
+use crate::http::AdminPort;
 use crate::limits::HOLDINGS_SHOWN_MAX;
-use crate::sandbox;
-use dafs_engine::{Clock, Registry};
+use dafs_dat::connections::Connections;
+use dafs_engine::{Authenticator, Clock, Registry};
 use dafs_mem::Mutex;
 use dafs_nfs::NfsShared;
 use dafs_service::{
-    ClientInfo, ClientKey, ClientKind, Export, Handle, Holding, Namespace, Service, ServiceError,
+    ClientInfo, ClientKey, ClientKind, Export, Handle, Holding, Service, ServiceError,
 };
 use dafs_store::{ExportSecret, Store};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,110 +25,74 @@ use std::sync::{Arc, OnceLock};
 /// Reloads the configuration. The text of an error says how to correct it.
 pub type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 
-/// The state that a change of exports needs.
-pub(super) struct Administration {
+/// The parts of a server that administration needs.
+pub(super) struct Parts {
     pub(super) service: Arc<Service>,
     pub(super) registry: Arc<Registry>,
-    secret: ExportSecret,
-    state: PathBuf,
+    pub(super) authenticator: Arc<Authenticator>,
+    pub(super) secret: ExportSecret,
+    /// The state directory.
+    pub(super) state: PathBuf,
     /// The open stores.
-    stores: Arc<Mutex<Vec<Known>>>,
+    pub(super) stores: Arc<Mutex<Vec<Known>>>,
     /// The data servers of this process.
-    data: Vec<DataCounters>,
+    pub(super) data: Vec<DataCounters>,
     /// The users of certificates, if the server has TLS.
-    users: Option<Users>,
-    /// True while layouts from before a change of these users may be honoured. Periodic work revokes
-    /// them: data servers of their own know no rules, and would go by a layout that a claim got before
-    /// there were any.
-    owes_layouts: Arc<AtomicBool>,
+    pub(super) certificates: Option<Users>,
     /// The NFS front end, if there is one.
     pub(super) nfs: Option<Arc<NfsShared>>,
+    /// The connections of all front ends.
+    pub(super) connections: Arc<Connections>,
+    /// The addresses for DAFS.
+    pub(super) addresses: Vec<SocketAddr>,
+    /// The server has memory in which exports show files.
+    pub(super) shows_files: bool,
+    /// Set to let the access log be opened anew, if there is one.
+    pub(super) reopen_log: Option<Arc<AtomicBool>>,
+    /// The keys of the configuration file in force.
+    pub(super) in_force: Mutex<toml::Table>,
+}
+
+/// Administration of a running server.
+pub(super) struct Administration {
+    pub(super) parts: Parts,
+    pub(super) started: dafs_dat::Instant,
+    /// True while layouts from before a change of the users of certificates may be honoured. Periodic work
+    /// revokes them: data servers of their own know no rules, and would go by a layout that a claim got before
+    /// there were any.
+    pub(super) owes_layouts: Arc<AtomicBool>,
+    /// Held while the password file changes.
+    pub(super) users_change: Mutex<()>,
     pub(super) read_config: OnceLock<ReadConfig>,
-    /// Set to let the access log be opened anew.
-    pub(super) reopen_log: OnceLock<Arc<AtomicBool>>,
     /// The thread for periodic work of stores with data servers.
     _turns: Clock,
 }
 
+impl std::ops::Deref for Administration {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
+}
+
 impl Administration {
-    pub(super) fn start(
-        service: Arc<Service>,
-        registry: Arc<Registry>,
-        secret: ExportSecret,
-        state: &Path,
-        (stores, data, users): (Vec<Known>, Vec<DataCounters>, Option<Users>),
-        nfs: Option<Arc<NfsShared>>,
-    ) -> Result<Arc<Self>, StartError> {
-        let (stores, read_config) = (Arc::new(Mutex::new(stores)), OnceLock::new());
-        let all = stores.clone();
+    pub(super) fn start(parts: Parts) -> Result<Arc<Self>, StartError> {
+        let all = parts.stores.clone();
         let owes_layouts = Arc::<AtomicBool>::default();
         let (owes, mut is_told) = (owes_layouts.clone(), false);
-        let turns = Clock::repeat("dafs-drain", service.clone(), move |service| {
+        let turns = Clock::repeat("dafs-drain", parts.service.clone(), move |service| {
             take_layouts(service, &owes, &mut is_told);
             data_servers(&all).iter().for_each(|(_, store)| store.turn(service));
         })?;
-        let state = state.to_owned();
         Ok(Arc::new(Self {
-            service,
-            registry,
-            secret,
-            state,
-            stores,
-            data,
-            users,
+            parts,
+            started: dafs_dat::Instant::now(),
             owes_layouts,
-            nfs,
-            read_config,
-            reopen_log: OnceLock::new(),
+            users_change: Mutex::new(()),
+            read_config: OnceLock::new(),
             _turns: turns,
         }))
-    }
-
-    /// Serves the exports of the present configuration file.
-    pub(super) fn reload(&self) -> Result<String, String> {
-        // The programs that rotate logs tell servers to reload.
-        if let Some(reopen) = self.reopen_log.get() {
-            reopen.store(true, Ordering::Relaxed);
-        }
-        self.reload_now().map_err(sandbox::explain)
-    }
-
-    fn reload_now(&self) -> Result<String, String> {
-        let read = self.read_config.get();
-        let read = read.ok_or("this server has no configuration file to read again")?;
-        let config = read()?;
-        if journal::is_wanted(&config.exports)
-            && self.service.durable.journal_statistics().is_none()
-        {
-            return Err(
-                "durable_replies are kept from the next start of the server on: restart it, \
-                        or set them to off"
-                    .to_owned(),
-            );
-        }
-        let takes_users = self.users.as_ref().is_some_and(Users::can_be_known);
-        if !takes_users && !config.certificate_users.is_empty() {
-            let text = "the server has no TLS, or its TLS no authorities, until its next start: restart it for \
-                        [[identity]] certificate";
-            return Err(text.to_owned());
-        }
-        let mut stores = self.stores.lock();
-        config.exports.iter().try_for_each(|export| adapt(&mut stores, export))?;
-        let (exports, opened) = open_exports(&config.exports, self.secret, &self.state, &stores)
-            .map_err(|error| error.to_string())?;
-        let namespace = Namespace::new(exports).map_err(|error| error.to_string())?;
-        let count = config.exports.len();
-        // Calls that come from now on find the new rules before the new exports.
-        let has_changed = |users: &Users| users.follow(&config.certificate_users);
-        if self.users.as_ref().is_some_and(has_changed) {
-            self.owes_layouts.store(true, Ordering::Relaxed);
-        }
-        self.service.importance.replace_rules(config.importance);
-        self.service.replace_namespace(namespace);
-        self.data.iter().for_each(|data| data.follow(&config.exports));
-        *stores = opened;
-        tracing::info!(exports = count, "the configuration was read again");
-        Ok(format!("{count} exports are served"))
     }
 
     fn nodes(&self) -> Vec<NodeReport> {
@@ -277,85 +244,77 @@ fn data_servers(stores: &Mutex<Vec<Known>>) -> Vec<(String, Arc<dyn DataServers>
     stores.iter().filter_map(|known| Some((known.name.clone(), known.data_servers()?))).collect()
 }
 
-/// Adapts an open store with data servers to the present configuration.
-fn adapt(stores: &mut [Known], config: &ExportConfig) -> Result<(), String> {
-    let has_data_servers = match &config.source {
-        ExportSource::Striped { .. } => true,
-        ExportSource::CephFs(ceph) => !ceph.data_servers.is_empty(),
-        ExportSource::Gluster(gluster) => !gluster.data_servers.is_empty(),
-        _ => false,
-    };
-    if !has_data_servers || stores.iter().any(|known| known.is_for(config)) {
-        return Ok(());
-    }
-    let failed = |text: String| format!("export {:?}: {text}", config.name);
-    let known = stores.iter_mut().find(|known| known.name == config.name);
-    let known = known.and_then(|known| Some((known.data_servers()?, known)));
-    let Some((data_servers, known)) = known else {
-        let text = "nodes and data servers are opened when the server starts: restart it";
-        return Err(failed(text.to_owned()));
-    };
-    data_servers.adapt(&known.source, &config.source).map_err(failed)?;
-    known.source = config.source.clone();
-    Ok(())
+/// Makes the handler of administrators' requests.
+fn handler(administration: Arc<Administration>) -> AdminHandler {
+    Box::new(move |request| administration.answer(request).unwrap_or_else(AdminReply::Failed))
 }
 
-/// Makes the handler of administrators' requests.
-pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
-    Box::new(move |request| match request {
-        AdminRequest::Clients => AdminReply::Clients(administration.clients()),
-        AdminRequest::Expire { client } => {
-            match administration.service.clients.revoke(ClientKey(client)) {
+impl Administration {
+    /// Answers a request. The text of an error says how to correct it.
+    fn answer(&self, request: AdminRequest) -> Result<AdminReply, String> {
+        Ok(match request {
+            AdminRequest::Clients => AdminReply::Clients(self.clients()),
+            AdminRequest::Expire { client } => match self.service.clients.revoke(ClientKey(client))
+            {
                 Ok(()) => AdminReply::Done(format!("client {client:016x} was ended")),
                 Err(ServiceError::StaleClientId) => {
-                    AdminReply::Failed(format!("there is no client {client:016x}"))
+                    return Err(format!("there is no client {client:016x}"));
                 }
-                Err(error) => AdminReply::Failed(error.to_string()),
+                Err(error) => return Err(error.to_string()),
+            },
+            AdminRequest::Sessions => AdminReply::Sessions(self.sessions()),
+            AdminRequest::Exposed => AdminReply::Exposed(self.service.exposure_counts().into()),
+            AdminRequest::Locks => AdminReply::Locks(self.locks()),
+            AdminRequest::Layout { path } => AdminReply::Layout(self.layout(&path)?),
+            AdminRequest::Drain { export, node, undo } => {
+                AdminReply::Done(self.drain(export.as_deref(), node, undo)?)
             }
-        }
-        AdminRequest::Sessions => AdminReply::Sessions(administration.sessions()),
-        AdminRequest::Exposed => {
-            AdminReply::Exposed(administration.service.exposure_counts().into())
-        }
-        AdminRequest::Locks => AdminReply::Locks(administration.locks()),
-        AdminRequest::Layout { path } => match administration.layout(&path) {
-            Ok(layout) => AdminReply::Layout(layout),
-            Err(text) => AdminReply::Failed(text),
-        },
-        AdminRequest::Drain { export, node, undo } => {
-            match administration.drain(export.as_deref(), node, undo) {
-                Ok(text) => AdminReply::Done(text),
-                Err(text) => AdminReply::Failed(text),
+            AdminRequest::Replace { export, node } => {
+                AdminReply::Done(self.replace(export.as_deref(), node)?)
             }
-        }
-        AdminRequest::Replace { export, node } => {
-            match administration.replace(export.as_deref(), node) {
-                Ok(text) => AdminReply::Done(text),
-                Err(text) => AdminReply::Failed(text),
+            AdminRequest::Nodes => AdminReply::Nodes(self.nodes()),
+            AdminRequest::Fences { exports } => AdminReply::Fences(self.fences(&exports)?),
+            AdminRequest::Fence { exports, change, names } => {
+                AdminReply::Fences(self.fence(&exports, change, &names)?)
             }
+            AdminRequest::Reload => AdminReply::Reloaded(self.reload()?),
+            AdminRequest::Status => AdminReply::Status(self.status()),
+            AdminRequest::Users => AdminReply::Users(self.users()?),
+            AdminRequest::SetUser(order) => AdminReply::Done(self.set_user(&order)?),
+            AdminRequest::RemoveUser { name } => AdminReply::Done(self.remove_user(&name)?),
+        })
+    }
+}
+
+impl Server {
+    /// Admits administrators by the socket, and by a port if the configuration has one.
+    pub(super) fn admit_administrators(
+        &mut self,
+        config: &Config,
+        directory: &Path,
+        administration: Arc<Administration>,
+    ) -> Result<(), StartError> {
+        let new_handler = || handler(administration.clone());
+        match AdminSocket::start(directory, new_handler()) {
+            Ok(socket) => self.admin = Some(socket),
+            Err(error) => tracing::warn!(
+                directory = %directory.display(), %error,
+                "no socket for administrators: does another server use this state directory?"
+            ),
         }
-        AdminRequest::Nodes => AdminReply::Nodes(administration.nodes()),
-        AdminRequest::Fences { exports } => match administration.fences(&exports) {
-            Ok(fences) => AdminReply::Fences(fences),
-            Err(text) => AdminReply::Failed(text),
-        },
-        AdminRequest::Fence { exports, change, names } => {
-            match administration.fence(&exports, change, &names) {
-                Ok(fences) => AdminReply::Fences(fences),
-                Err(text) => AdminReply::Failed(text),
-            }
+        if let Some(address) = config.admin_listen {
+            let tls = self.tls.as_ref().map(Tls::shared);
+            self.admin_port = Some(AdminPort::start(address, directory, tls, new_handler())?);
         }
-        AdminRequest::Reload => match administration.reload() {
-            Ok(text) => AdminReply::Done(text),
-            Err(text) => AdminReply::Failed(text),
-        },
-    })
+        self.administration = Some(administration);
+        Ok(())
+    }
 }
 
 /// An open store, with the name of its export and the place of its files.
 pub(super) struct Known {
-    name: String,
-    source: ExportSource,
+    pub(super) name: String,
+    pub(super) source: ExportSource,
     read_only: bool,
     subtree_check: bool,
     store: Arc<dyn Store>,
@@ -368,7 +327,7 @@ impl Known {
         self.data_servers.clone()
     }
 
-    fn is_for(&self, config: &ExportConfig) -> bool {
+    pub(super) fn is_for(&self, config: &ExportConfig) -> bool {
         (self.name.as_str(), &self.source) == (config.name.as_str(), &config.source)
     }
 

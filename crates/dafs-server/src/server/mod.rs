@@ -25,13 +25,16 @@ mod nfs;
 mod nfs_peers;
 mod node_drain;
 mod rdma;
+mod reload;
 mod rpcbind;
 mod sessions;
 mod start_error;
 mod state;
+mod status;
 mod stores;
 mod striped;
 mod tls;
+mod users;
 
 pub use administration::ReadConfig;
 pub use check::check as check_config;
@@ -45,6 +48,7 @@ pub(crate) use state::of_config as open_state_directory;
 
 use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
+use crate::http::AdminPort;
 use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector, samples};
 use crate::request_log::RequestLog;
@@ -56,6 +60,7 @@ use dafs_engine::{
     ThreadPool,
 };
 use dafs_journal::Workers;
+use dafs_mem::Mutex;
 use dafs_service::{
     AddressRange, ClientRecords, Export, FileFences, FileRecords, FrontEnd, Namespace, NoRecords,
     Pool, Service, ServiceConfig, ServiceCounts, WriteVerifier,
@@ -84,6 +89,7 @@ pub struct Server {
     verbs_addresses: Vec<SocketAddr>,
     service: Arc<Service>,
     registry: Arc<Registry>,
+    authenticator: Arc<Authenticator>,
     reactors: Vec<Reactor>,
     nfs: Option<NfsServer>,
     data: Vec<DataServer>,
@@ -91,6 +97,7 @@ pub struct Server {
     tls: Option<Tls>,
     metrics: Option<MetricsPort>,
     admin: Option<AdminSocket>,
+    admin_port: Option<AdminPort>,
     administration: Option<Arc<Administration>>,
     /// The log of requests, if there is one.
     request_log: Option<RequestLog>,
@@ -155,23 +162,23 @@ impl Server {
         let (parts, random) = ((&*data_servers, auth), &random);
         let mut server = Self::serve(config, service.clone(), random, &identity, parts)?;
         server.device_mark = device_mark;
-        let registry = server.registry.clone();
-        let users = server.tls.as_ref().and_then(Tls::users);
-        let parts = (stores, server.data.iter().map(DataServer::counters).collect(), users);
-        let nfs = server.nfs.as_ref().map(|nfs| nfs.shared.clone());
-        let administration =
-            Administration::start(service, registry, secret, &directory, parts, nfs)?;
-        match AdminSocket::start(&directory, administration::handler(administration.clone())) {
-            Ok(socket) => server.admin = Some(socket),
-            Err(error) => tracing::warn!(
-                directory = %directory.display(), %error,
-                "no socket for administrators: does another server use this state directory?"
-            ),
-        }
-        if let Some(log) = &server.request_log {
-            let _ = administration.reopen_log.set(log.reopen());
-        }
-        server.administration = Some(administration);
+        let administration = Administration::start(administration::Parts {
+            service,
+            registry: server.registry.clone(),
+            authenticator: server.authenticator.clone(),
+            secret,
+            state: directory.clone(),
+            stores: Arc::new(Mutex::new(stores)),
+            data: server.data.iter().map(DataServer::counters).collect(),
+            certificates: server.tls.as_ref().and_then(Tls::users),
+            nfs: server.nfs.as_ref().map(|nfs| nfs.shared.clone()),
+            connections: server.connections.clone(),
+            addresses: server.addresses.clone(),
+            shows_files: server.exposed.is_some(),
+            reopen_log: server.request_log.as_ref().map(RequestLog::reopen),
+            in_force: Mutex::new(config.document.clone()),
+        })?;
+        server.admit_administrators(config, &directory, administration)?;
         server.journal = journal;
         server.inventory = Some(inventory);
         Ok(server)
@@ -212,9 +219,10 @@ impl Server {
         let pool = Arc::new(ThreadPool::new());
         let proofs = Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX));
         let exposed = exposed_memory(config, &service)?;
+        let authenticator = Arc::new(Authenticator::new(&auth)?);
         let shared = Arc::new(Shared {
             service: service.clone(),
-            authenticator: Arc::new(Authenticator::new(&auth)?),
+            authenticator: authenticator.clone(),
             registry: Arc::new(Registry::counting_in(random.registry_key, connections.clone())),
             pool: pool.clone(),
             limits: config.limits,
@@ -232,12 +240,14 @@ impl Server {
             verbs_addresses: listeners.verbs().to_vec(),
             service,
             registry: shared.registry.clone(),
+            authenticator,
             reactors: Vec::new(),
             nfs: None,
             data: Vec::new(),
             tls: None,
             metrics: None,
             admin: None,
+            admin_port: None,
             administration: None,
             request_log,
             connections: connections.clone(),
@@ -304,13 +314,16 @@ impl Server {
         }
     }
 
-    /// Reloads the configuration and serves its present exports. Returns a text on the changes.
+    /// Reloads the configuration and serves its present exports. Returns a line for each changed key, and one
+    /// for the exports.
     ///
     /// # Errors
     /// A text that says how to correct the configuration. Then no export has changed.
     pub fn reload(&self) -> Result<String, String> {
         let administration = self.administration.as_ref();
-        administration.ok_or("this server was started without a configuration")?.reload()
+        let administration =
+            administration.ok_or("this server was started without a configuration")?;
+        Ok(administration.reload()?.to_string())
     }
 
     /// Returns the addresses for DAFS, with the ports that the system chose.
@@ -402,6 +415,11 @@ impl Server {
         self.metrics.as_ref().map(MetricsPort::url)
     }
 
+    /// Returns the URL for administrators of other machines.
+    pub fn admin_url(&self) -> Option<String> {
+        self.admin_port.as_ref().map(AdminPort::url)
+    }
+
     fn collector(&self) -> ServerCollector {
         let reactors: Vec<_> = self.reactors.iter().map(Reactor::gauge).collect();
         let service = self.service.clone();
@@ -447,7 +465,7 @@ impl Server {
 
     fn stop_threads(&mut self) {
         // The threads that use the others end first.
-        drop((self.metrics.take(), self.admin.take()));
+        drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
         drop(self.nfs.take());
         self.data.clear();
         drop(self.tls.take());

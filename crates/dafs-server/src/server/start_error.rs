@@ -183,6 +183,14 @@ pub enum StartError {
         /// The system's error.
         error: io::Error,
     },
+    /// The port for administration cannot be listened on.
+    #[error("cannot listen on {address} for administration: {error}")]
+    AdminPort {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        error: io::Error,
+    },
     /// The port of metrics cannot be listened on.
     #[error("cannot listen on {address} for metrics: {error}")]
     Metrics {

@@ -4,6 +4,7 @@
 use super::StartError;
 use super::inventory::{HANDLE_KEY, Inventory};
 use crate::config::Config;
+use crate::http::TOKEN_FILE;
 use dafs_store::ExportSecret;
 use dafs_store::own::{self, OwnError};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -17,7 +18,8 @@ use std::path::{Path, PathBuf};
 const DIRECTORIES: [&str; 6] = ["journal", "moved", "mends", "nodes", "removed", "undo"];
 
 /// Files in it.
-const FILES: [&str; 5] = ["clients.redb", "fences.redb", "handle-key", "inventory", "undo.index"];
+const FILES: [&str; 6] =
+    [TOKEN_FILE, "clients.redb", "fences.redb", "handle-key", "inventory", "undo.index"];
 
 /// Bytes of the key that signs file handles.
 const HANDLE_KEY_BYTES: usize = 16;

@@ -3,10 +3,16 @@
 
 use crate::commands::serve::set_umask;
 use crate::failure::Failure;
+use crate::limits::TOKEN_BYTES_MAX;
 use crate::output::{say, say_json};
-use dafs_server::{AdminError, AdminReply, AdminRequest, ClientReport, Config, ask_server};
+use dafs_server::{
+    AdminError, AdminReply, AdminRequest, AdminServer, ClientReport, Config, ReloadReport,
+    ask_admin_server, ask_server,
+};
 use indicatif::BinaryBytes;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
 
 /// The server of the command.
 #[derive(Debug, clap::Args)]
@@ -17,10 +23,24 @@ pub(super) struct Place {
     /// The server's configuration file, which names its state directory
     #[arg(long, value_name = "FILE", conflicts_with = "state_directory")]
     config: Option<PathBuf>,
+    /// A server with `admin_listen`, also of another host: https://HOST:PORT or http://127.0.0.1:PORT. Its
+    /// token comes from --token-file or $DAFS_ADMIN_TOKEN
+    #[arg(long, value_name = "URL", conflicts_with_all = ["state_directory", "config"])]
+    server: Option<AdminServer>,
+    /// A file whose first line is the token of that server, in its state directory admin-token
+    #[arg(long, value_name = "FILE", requires = "server")]
+    token_file: Option<PathBuf>,
+    /// The authorities that vouch for that server, for https
+    #[arg(long, value_name = "FILE", requires = "server")]
+    authorities: Option<PathBuf>,
 }
 
 impl Place {
     fn directory(&self) -> Result<PathBuf, Failure> {
+        if self.server.is_some() {
+            let text = "this changes a stopped server, so it works on the server's host alone";
+            return Err(Failure::Usage(text.to_owned()));
+        }
         let of_file = self.config.as_deref().map(Config::load).transpose();
         let of_file = of_file.map_err(|error| Failure::Usage(error.to_string()))?;
         let of_file = of_file.and_then(|config| config.state_directory);
@@ -32,15 +52,42 @@ impl Place {
     }
 
     pub(super) fn ask(&self, request: &AdminRequest) -> Result<AdminReply, Failure> {
-        let directory = self.directory()?;
-        match ask_server(&directory, request) {
+        let answer = match &self.server {
+            None => ask_server(&self.directory()?, request),
+            Some(server) => self.ask_over_http(server, request)?,
+        };
+        match answer {
             Ok(AdminReply::Failed(text)) => Err(Failure::Failed(text)),
             Ok(reply) => Ok(reply),
-            Err(error @ AdminError::Unreachable { .. }) => {
+            Err(error @ (AdminError::Unreachable { .. } | AdminError::NoServer { .. })) => {
                 Err(Failure::Unreachable(error.to_string()))
             }
             Err(error) => Err(Failure::Failed(error.to_string())),
         }
+    }
+
+    fn ask_over_http(
+        &self,
+        server: &AdminServer,
+        request: &AdminRequest,
+    ) -> Result<Result<AdminReply, AdminError>, Failure> {
+        if server.is_secure() && self.authorities.is_none() {
+            let text = "name those who vouch for the server: --authorities FILE, such as ca.pem of dafs pki";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        let token = match &self.token_file {
+            Some(path) => {
+                first_line(path).map_err(|error| Failure::local(path.display(), &error))?
+            }
+            None => std::env::var("DAFS_ADMIN_TOKEN").map_err(|_| {
+                let text = "no token: give --token-file FILE, or set DAFS_ADMIN_TOKEN";
+                Failure::Usage(text.to_owned())
+            })?,
+        };
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Failure::Usage("a token is one word of ASCII characters".to_owned()));
+        }
+        Ok(ask_admin_server(server, &token, self.authorities.clone(), request))
     }
 
     /// Sends an order, and prints its result.
@@ -52,6 +99,13 @@ impl Place {
             _ => Err(other_answer()),
         }
     }
+}
+
+/// Returns the first line of a file, without blanks around it.
+fn first_line(path: &Path) -> io::Result<String> {
+    let mut line = String::new();
+    BufReader::new(File::open(path)?.take(TOKEN_BYTES_MAX)).read_line(&mut line)?;
+    Ok(line.trim().to_owned())
 }
 
 pub(super) fn other_answer() -> Failure {
@@ -145,8 +199,9 @@ impl Expire {
 
 /// Let a server of this host read its configuration file again
 ///
-/// Exports are added, changed and removed; clients of the others are not affected. Other settings
-/// need a restart. SIGHUP does the same.
+/// Exports are added, changed and removed; clients of the others are not affected. So are the users of
+/// password_file, and the rules for certificates and for importance. Each changed key is printed: applied, or
+/// refused until the next restart. A file that cannot be used changes nothing. SIGHUP does the same.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Reload {
     #[command(flatten)]
@@ -155,7 +210,15 @@ pub(crate) struct Reload {
 
 impl Reload {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        self.place.order(&AdminRequest::Reload)
+        say!("{}", reload(&self.place)?)
+    }
+}
+
+/// Has a server read its configuration file again.
+pub(super) fn reload(place: &Place) -> Result<ReloadReport, Failure> {
+    match place.ask(&AdminRequest::Reload)? {
+        AdminReply::Reloaded(report) => Ok(report),
+        _ => Err(other_answer()),
     }
 }
 

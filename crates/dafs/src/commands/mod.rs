@@ -33,9 +33,11 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod stat;
+pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod top;
 pub(crate) mod tree;
+pub(crate) mod user;
 pub(crate) mod warmup;
 
 use crate::cli::{Cli, Command};
@@ -83,6 +85,8 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Advise(command) => command.run(&cli.session),
         Command::Doctor(command) => command.run(&cli.session),
         Command::Passwd(command) => command.run(),
+        Command::User(command) => command.run(),
+        Command::Status(command) => command.run(),
         Command::Clients(command) => command.run(),
         Command::Expire(command) => command.run(),
         Command::Reload(command) => command.run(),

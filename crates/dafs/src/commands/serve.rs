@@ -234,6 +234,9 @@ impl Serve {
                 failure.text().unwrap_or("the configuration cannot be read").to_owned()
             })
         }));
+        if let Some(url) = server.admin_url() {
+            tracing::info!("administration at {url}");
+        }
         if let Some(url) = server.metrics_url() {
             tracing::info!("metrics at {url}");
         }

@@ -2,7 +2,7 @@
 
 mod demo;
 
-use super::admin::{Place, other_answer};
+use super::admin::{Place, other_answer, reload};
 use crate::commands::serve::set_umask;
 use crate::failure::Failure;
 use crate::output::{say, say_json};
@@ -26,7 +26,7 @@ enum What {
         #[arg(long, value_name = "FILE")]
         secret: PathBuf,
     },
-    /// Show the nodes of the metadata server on this host
+    /// Show the nodes of the metadata server, and the whole cluster on the last line
     Status {
         #[command(flatten)]
         place: Place,
@@ -115,7 +115,7 @@ fn nodes(place: &Place) -> Result<Vec<NodeReport>, Failure> {
 fn add(place: &Place) -> Result<(), Failure> {
     let name = |node: &NodeReport| (node.export.clone(), node.number);
     let before: Vec<_> = nodes(place)?.iter().map(name).collect();
-    place.order(&AdminRequest::Reload)?;
+    say!("{}", reload(place)?)?;
     let after = nodes(place)?;
     let new: Vec<_> = after.iter().filter(|node| !before.contains(&name(node))).collect();
     let names: Vec<_> = after.iter().map(name).collect();
@@ -173,19 +173,32 @@ fn status(place: &Place, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Returns one line about all nodes.
+/// Returns the whole cluster on one line. States that no node has are left out.
 fn summary(nodes: &[NodeReport]) -> String {
-    let connected = nodes.iter().filter(|node| node.connected).count();
-    let mut line = format!("{connected} of {} nodes connected", nodes.len());
-    let leaving = nodes.iter().filter(|node| node.leaving && !node.empty).count();
-    if leaving > 0 {
-        line.push_str(&format!(", {leaving} leaving"));
+    let counts: Vec<_> = ["ready", "leaving", "missing", "empty"]
+        .into_iter()
+        .map(|word| (nodes.iter().filter(|node| state(node) == word).count(), word))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    let sum = |bytes: fn(&NodeReport) -> u64| BinaryBytes(nodes.iter().map(bytes).sum());
+    let (left, total) = (sum(|node| node.available_bytes), sum(|node| node.total_bytes));
+    let mut text = format!("{} nodes: {}; {left} of {total} left", nodes.len(), counts.join(", "));
+    let to_repair: u64 = nodes.iter().map(|node| node.files_to_mend).sum();
+    if to_repair > 0 {
+        text.push_str(&format!("; {to_repair} copies to repair"));
     }
-    let copies: u64 = nodes.iter().map(|node| node.files_to_mend).sum();
-    if copies > 0 {
-        line.push_str(&format!(", copies to repair: {copies}"));
+    text
+}
+
+/// Returns the state of a node in a word.
+fn state(node: &NodeReport) -> &'static str {
+    match (node.connected, node.leaving, node.empty) {
+        (_, _, true) => "empty",
+        (false, _, false) => "missing",
+        (true, true, false) => "leaving",
+        (true, false, false) => "ready",
     }
-    line
 }
 
 fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
@@ -216,12 +229,7 @@ fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
         "{:<12} {:>6} {:<8} {:>10} {:>10} {:>10} {:>10}  {}{remarks}",
         node.export,
         node.number,
-        match (node.connected, node.leaving, node.empty) {
-            (_, _, true) => "empty",
-            (false, _, false) => "missing",
-            (true, true, false) => "leaving",
-            (true, false, false) => "ready",
-        },
+        state(node),
         bytes(node.total_bytes),
         bytes(node.available_bytes),
         bytes(node.read_bytes),
@@ -234,17 +242,16 @@ fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_line_sums_up_the_nodes() {
-        let node = |connected, leaving, files_to_mend| NodeReport {
-            export: "wide".to_owned(),
-            number: 1,
+    fn node(number: u32, connected: bool, leaving: bool, files_to_mend: u64) -> NodeReport {
+        NodeReport {
+            export: "a".to_owned(),
+            number,
             place: String::new(),
             addresses: Vec::new(),
             connected,
             trouble: String::new(),
-            total_bytes: 0,
-            available_bytes: 0,
+            total_bytes: 1 << 30,
+            available_bytes: 1 << 29,
             leaving,
             empty: false,
             moved_files: 0,
@@ -253,10 +260,16 @@ mod tests {
             read_bytes: 0,
             written_bytes: 0,
             indirect_bytes: 0,
-        };
-        assert_eq!(summary(&[node(true, false, 0)]), "1 of 1 nodes connected");
-        let nodes = [node(true, true, 0), node(false, false, 2), node(true, false, 1)];
-        let expected = "2 of 3 nodes connected, 1 leaving, copies to repair: 3";
-        assert_eq!(summary(&nodes), expected);
+        }
+    }
+
+    #[test]
+    fn a_cluster_has_one_line_without_states_that_no_node_has() {
+        let well = [node(0, true, false, 0), node(1, true, false, 0)];
+        assert_eq!(summary(&well), "2 nodes: 2 ready; 1.00 GiB of 2.00 GiB left");
+        let ill = [node(0, true, true, 3), node(1, false, false, 4), node(2, true, false, 0)];
+        let expected =
+            "3 nodes: 1 ready, 1 leaving, 1 missing; 1.50 GiB of 3.00 GiB left; 7 copies to repair";
+        assert_eq!(summary(&ill), expected);
     }
 }

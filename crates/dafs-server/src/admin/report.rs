@@ -1,30 +1,9 @@
-//! The administrators' interface: a UNIX socket in the state directory, for root and the server's
-//! user.
-//!
-//! Each connection has one request, a line of JSON. The answer is a line of JSON, too.
-//!
-//! Invariants
-//! * Only its owner can open the socket, so the file system authenticates the administrator.
-//! * A second server with the same state directory does not take the socket from the first.
-//! * A peer that sends no request, or does not read the answer, blocks no other. Each peer has a
-//!   thread, their number is small, and silent ones make room. A request that panics fails alone.
+//! Requests of administrators, and the answers, as they travel in JSON.
 
-use crate::limits::{ADMIN_PEERS_MAX, ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};
-use crate::peers::serve_each;
-use dafs_dat::connections::{Admitted, ConnectionLimits, Connections, Origin};
 use dafs_service::ExposureCounts;
-use dafs_store::vital;
 use serde::{Deserialize, Serialize};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::fmt;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use thiserror::Error;
 
 /// A request of an administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +18,17 @@ pub enum AdminRequest {
     },
     /// Reload the configuration file.
     Reload,
+    /// Show the version, the exports and the load of the server.
+    Status,
+    /// List the users of the password file.
+    Users,
+    /// Add a user to the password file, or change one.
+    SetUser(UserOrder),
+    /// Remove a user of the password file, and end the sessions of that user.
+    RemoveUser {
+        /// The name.
+        name: String,
+    },
     /// List the sessions.
     Sessions,
     /// Count the blocks that clients of this host read without requests.
@@ -117,10 +107,135 @@ pub enum AdminReply {
     Nodes(Vec<NodeReport>),
     /// The fences of file systems.
     Fences(Vec<FenceReport>),
+    /// The changes of a reload.
+    Reloaded(ReloadReport),
+    /// The state of the server as a whole.
+    Status(StatusReport),
+    /// The users of the password file.
+    Users(Vec<UserReport>),
     /// Success.
     Done(String),
     /// Failure, with the reason.
     Failed(String),
+}
+
+/// The wanted state of a user of the password file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserOrder {
+    /// The name that clients give.
+    pub name: String,
+    /// The user must not exist yet. Otherwise the user must exist.
+    #[serde(default)]
+    pub is_new: bool,
+    /// The user id that the files are used with. `None` for the present one.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// The group id that the files are used with. `None` for the present one.
+    #[serde(default)]
+    pub gid: Option<u32>,
+    /// Further group ids. `None` for the present ones.
+    #[serde(default)]
+    pub groups: Option<Vec<u32>>,
+    /// The Argon2 hash of the password, in PHC form. `None` for the present one. The password itself
+    /// stays with the administrator.
+    #[serde(default)]
+    pub hash: Option<String>,
+}
+
+/// A user of the password file, for administrators.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserReport {
+    /// The name that clients give.
+    pub name: String,
+    /// The user id that the files are used with.
+    pub uid: u32,
+    /// The group id that the files are used with.
+    pub gid: u32,
+    /// Further group ids.
+    pub groups: Vec<u32>,
+}
+
+/// The changes of a reload.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadReport {
+    /// Exports that are served now.
+    pub exports: u64,
+    /// Changed keys of the configuration file that are in force now.
+    pub applied: Vec<String>,
+    /// Changed keys that need a restart.
+    pub refused: Vec<RefusedKey>,
+}
+
+/// A changed key of the configuration file that is not in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedKey {
+    /// The key, with the names of its tables.
+    pub key: String,
+    /// The reason why a restart is needed.
+    pub reason: String,
+}
+
+impl fmt::Display for ReloadReport {
+    /// Writes a line for each key, and one for the exports.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for key in &self.applied {
+            writeln!(f, "applied: {key}")?;
+        }
+        for RefusedKey { key, reason } in &self.refused {
+            writeln!(f, "refused: {key}: {reason}, restart needed")?;
+        }
+        write!(f, "{} exports are served", self.exports)
+    }
+}
+
+/// The state of a server as a whole. Counts that are not said to be since the start are of now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The version of the server.
+    pub version: String,
+    /// The process id of the server on its host.
+    pub process: u32,
+    /// The addresses for DAFS clients.
+    pub addresses: Vec<SocketAddr>,
+    /// Seconds since the start.
+    pub uptime_seconds: u64,
+    /// The exports.
+    pub exports: Vec<ExportReport>,
+    /// Connections at all front ends.
+    pub connections: u64,
+    /// Clients of DAFS.
+    pub dafs_clients: u64,
+    /// Clients of NFSv4.
+    pub nfs_clients: u64,
+    /// Open files.
+    pub open_files: u64,
+    /// Owners that have locked parts of a file.
+    pub locks: u64,
+    /// Owners that wait for a lock.
+    pub lock_waiters: u64,
+    /// Delegations.
+    pub delegations: u64,
+    /// The load of the host over the last minute: runnable threads, times 1000.
+    pub host_load_milli: u64,
+    /// CPU time of the server since its start, in milliseconds.
+    pub cpu_milliseconds: u64,
+}
+
+/// An export, for administrators. The counts are since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportReport {
+    /// Its name below the root.
+    pub name: String,
+    /// Every change is refused.
+    pub read_only: bool,
+    /// Requests.
+    pub operations: u64,
+    /// Requests that were refused.
+    pub errors: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
 }
 
 /// A node, for administrators.
@@ -369,215 +484,4 @@ pub struct FenceReport {
     pub fenced: bool,
     /// The clients with access if there is a list.
     pub names: Vec<String>,
-}
-
-/// Answers administrators.
-pub(crate) type AdminHandler = Box<dyn Fn(AdminRequest) -> AdminReply + Send + Sync>;
-
-/// The reason why a server cannot be asked.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum AdminError {
-    /// No server listens.
-    #[error(
-        "no server answers at {path}: {error}; see whether it runs, and name the state directory that it \
-         was started with by --state-directory",
-        path = .path.display()
-    )]
-    Unreachable {
-        /// The path of the socket.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The server accepts the connection and does not answer.
-    #[error("the server did not answer: {0}")]
-    NoAnswer(io::Error),
-}
-
-fn socket_path(state_directory: &Path) -> PathBuf {
-    state_directory.join("admin.sock")
-}
-
-/// Sends a request to the server of a state directory.
-///
-/// # Errors
-/// The server cannot be reached.
-pub fn ask(state_directory: &Path, request: &AdminRequest) -> Result<AdminReply, AdminError> {
-    let path = socket_path(state_directory);
-    let mut stream = UnixStream::connect(&path)
-        .map_err(|error| AdminError::Unreachable { path: path.clone(), error })?;
-    let exchange = || {
-        stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
-        let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
-        line.push(b'\n');
-        stream.write_all(&line)?;
-        let mut answer = String::new();
-        BufReader::new(&stream).read_line(&mut answer)?;
-        serde_json::from_str(&answer).map_err(io::Error::other)
-    };
-    let mut exchange = exchange;
-    exchange().map_err(AdminError::NoAnswer)
-}
-
-/// The thread behind the socket. It ends when this is dropped.
-pub(crate) struct AdminSocket {
-    path: PathBuf,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl AdminSocket {
-    /// Listens in the state directory.
-    ///
-    /// # Errors
-    /// The socket cannot be made, for instance because another server uses this directory.
-    pub(crate) fn start(state_directory: &Path, handler: AdminHandler) -> io::Result<Self> {
-        let path = socket_path(state_directory);
-        let listener = match UnixListener::bind(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                if UnixStream::connect(&path).is_ok() {
-                    return Err(error);
-                }
-                // A server that was killed has left it.
-                std::fs::remove_file(&path)?;
-                UnixListener::bind(&path)?
-            }
-            other => other?,
-        };
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let run = move || accept(&listener, &stopped, &handler);
-        let thread = vital::spawn("dafs-admin", run)?;
-        Ok(Self { path, stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for AdminSocket {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // The thread sleeps in accept, and a connection wakes it.
-        let woken = UnixStream::connect(&self.path).is_ok();
-        if let Some(thread) = self.thread.take().filter(|_| woken) {
-            let _ = thread.join();
-        }
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// Serves peers until the server stops.
-fn accept(listener: &UnixListener, stopped: &AtomicBool, handler: &AdminHandler) {
-    let limits = ConnectionLimits { total: ADMIN_PEERS_MAX, per_address: ADMIN_PEERS_MAX };
-    let next = || {
-        let (stream, _) = listener.accept()?;
-        let user = rustix::net::sockopt::socket_peercred(&stream)?.uid;
-        Ok((stream, Origin::User(user.as_raw())))
-    };
-    let serve = |stream: &UnixStream, admitted: &Admitted| serve(stream, admitted, handler);
-    serve_each("dafs-admin", &Connections::new(limits), stopped, next, serve);
-}
-
-fn serve(stream: &UnixStream, admitted: &Admitted, handler: &AdminHandler) -> io::Result<()> {
-    // The permissions are set a moment after the socket is made, so the kernel is asked for the
-    // peer's user, too.
-    let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
-    if !peer.is_root() && peer != rustix::process::geteuid() {
-        return Ok(());
-    }
-    stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
-    stream.set_write_timeout(Some(ADMIN_TIMEOUT))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(ADMIN_REQUEST_BYTES_MAX)).read_line(&mut line)?;
-    admitted.establish();
-    let reply = match serde_json::from_str(&line) {
-        Ok(request) => catch_unwind(AssertUnwindSafe(|| handler(request))).unwrap_or_else(|_| {
-            AdminReply::Failed("the server failed to serve the request; see its log".to_owned())
-        }),
-        Err(error) => AdminReply::Failed(format!("this is not a request: {error}")),
-    };
-    let mut answer = serde_json::to_vec(&reply).map_err(io::Error::other)?;
-    answer.push(b'\n');
-    let mut stream = stream;
-    stream.write_all(&answer)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn echo() -> AdminHandler {
-        Box::new(|request| AdminReply::Done(format!("{request:?}")))
-    }
-
-    #[test]
-    fn keys_of_clients_are_not_rounded() {
-        let session = SessionReport {
-            client: 0xf4cd_8a18_0b48_f21f,
-            trusted: true,
-            ..SessionReport::default()
-        };
-        let text = serde_json::to_string(&session).unwrap();
-        assert!(text.contains(r#""client":"f4cd8a180b48f21f""#), "{text}");
-        assert_eq!(serde_json::from_str::<SessionReport>(&text).unwrap(), session);
-    }
-
-    #[test]
-    fn requests_are_answered_and_the_socket_goes_with_the_server() {
-        let dir = tempfile::tempdir().unwrap();
-        let socket = AdminSocket::start(dir.path(), echo()).unwrap();
-        let mode = std::fs::metadata(socket_path(dir.path())).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        let reply = ask(dir.path(), &AdminRequest::Expire { client: 7 }).unwrap();
-        assert_eq!(reply, AdminReply::Done("Expire { client: 7 }".to_owned()));
-        assert!(AdminSocket::start(dir.path(), echo()).is_err(), "taken from a living server");
-        drop(socket);
-        assert!(matches!(
-            ask(dir.path(), &AdminRequest::Clients),
-            Err(AdminError::Unreachable { .. })
-        ));
-    }
-
-    #[test]
-    fn peers_that_ask_nothing_hold_up_nobody_else() {
-        let dir = tempfile::tempdir().unwrap();
-        let socket = AdminSocket::start(dir.path(), echo()).unwrap();
-        let connect = || UnixStream::connect(socket_path(dir.path())).unwrap();
-        let mut silent: Vec<_> = (0..3 * ADMIN_PEERS_MAX).map(|_| connect()).collect();
-        ask(dir.path(), &AdminRequest::Clients).unwrap();
-        // They are accepted in the order of their arrival, so the first has made room.
-        silent[0].set_read_timeout(Some(ADMIN_TIMEOUT / 2)).unwrap();
-        assert_eq!(silent[0].read_to_string(&mut String::new()).unwrap(), 0, "turned away");
-        drop(silent);
-        drop(socket);
-    }
-
-    #[test]
-    fn a_request_that_panics_fails_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let handler: AdminHandler = Box::new(|request| match request {
-            AdminRequest::Expire { .. } => panic!("a handler that fails, on purpose"),
-            request => AdminReply::Done(format!("{request:?}")),
-        });
-        let socket = AdminSocket::start(dir.path(), handler).unwrap();
-        for client in 0..2 * ADMIN_PEERS_MAX as u64 {
-            let reply = ask(dir.path(), &AdminRequest::Expire { client }).unwrap();
-            assert!(matches!(reply, AdminReply::Failed(text) if text.contains("log")));
-        }
-        let reply = ask(dir.path(), &AdminRequest::Clients).unwrap();
-        assert_eq!(reply, AdminReply::Done("Clients".to_owned()));
-        drop(socket);
-    }
-
-    #[test]
-    fn a_socket_left_behind_is_replaced_and_nonsense_is_answered() {
-        let dir = tempfile::tempdir().unwrap();
-        drop(UnixListener::bind(socket_path(dir.path())).unwrap());
-        let _socket = AdminSocket::start(dir.path(), echo()).unwrap();
-        let mut stream = UnixStream::connect(socket_path(dir.path())).unwrap();
-        stream.write_all(b"nonsense\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.contains("this is not a request"), "{answer}");
-    }
 }
