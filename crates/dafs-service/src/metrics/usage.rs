@@ -211,10 +211,13 @@ impl ExportUse {
     }
 }
 
+/// A party with its use, once there is one.
+type Slot<K> = OnceLock<(K, Box<SharedUsage>)>;
+
 /// The use by each of a bounded number of parties: hosts, or users.
 #[derive(Debug)]
 pub struct Usages<K> {
-    slots: Box<[OnceLock<(K, Box<SharedUsage>)>]>,
+    slots: Box<[Slot<K>]>,
     /// The use by all others.
     others: SharedUsage,
 }
