@@ -5,7 +5,6 @@ use crate::admin::{ExportReport, StatusReport};
 use dafs_service::{ClientKind, Export};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The unit of the load in `sysinfo(2)`.
 const LOAD_UNIT: u64 = 1 << 16;
@@ -42,13 +41,13 @@ impl Administration {
 }
 
 fn report(export: &Arc<Export>) -> ExportReport {
-    let (usage, read) = (export.usage(), |counter: &AtomicU64| counter.load(Ordering::Relaxed));
+    let usage = export.usage().now();
     ExportReport {
         name: export.name().to_owned(),
         read_only: export.options().read_only,
-        operations: read(&usage.operations),
-        errors: read(&usage.errors),
-        read_bytes: read(&usage.read_bytes),
-        written_bytes: read(&usage.written_bytes),
+        operations: usage.operations(),
+        errors: usage.errors,
+        read_bytes: usage.read_bytes,
+        written_bytes: usage.written_bytes,
     }
 }

@@ -2,6 +2,7 @@
 //! machines, and clients of both.
 
 use crate::common::{self, any, data_server};
+use crate::striped::reports;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::{Address, Instant};
 use dafs_server::{
@@ -79,7 +80,10 @@ impl Cluster {
         };
         config.nfs.no_delegations = true;
         change(&mut config);
-        Self { server: Server::start(&config).unwrap(), data, dir }
+        let server = Server::start(&config).unwrap();
+        // A file has its copies on nodes that are connected when it is created.
+        soon(|| reports(base).iter().all(|node| node.connected).then_some(()));
+        Self { server, data, dir }
     }
 
     /// Opens a session without a back-control channel.
