@@ -74,7 +74,6 @@ impl World {
             secret: [1; 16],
             clock_start_ns: 0,
             clock: || 0,
-            slow_operation_ns: None,
         };
         let verifier = Arc::new(WriteVerifier::new(7));
         let admission = Admission { own_uid: 0 };

@@ -332,16 +332,12 @@ fn encode_party(
             count(&mut family.encode_family(&labels)?, operations)?;
         }
     }
-    let totals: [(&Definition, fn(&UsageCounts) -> u64); 3] = [
-        (errors, |counts| counts.errors),
-        (read, |counts| counts.read_bytes),
-        (written, |counts| counts.written_bytes),
-    ];
-    for (definition, total) in totals {
+    for (at, definition) in [errors, read, written].into_iter().enumerate() {
         let mut family = definition.begin(encoder)?;
         for (name, counts) in uses {
             let labels = vec![(party, name.clone())];
-            count(&mut family.encode_family(&labels)?, total(counts))?;
+            let totals = [counts.errors, counts.read_bytes, counts.written_bytes];
+            count(&mut family.encode_family(&labels)?, totals[at])?;
         }
     }
     let mut family = seconds.begin(encoder)?;
