@@ -313,7 +313,8 @@ printf '\nall copies were compared: every byte, permission, time and symlink is 
 echo 'this is a quick build; make build optimises more'
 
 kill -TERM "$server"
-wait "$server" || { echo "the server ended with status $?"; exit 1; }
+wait "$server" || { status=$?; server=''; echo "the server ended with status $status"; exit 1; }
+server=''
 cat <<END
 
 Try next, the first in one terminal and the others in another:
