@@ -167,7 +167,8 @@ has() {
     done
 }
 
-# Starts rsync's daemon; sets `rsync` to its process and `rsync_port`.
+# Starts rsync's daemon; sets `rsync` to its process and `rsync_port`. Other users of this machine reach it, so that of
+# root follows no symlink out of the tree.
 start_rsync() {
     has rsync || return 0
     rsync_port=$(free_port)
@@ -175,9 +176,8 @@ start_rsync() {
 address = 127.0.0.1
 port = $rsync_port
 log file = $work/rsyncd.log
-use chroot = no
 munge symlinks = no
-$([[ $(id -u) != 0 ]] || printf 'uid = 0\ngid = 0')
+$(if [[ $(id -u) == 0 ]]; then printf 'uid = 0\ngid = 0\nuse chroot = yes'; else echo 'use chroot = no'; fi)
 [tree]
 path = $work/tree
 END
@@ -313,7 +313,8 @@ printf '\nall copies were compared: every byte, permission, time and symlink is 
 echo 'this is a quick build; make build optimises more'
 
 kill -TERM "$server"
-wait "$server" || { echo "the server ended with status $?"; exit 1; }
+wait "$server" || { status=$?; server=''; echo "the server ended with status $status"; exit 1; }
+server=''
 cat <<END
 
 Try next, the first in one terminal and the others in another:

@@ -25,10 +25,12 @@ quick_start() {
     local here=$1 port
     shift
     "$@" mkdir "$here"
+    # The run before has left its own.
+    rm -f "$work/ready"
     (cd "$here" && exec "$@" bash -euc "$server_commands") >"$work/ready" 2>"$work/log" &
     server=$!
     started+=("$server")
-    is_ready() { grep -q '^ready ' "$work/ready" || ! kill -0 "$server"; }
+    is_ready() { grep -qs '^ready ' "$work/ready" || ! kill -0 "$server"; }
     eventually is_ready
     port=$(sed -n 's,^ready dafs://127.0.0.1:\([0-9]*\)/$,\1,p' "$work/ready")
     [[ $port ]] || { cat "$work/log"; fail "the server did not start"; }

@@ -118,12 +118,10 @@ done
 damage older "$state/clients.redb" "$work/before/clients.redb"
 refused clients.redb "it is an older state"
 
-# A file that the server has never known, and that is no database.
-strange=$work/strange
-mkdir -m 700 "$strange"
-(umask 077 && head -c 4096 /dev/zero | tr '\0' x >"$strange/clients.redb")
-expect 1 "accept-loss clients.redb --state-directory $strange" \
-    timeout 30 "$dafs" serve --config "$work/dafs.toml" --state-directory "$strange"
+# A file that the server does not know yet, and that is no database.
+"$dafs" accept-loss clients.redb --state-directory "$state"
+head -c 4096 /dev/zero | tr '\0' x >"$state/clients.redb"
+refused clients.redb "it is damaged: Not a redb database"
 
 step "the journal, and what is to be undone"
 rm -r "$state/journal"

@@ -140,7 +140,8 @@ static PICTURES: [Picture; 5] = {
 const READ_AHEAD_NAMES: [&str; READ_AHEADS.len()] =
     ["RA 0", "RA 1", "RA 2", "RA 4", "RA 8", "RA 16"];
 
-const INTRODUCTION: &str = "\
+const INTRODUCTION: &str = "    make bench-papers
+
 The papers on DAFS (P0 to P2), NFS over RDMA (P3) and Direct-pNFS (P4) prove their systems by experiments. \
 `make bench-papers` runs them again and writes this page; `dafs-bench papers --only P0-F4` runs one. \
 Figures are named as in the papers: F is a figure, T a table, S a section, H a headline of the text. \
