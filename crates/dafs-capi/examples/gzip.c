@@ -10,6 +10,7 @@ enum { PIECE_BYTES = 262144, READS = 8, WRITES = 4, GZIP_FORMAT = 16, MEMORY_LEV
 
 /* Pieces under way: piece n lies in place n % count of the memory. */
 struct pieces {
+    dap_session_t session;
     dap_group_t group;
     dap_buffer_t buffer;
     dap_file_t file;
@@ -31,6 +32,7 @@ static void must(int64_t result, const char *what)
 static void prepare(struct pieces *pieces, dap_session_t session, size_t count)
 {
     void *memory;
+    pieces->session = session;
     pieces->count = count;
     must(dap_group_create(session, &pieces->group), "group");
     must(dap_buffer_alloc(session, count * PIECE_BYTES, &pieces->buffer, &memory), "buffer");
@@ -72,6 +74,8 @@ static void read_ahead(struct pieces *input, uint64_t number, uint64_t size)
     must(dap_async_read(input->group, place, input->file, input->buffer, place * PIECE_BYTES,
                         input->bytes[place], offset, NULL),
          "read");
+    /* Else it would be sent with the next call that waits. */
+    must(dap_flush(input->session), "flush");
 }
 
 /* Waits for the whole piece of a place. */
@@ -110,6 +114,7 @@ static size_t write_behind(struct pieces *output, size_t place, uint64_t *end)
     must(dap_async_write(output->group, place, output->file, output->buffer, place * PIECE_BYTES,
                          output->bytes[place], *end, DAP_UNSTABLE, NULL),
          "write");
+    must(dap_flush(output->session), "flush");
     *end += output->bytes[place];
     if (output->bytes[next])
         finish_write(output, next);

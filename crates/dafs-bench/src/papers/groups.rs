@@ -156,7 +156,12 @@ impl Group {
         }
     }
 
-    fn rows(self, options: &Options, results: &Results, interrupt: &Interrupt) -> Result<Vec<Row>> {
+    fn rows(
+        self,
+        options: &Options,
+        results: &mut Results,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<Row>> {
         let (rounds, milliseconds) = (results.rounds, results.milliseconds);
         let plan = |only: &str, milliseconds| Plan {
             rounds,
@@ -177,7 +182,7 @@ impl Group {
                 rdma::measure(&plan(PAIRS, milliseconds), &mut report, figures.path())?;
             }
             Self::Matching => return self.matched(rounds, milliseconds),
-            Self::Pnfs => return self.rates(options),
+            Self::Pnfs => return self.rates(options, results, interrupt),
             Self::Advise => {
                 for only in applications::each() {
                     interrupt.check()?;
@@ -209,17 +214,27 @@ impl Group {
         ])
     }
 
-    fn rates(self, options: &Options) -> Result<Vec<Row>> {
+    /// The rates. Where some are missing, the reason is noted.
+    fn rates(
+        self,
+        options: &Options,
+        results: &mut Results,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<Row>> {
         let is_small = options.scale < STORAGE_SCALE_MIN;
         let storage_nodes = if is_small { STORAGE_NODES / 2 } else { STORAGE_NODES };
         // Whole blocks.
         let megabytes = (MEGABYTES * options.scale / 100 / 2 * 2).max(MEGABYTES_MIN);
-        let rates = pnfs::rates(options.pnfs_clients, storage_nodes, megabytes)?;
+        let (clients, check) = (options.pnfs_clients, || interrupt.check());
+        let rates = pnfs::rates(clients, storage_nodes, megabytes, check)?;
+        if let Some(reason) = rates.skipped {
+            skip(results, self, reason);
+        }
         let row = |rate: pnfs::Rate| {
             let (case, unit) = (rate.case, rate.unit.to_owned());
             Row { group: self, case, unit, value: rate.value }
         };
-        Ok(rates.into_iter().map(row).collect())
+        Ok(rates.list.into_iter().map(row).collect())
     }
 }
 

@@ -123,3 +123,26 @@ pub(crate) fn serve(cpu: usize) -> Result<()> {
     wait_for_parent();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_to_a_slow_disk_take_their_time_and_reads_none() {
+        const RATE: u32 = 1 << 20;
+        let served = Served::with(|setup| setup.disk_bytes_per_second = Some(u64::from(RATE)));
+        let rate = |options: &OpenOptions, load| {
+            let end = End::connect(&served.url(), "data", options, load).expect("it is open");
+            end.rate(Duration::from_millis(300)).expect("it runs")
+        };
+        let options = OpenOptions::write().create(Create::IfMissing);
+        let written = rate(&options, files::Load::Write { bytes: 64 << 10, depth: 2 });
+        assert!(written <= f64::from(RATE), "{written:.0} bytes a second");
+        let data = std::fs::File::options().write(true).open(served.path().join("data"));
+        data.and_then(|data| data.set_len(files::FILE_BYTES)).expect("extended");
+        let load = files::Load::Read { bytes: 64 << 10, depth: 1, random: false };
+        let read = rate(&OpenOptions::read(), load);
+        assert!(read > f64::from(RATE), "{read:.0} bytes a second");
+    }
+}

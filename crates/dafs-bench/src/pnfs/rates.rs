@@ -23,9 +23,21 @@ pub(crate) struct Rate {
     pub(crate) value: f64,
 }
 
+/// All rates, and the reason why some are missing, if any.
+#[derive(Default)]
+pub(crate) struct Rates {
+    pub(crate) list: Vec<Rate>,
+    pub(crate) skipped: Option<String>,
+}
+
 /// Measures all architectures and patterns; CephFS's client once more without its cache; and BTIO once
-/// more with nine clients.
-pub(crate) fn rates(clients: usize, storage_nodes: usize, megabytes: u64) -> Result<Vec<Rate>> {
+/// more with nine clients. `check` fails when the run shall end.
+pub(crate) fn rates(
+    clients: usize,
+    storage_nodes: usize,
+    megabytes: u64,
+    check: impl Fn() -> Result<()>,
+) -> Result<Rates> {
     let options = Options {
         storage_nodes,
         clients: vec![clients],
@@ -46,14 +58,18 @@ pub(crate) fn rates(clients: usize, storage_nodes: usize, megabytes: u64) -> Res
         patterns: vec!["btio".to_owned()],
         ..options.clone()
     };
-    let mut rates = of(&options, "")?;
-    rates.extend(of(&uncached, " uncached")?);
-    rates.extend(of(&nine, " with nine clients")?);
+    let mut rates = Rates::default();
+    for (options, words) in [(options, ""), (uncached, " uncached"), (nine, " with nine clients")] {
+        check()?;
+        let Rates { list, skipped } = of(&options, words)?;
+        rates.list.extend(list);
+        rates.skipped = rates.skipped.or(skipped);
+    }
     Ok(rates)
 }
 
 /// The rates of a comparison, whose architectures are named with some words more.
-fn of(options: &Options, words: &str) -> Result<Vec<Rate>> {
+fn of(options: &Options, words: &str) -> Result<Rates> {
     options.check()?;
     let mut measured = Measured::default();
     peer::in_own_network(|| options.measure_inside(&mut measured))?;
@@ -69,5 +85,5 @@ fn of(options: &Options, words: &str) -> Result<Vec<Rate>> {
             false => Rate { case, unit: "transactions/s", value: one.transactions_per_second },
         }
     });
-    Ok(cells.chain(applied).collect())
+    Ok(Rates { list: cells.chain(applied).collect(), skipped: measured.skipped })
 }

@@ -39,21 +39,3 @@ impl FileLayer for SlowDisk {
         Ok(Verdict::Pass(bytes))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Instant;
-
-    #[test]
-    fn writes_take_their_time_and_reads_none() {
-        let disk = SlowDisk::new(1 << 20);
-        let transfer = |wait, writes| Transfer { offset: 0, bytes: 50 << 10, wait, writes };
-        assert!(disk.judge(transfer(Wait::Never, true)).is_err());
-        assert!(disk.judge(transfer(Wait::Never, false)).is_ok());
-        let began = Instant::now();
-        let passed = disk.judge(transfer(Wait::Allowed, true)).unwrap();
-        assert!(matches!(passed, Verdict::Pass(bytes) if bytes == 50 << 10));
-        assert!(began.elapsed() >= Duration::from_millis(45));
-    }
-}

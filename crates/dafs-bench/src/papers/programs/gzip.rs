@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * Each result is compared with that of the same gzip on local files. That of the program on our
-//! API, whose zlib packs otherwise, is unpacked and compared with the input.
+//!   API, whose zlib packs otherwise, is unpacked and compared with the input.
 //! * Results are written to files of the client, because the commands of NFS write none to a server.
 //!   The program on our API writes them to the server.
 
