@@ -2,9 +2,11 @@
 //!
 //! Invariants
 //! * At most one page of a listing is in memory, whatever its length.
+//! * No entry has a name that leads to another place, such as one with a slash.
 
 use super::attributes::DirEntry;
 use super::error::{MountError, Result};
+use super::path::component;
 use super::protocol::Cursor;
 use super::{Handle, Mount};
 
@@ -35,7 +37,8 @@ impl Iterator for ReadDir {
             let from = self.next.take()?;
             match self.mount.protocol().read_directory(&self.dir, from) {
                 Ok(page) => {
-                    if let Err(error) = check_progress(from, page.next) {
+                    let progress = check_progress(from, page.next);
+                    if let Err(error) = progress.and_then(|()| check_names(&page.entries)) {
                         return Some(Err(error));
                     }
                     self.entries = page.entries.into_iter();
@@ -58,9 +61,27 @@ fn check_progress(from: Cursor, next: Option<Cursor>) -> Result<()> {
     }
 }
 
+/// Refuses an invalid name of an entry, which would let a copy of the tree escape from its target
+/// directory.
+fn check_names(entries: &[DirEntry]) -> Result<()> {
+    match entries.iter().all(|entry| component(&entry.name).is_ok()) {
+        true => Ok(()),
+        false => Err(MountError::protocol("a directory entry has a name that cannot be one")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_leads_elsewhere_is_refused() {
+        let entry = |name: &[u8]| DirEntry { name: name.to_vec(), handle: None, attributes: None };
+        assert!(check_names(&[entry(b"a"), entry(b"...")]).is_ok());
+        for name in [&b""[..], b".", b"..", b"a/b", b"/etc", b"a\0b"] {
+            assert!(check_names(&[entry(b"a"), entry(name)]).is_err(), "{name:?}");
+        }
+    }
 
     #[test]
     fn a_listing_that_stands_still_is_refused() {

@@ -299,7 +299,8 @@ class Client(_Client):
             stack.extend(os.path.join(path, name) for name in reversed(directories))
 
     def rmtree(self, path):
-        """Removes a directory with all that is in it. Links are removed, and never followed."""
+        """Removes a directory with all that is in it. Links are removed, and not followed. Others must not put
+        links in the place of directories meanwhile, for each name is looked up by its path."""
         emptied, stack = [], [os.fsdecode(path)]
         while stack:
             path = stack.pop()

@@ -3,7 +3,8 @@
 Invariants
 * Each item has one result: its bytes, or the exception that reading it alone raises.
 * Beside the results, transfers need memory for one batch or one group of short files.
-* A copied tree stays below its local directory: symbolic links there are replaced, never followed.
+* A copied tree stays below its local directory: symbolic links there are replaced, never followed. Those of the
+  tree are made when all else has been copied, so that no path leads through them, whatever the server lists.
 """
 
 import contextlib
@@ -156,7 +157,7 @@ def get(fs, pairs, tops, callback, options):
     Below the tops, links to directories and links that lead nowhere are copied as links.
     """
     callback.set_size(len(pairs))
-    made = set()
+    made, links = set(), []
     for at in range(0, len(pairs), _COPIED_TOGETHER):
         lot = pairs[at : at + _COPIED_TOGETHER]
         wanted = [(asked(remote), 0, dafs.SHORT_BYTES) for remote, _ in lot]
@@ -166,8 +167,15 @@ def get(fs, pairs, tops, callback, options):
                     # A file of Python.
                     fs.get_file(remote, local, callback=child, **options)
                 else:
-                    _get_one(fs, (remote, local), start, remote not in tops, made, child, options)
+                    text = _get_one(fs, (remote, local), start, remote not in tops, made, child, options)
+                    if text is not None:
+                        links.append((text, local))
             callback.relative_update(1)
+    for text, local in links:
+        # What an earlier copy has left there.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(local)
+        os.symlink(text, local)
 
 
 def _branched(callback, remote, local):
@@ -178,7 +186,7 @@ def _branched(callback, remote, local):
 
 def _get_one(fs, pair, start, is_below, made, callback, options):
     """Copies one thing, of which `start` is the start of its content and whether that is all, or the
-    exception."""
+    exception. Returns the text of a symbolic link, which is not made yet, else `None`."""
     remote, local = pair
     if is_below and os.path.islink(local):
         os.unlink(local)
@@ -189,17 +197,16 @@ def _get_one(fs, pair, start, is_below, made, callback, options):
     if isinstance(start, Exception):
         is_link = is_below and has_no_content(fs, remote, start)
         text = _link_text(fs, remote) if is_link else None
-        if text is not None:
-            os.symlink(text, local)
-        elif isinstance(start, IsADirectoryError):
+        if text is None:
+            if not isinstance(start, IsADirectoryError):
+                raise start
             os.makedirs(local, exist_ok=True)
-        else:
-            raise start
-        return
+        return text
     content, is_whole = start
     if not is_whole:
         fs.get_file(remote, local, callback=callback, **options)
-        return
+        return None
     callback.set_size(len(content))
     with open(local, "wb") as file:
         callback.relative_update(file.write(content))
+    return None
