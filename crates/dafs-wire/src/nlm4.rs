@@ -287,7 +287,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The bytes of a value, which must decode to it, and to nothing when some are missing.
-    fn bytes<'a, T: Encode>(value: &T, decodes: impl Fn(&[u8]) -> Option<bool>) -> Vec<u8> {
+    fn bytes<T: Encode>(value: &T, decodes: impl Fn(&[u8]) -> Option<bool>) -> Vec<u8> {
         let bytes = value.encoded();
         assert_eq!(decodes(&bytes), Some(true));
         for len in 0..bytes.len() {
