@@ -4,7 +4,8 @@
 //! Invariants
 //! * With `Wait::Never` no procedure blocks. One that has to wait is executed again from its start
 //!   on a pool thread.
-//! * A host frees and names its own locks alone: its address is a part of its name.
+//! * A host frees and names its own locks alone: its address is a part of its name. Users of a host
+//!   who may use any port neither use nor free the locks of its root.
 //! * Every handle is checked against the rules of its export, as for NFSv3 itself.
 
 mod blocked;
@@ -19,12 +20,15 @@ pub(crate) use blocked::lock_available;
 pub use peers::Peers;
 pub(crate) use restart::{call_monitor, tick};
 
+use crate::admission::Origin;
 use crate::shared::NfsShared;
 use crate::v3::Sender;
 use crate::wire_handle;
 use blocked::Blocked;
 use dafs_rpc::Reply;
-use dafs_service::{Caller, Client, ClientKey, Front, Handle, LockManager, ServiceError, Touch};
+use dafs_service::{
+    Caller, Client, ClientAddress, ClientKey, Front, Handle, Host, LockManager, ServiceError, Touch,
+};
 use dafs_store::{StoreError, Wait};
 use dafs_wire::nlm4::{HostName, LockResult, NetObject, Procedure, Status};
 use dafs_wire::xdr::{Decode, Decoder, Encode, XdrError};
@@ -153,9 +157,7 @@ impl Context<'_> {
 
     /// Returns the service's name of a host that calls itself by `name`.
     fn name(&self, name: HostName<'_>) -> Vec<u8> {
-        let mut text = format!("{} ", self.sender.origin.client_address().ip).into_bytes();
-        text.extend_from_slice(name.0);
-        text
+        [place_of(&self.sender.origin).as_bytes(), b" ", name.0].concat()
     }
 
     /// Makes or finds the record of the caller's lock manager.
@@ -166,6 +168,17 @@ impl Context<'_> {
         let front: Weak<dyn Front> = Arc::<NfsShared>::downgrade(self.shared);
         let service = &self.shared.service;
         Ok(service.lock_manager(&manager, &front, self.sender.now_ns, self.wait)?)
+    }
+}
+
+/// Returns the first word of the names of lock managers at an origin: the address, and a mark for
+/// users who are not vouched for as root of their host.
+fn place_of(origin: &Origin) -> String {
+    let ClientAddress { ip, privileged } = origin.client_address();
+    match origin.host() {
+        Host::User(user) if origin.is_certain() => format!("{ip}?{user}"),
+        _ if privileged => ip.to_string(),
+        _ => format!("{ip}?"),
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Invariants
 //! * A notification of a restart ends the locks of the sender's address alone, and a copy of it ends
-//!   no lock that the host has taken since.
+//!   no lock that the host has taken since. Only root of a host ends the locks of all its users.
+//! * A client is called for one notification at a time, and not after grace.
 
-use super::{Answer, Context, Stop};
+use super::{Answer, Context, Stop, place_of};
 use crate::limits::{NOTIFY_EVERY_NS, PEERS_LANE};
 use crate::shared::NfsShared;
 use crate::v3::Sender;
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Restarts {
     /// The state numbers that the clients have given with their locks.
     states: Mutex<FxHashMap<ClientKey, u32>>,
+    /// The clients that know of the server's restart, or are being told.
     told: Mutex<FxHashSet<Vec<u8>>>,
     /// The time of the next notifications.
     due_ns: AtomicU64,
@@ -68,6 +70,10 @@ impl Context<'_> {
 
 /// Ends the locks and reservations of a lock manager. May wait for the disk.
 fn end(shared: &NfsShared, manager: &Client) {
+    if manager.is_gone() {
+        // A copy of the notification has ended it.
+        return;
+    }
     let client = manager.name().escape_ascii();
     tracing::info!(%client, "an NFSv3 client has restarted; its locks end");
     if let Err(error) = shared.service.clients.revoke(manager.key()) {
@@ -81,14 +87,21 @@ fn label(name: &[u8]) -> &[u8] {
     name.split(|byte| *byte == b'.').next().unwrap_or_default()
 }
 
-/// Ends the locks of a host at an address, unless the lock manager has told this state number with
-/// one of them.
-fn end_all(shared: &Arc<NfsShared>, address: IpAddr, name: &[u8], state: Option<u32>) {
-    let prefix = format!("{} ", address.to_canonical());
-    for manager in shared.service.clients.lock_managers_at(prefix.as_bytes()) {
-        let own = &manager.name()[prefix.len()..];
+/// Splits the service's name of a lock manager into its place and the name of its host.
+fn parts(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = name.iter().position(|byte| *byte == b' ')?;
+    Some((&name[..at], &name[at + 1..]))
+}
+
+/// Ends the locks of a host at a place, unless the lock manager has told this state number with one
+/// of them. A place without a mark speaks for the users of its host, too.
+fn end_all(shared: &Arc<NfsShared>, place: &str, name: &[u8], state: Option<u32>) {
+    let of_users = format!("{place}?");
+    for manager in shared.service.clients.lock_managers_at(place.as_bytes()) {
+        let Some((at, own)) = parts(manager.name()) else { continue };
+        let is_there = at == place.as_bytes() || at.starts_with(of_users.as_bytes());
         let is_current = state.is_some_and(|state| shared.nlm.restarts.knows(manager.key(), state));
-        if label(own).eq_ignore_ascii_case(label(name)) && !is_current {
+        if is_there && label(own).eq_ignore_ascii_case(label(name)) && !is_current {
             let own = shared.clone();
             shared.run_elsewhere(Box::new(move || end(&own, &manager)));
         }
@@ -96,7 +109,7 @@ fn end_all(shared: &Arc<NfsShared>, address: IpAddr, name: &[u8], state: Option<
 }
 
 pub(super) fn free_all(cx: &Context<'_>, args: &FreeAllArgs<'_>) -> Result<Reply, Stop> {
-    end_all(cx.shared, cx.sender.origin.client_address().ip, args.name.0, None);
+    end_all(cx.shared, &place_of(&cx.sender.origin), args.name.0, None);
     Ok(Reply::new())
 }
 
@@ -111,8 +124,7 @@ pub(crate) fn call_monitor(
         Some(Procedure::Null) => Answer::Reply(Reply::new()),
         Some(Procedure::Notify) => match NotifyArgs::decode(&mut Decoder::new(args)) {
             Ok(args) => {
-                let address = sender.origin.client_address().ip;
-                end_all(shared, address, args.name.0, Some(args.state));
+                end_all(shared, &place_of(&sender.origin), args.name.0, Some(args.state));
                 Answer::Reply(Reply::new())
             }
             Err(_) => Answer::Garbage,
@@ -125,7 +137,7 @@ impl NfsShared {
     /// Ends the locks of an NFSv3 client that has restarted, as its status monitor at `address` says
     /// in a datagram.
     pub fn host_restarted(self: &Arc<Self>, address: IpAddr, args: &NotifyArgs<'_>) {
-        end_all(self, address, args.name.0, Some(args.state));
+        end_all(self, &address.to_canonical().to_string(), args.name.0, Some(args.state));
     }
 }
 
@@ -144,22 +156,21 @@ pub(crate) fn tick(shared: &Arc<NfsShared>, now_ns: u64) {
     let state = shared.service.config().instance << 1 | 1;
     for name in clients.awaited_lock_managers() {
         let Some(host) = host_of(&name) else { continue };
-        if restarts.told.lock().contains(&name) {
+        if !restarts.told.lock().insert(name.clone()) {
             continue;
         }
         let (own, peers) = (shared.clone(), peers.clone());
         let owner = Owner { origin: Origin::host(host), number: 0 };
         let job = move || {
+            if !own.service.clients.in_grace() {
+                return;
+            }
             let args = NotifyArgs { name: HostName(peers.host_name()), state }.encoded();
             let procedure = Procedure::Notify.number();
             let procedure = Remote { program: nsm1::PROGRAM, version: nsm1::VERSION, procedure };
-            match peers.call(host, procedure, &args) {
-                Ok(_) => {
-                    own.nlm.restarts.told.lock().insert(name);
-                }
-                Err(error) => {
-                    tracing::info!(%host, %error, "an NFSv3 client does not learn of the restart yet");
-                }
+            if let Err(error) = peers.call(host, procedure, &args) {
+                tracing::info!(%host, %error, "an NFSv3 client does not learn of the restart yet");
+                own.nlm.restarts.told.lock().remove(&name);
             }
         };
         shared.run_in(Place { lane: PEERS_LANE, owner }, Box::new(job));
@@ -168,7 +179,8 @@ pub(crate) fn tick(shared: &Arc<NfsShared>, now_ns: u64) {
 
 /// The address in the service's name of a lock manager.
 fn host_of(name: &[u8]) -> Option<IpAddr> {
-    let address = name.split(|byte| *byte == b' ').next()?;
+    let (place, _) = parts(name)?;
+    let address = place.split(|byte| *byte == b'?').next()?;
     std::str::from_utf8(address).ok()?.parse().ok()
 }
 
@@ -191,7 +203,9 @@ mod tests {
     fn names_have_an_address_and_a_label() {
         assert_eq!(host_of(b"192.0.2.1 guest"), Some([192, 0, 2, 1].into()));
         assert_eq!(host_of(b"2001:db8::1 a b"), Some("2001:db8::1".parse().unwrap()));
-        assert_eq!(host_of(b""), None);
+        assert_eq!(host_of(b"192.0.2.1? guest"), Some([192, 0, 2, 1].into()));
+        assert_eq!(host_of(b"127.0.0.1?1000 guest"), Some([127, 0, 0, 1].into()));
+        assert_eq!((host_of(b""), host_of(b"192.0.2.1")), (None, None));
         assert_eq!(
             (label(b"guest.example.org"), label(b"guest"), label(b"")),
             (&b"guest"[..], &b"guest"[..], &b""[..])

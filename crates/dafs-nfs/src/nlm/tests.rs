@@ -267,6 +267,23 @@ fn a_restart_ends_the_locks_of_the_host_that_tells_it() {
 }
 
 #[test]
+fn a_user_of_a_host_frees_no_lock_of_its_root() {
+    let world = World::new();
+    let lock = world.lock(b"o", 0, 10);
+    assert_eq!(world.take(1, lock, false, 3), Status::Granted);
+    let user = Sender { origin: from("192.0.2.1:2000"), ..world.sender(1) };
+    let notified = NotifyArgs { name: HostName(b"guest"), state: 5 }.encoded();
+    let number = nsm1::Procedure::Notify.number();
+    let answer = call_monitor(&world.shared, &user, number, &notified);
+    assert!(matches!(answer, Answer::Reply(_)));
+    world.run_jobs();
+    let unlock = UnlockArgs { cookie: NetObject(b"cookie"), lock }.encoded();
+    let answer = call(&world.shared, &user, Procedure::Unlock.number(), &unlock, Wait::Allowed);
+    assert!(matches!(answer, Answer::Reply(_)));
+    assert!(!world.is_free(2, lock));
+}
+
+#[test]
 fn reservations_exclude_those_of_other_hosts() {
     let world = World::new();
     let send = |host, procedure, access, deny| {

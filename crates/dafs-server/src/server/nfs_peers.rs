@@ -2,7 +2,8 @@
 //! by which their status monitors say that they have restarted.
 //!
 //! Invariants
-//! * A datagram changes something only if it comes from a port that root of its host alone uses.
+//! * A datagram changes something only if it comes from another host, from a port that root there
+//!   alone uses.
 //! * A reply to a datagram is shorter than the datagram may be, so it amplifies nothing.
 
 use super::rpcbind;
@@ -96,6 +97,7 @@ fn take(socket: &UdpSocket, nfs: &Arc<NfsShared>, datagram: &[u8], from: SocketA
     let Some((reply, notified)) = answer(datagram) else { return };
     if let Some(args) = notified
         && from.port() < UNPRIVILEGED_PORT_MIN
+        && !from.ip().to_canonical().is_loopback()
     {
         nfs.host_restarted(from.ip(), &args);
     }

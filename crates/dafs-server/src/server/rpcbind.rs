@@ -1,7 +1,7 @@
 //! Registration with the rpcbind of this host, for NFSv3 clients that ask it for ports (RFC 1833
 //! 2.2.1 and 3.2), and questions to the rpcbind of other hosts.
 
-use dafs_rpc::client::{Options, Procedure, RpcClient};
+use dafs_rpc::client::{CallError, Options, Procedure, RpcClient};
 use dafs_wire::xdr::{Decoder, Encoder};
 use dafs_wire::{mount3, nfs3, nfs4, nlm4, nsm1};
 use std::io;
@@ -91,6 +91,11 @@ impl Entry {
     fn may_be_taken(&self) -> bool {
         matches!(self.program, nlm4::PROGRAM | nsm1::PROGRAM)
     }
+
+    /// True if rpcbind takes such an entry from every server that it takes any from.
+    fn is_plain(&self) -> bool {
+        matches!(self.place, Place::Port(..)) && !self.may_be_taken()
+    }
 }
 
 /// The entries of a server.
@@ -135,42 +140,28 @@ impl Registration {
     /// Registers the addresses, in place of entries that an earlier server left there. On a host
     /// without rpcbind it writes to the log, and the server starts all the same.
     pub(super) fn make(addresses: &Addresses<'_>) -> Option<Self> {
-        let mut entries = entries(addresses);
+        let (all, mut made) = (entries(addresses), Vec::new());
         let outcome = connect(Ipv4Addr::LOCALHOST.into()).map_err(|error| error.to_string());
         let outcome = outcome.and_then(|rpcbind| {
             // All before any: to remove one for TCP removes that for UDP.
-            for entry in &entries {
+            for entry in &all {
                 change(&rpcbind, UNSET, entry)?;
             }
-            let mut refused = Vec::new();
-            for entry in &entries {
+            for entry in &all {
                 if change(&rpcbind, SET, entry)? {
-                    continue;
-                }
-                if !entry.may_be_taken() {
+                    made.push(*entry);
+                } else if entry.is_plain() {
                     return Err("it refused; is the server root?".to_owned());
                 }
-                refused.push(*entry);
             }
-            Ok(refused)
+            Ok(())
         });
         match outcome {
-            Ok(refused) => {
-                if let Some(first) = refused.first() {
-                    tracing::warn!(
-                        program = first.program,
-                        "another program of this host serves locks of NFSv3, perhaps for its own mounts \
-                         of other servers; NFSv3 clients of this server mount with nolock"
-                    );
-                }
-                entries.retain(|entry| !refused.contains(entry));
-                Some(Self { entries })
-            }
-            Err(error) => {
-                tracing::warn!("NFS is not registered with rpcbind: {error}");
-                None
-            }
+            Ok(()) => warn_of_refused(all.iter().filter(|entry| !made.contains(entry))),
+            Err(error) => tracing::warn!("NFS is not registered with rpcbind: {error}"),
         }
+        // Those made before an error are removed at the end, too.
+        (!made.is_empty()).then_some(Self { entries: made })
     }
 }
 
@@ -186,6 +177,25 @@ impl Drop for Registration {
     }
 }
 
+/// Writes to the log, once for each remedy, that rpcbind has refused entries. The others stay.
+fn warn_of_refused<'a>(refused: impl Iterator<Item = &'a Entry>) {
+    let (ports, networks): (Vec<_>, Vec<_>) =
+        refused.partition(|entry| matches!(entry.place, Place::Port(..)));
+    if let Some(first) = ports.first() {
+        tracing::warn!(
+            program = first.program,
+            "another program of this host serves locks of NFSv3, perhaps for its own mounts \
+             of other servers; NFSv3 clients of this server mount with nolock"
+        );
+    }
+    if let Some(first) = networks.first() {
+        tracing::warn!(
+            program = first.program, place = ?first.place,
+            "rpcbind refuses an entry; NFSv3 clients of that network mount with port= and mountport="
+        );
+    }
+}
+
 /// The settings for calls to other programs of this host and of clients.
 pub(super) fn options() -> Options {
     let timeout = Duration::from_secs(2);
@@ -198,11 +208,16 @@ fn connect(host: IpAddr) -> io::Result<RpcClient> {
         .map_err(|error| io::Error::new(error.kind(), format!("rpcbind at {address}: {error}")))
 }
 
-/// Sets or removes one entry. Returns false when rpcbind refuses, or there was none to remove.
+/// Sets or removes one entry. Returns false when rpcbind refuses, does not speak the version for such
+/// entries, or there was none to remove.
 fn change(rpcbind: &RpcClient, procedure: u32, entry: &Entry) -> Result<bool, String> {
     let version = entry.protocol_version();
     let what = Procedure { program: PROGRAM, version, procedure };
-    let results = rpcbind.call(what, &entry.args()).map_err(|error| error.to_string())?;
+    let results = match rpcbind.call(what, &entry.args()) {
+        Ok(results) => results,
+        Err(CallError::NotDone(_)) => return Ok(false),
+        Err(error) => return Err(error.to_string()),
+    };
     Decoder::new(&results).bool().map_err(|error| error.to_string())
 }
 
@@ -262,6 +277,10 @@ mod tests {
         assert_eq!(places, expected);
         assert!(of(nlm4::PROGRAM).all(Entry::may_be_taken));
         assert!(!of(nfs3::PROGRAM).any(Entry::may_be_taken));
+        // Without one of the others the server goes on.
+        let plain: Vec<u32> =
+            all.iter().filter(|entry| entry.is_plain()).map(|entry| entry.program).collect();
+        assert_eq!(plain, [nfs3::PROGRAM, nfs3::PROGRAM, mount3::PROGRAM]);
         assert!(entries(&Addresses::default()).is_empty());
     }
 
