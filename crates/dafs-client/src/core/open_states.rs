@@ -262,6 +262,13 @@ impl OpenStates {
         self.opens.iter().find(|(_, open)| is_one(open)).map(|(name, _)| *name)
     }
 
+    /// True if a file may be read by an open: it is one of the file, allows reading, and is not lost.
+    pub(crate) fn may_read(&self, name: StateId, handle: &FileHandle) -> bool {
+        self.opens.get(&name).is_some_and(|open| {
+            open.handle == *handle && open.access != ShareAccess::Write && open.lost.is_none()
+        })
+    }
+
     pub(crate) fn open(&self, name: StateId) -> Option<&OpenState> {
         self.opens.get(&name)
     }
@@ -431,6 +438,20 @@ mod tests {
         held.closed(first);
         assert!(held.open(first).is_none());
         assert_eq!(held.current(second), Ok(id(1)));
+    }
+
+    #[test]
+    fn an_open_that_is_lost_or_for_writing_alone_reads_nothing() {
+        let mut held = OpenStates::default();
+        let name = open(&mut held, id(1), FIRST);
+        assert!(held.may_read(name, &FILE) && !held.may_read(id(2), &FILE));
+        assert!(!held.may_read(name, &FileHandle::ZERO), "it is of another file");
+        for (access, may_read) in [(ShareAccess::Write, false), (ShareAccess::Both, true)] {
+            held.opens.get_mut(&name).unwrap().access = access;
+            assert_eq!(held.may_read(name, &FILE), may_read);
+        }
+        held.lost(name, Status::StaleStateId);
+        assert!(!held.may_read(name, &FILE));
     }
 
     #[test]

@@ -250,6 +250,9 @@ fn a_small_file_that_is_opened_again_costs_no_read_request() {
     eventually("the server is asked to open and to close alone", || {
         requests(&client, || assert!(look() == content)) == bare
     });
+    let blind = client.open(b"file", &OpenOptions::write()).unwrap();
+    assert!(blind.read_at(&mut [0; 10], 0).is_err(), "an open for writing alone");
+    blind.close().unwrap();
     let writer = other.open(b"file", &OpenOptions::read_write()).unwrap();
     writer.write_at(&[9; 50], BLOCK as u64, Stability::Unstable).unwrap();
     content[BLOCK..BLOCK + 50].fill(9);

@@ -142,7 +142,9 @@ impl Service {
             let released = self.clients.release(old);
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
         }
-        self.locks.break_older(&client, wait, now_ns);
+        // The instance that has replaced this one may have looked before the old one left its locks.
+        let newest = self.clients.lock().dafs.get(name).cloned();
+        self.locks.break_older(newest.as_ref().unwrap_or(&client), wait, now_ns);
         self.clients.confirmed(&client);
         Ok(Registered { client, replaced: old.is_some() })
     }

@@ -346,9 +346,10 @@ fn lets_share(export: &Export, is_remote: bool) -> bool {
 
 impl Service {
     /// Exposes the file of an open together with other small files, to a client that maps memory, or that
-    /// reads it by RDMA (`is_remote`). The client must be one that may speak for any user: it can read all of them then, until its last
-    /// session or its lease ends, or [`end_small_grants`](Self::end_small_grants). The question counts
-    /// as a request that has read the file.
+    /// reads it by RDMA (`is_remote`). The client must be one that may speak for any user: it can read
+    /// all of them then, until its last session or its lease ends, or
+    /// [`end_small_grants`](Self::end_small_grants). The question counts as a request that has read the
+    /// file.
     ///
     /// # Errors
     /// Those of the state-id. `OpenMode`. The store's.

@@ -133,8 +133,9 @@ impl Locks {
 
     /// Breaks the locks of a client's older instances, because the client has restarted and they
     /// will not come back. An instance that another one has replaced meanwhile breaks none: only the
-    /// verifiers differ, so locks of its successor would count as older. Delegations that were compatible with a shared lock are recalled: their
-    /// holders would go on granting locks locally. Waits for the disk if it may.
+    /// verifiers differ, so locks of its successor would count as older. Delegations that were
+    /// compatible with a shared lock are recalled: their holders would go on granting locks locally.
+    /// Waits for the disk if it may.
     pub(crate) fn break_older(&self, client: &Client, wait: Wait, now_ns: u64) {
         let mut table = self.state.lock();
         // The successor gets locks under this lock, and only once this one is gone.

@@ -256,8 +256,10 @@ impl Replies {
 
     /// A client has come back: replies to its other instances cannot be asked for any more.
     pub(crate) fn discard_others(&self, client: &Client) {
-        // Held so that the replies of an instance which has replaced this one stay.
-        let Some(clients) = self.clients.not_replaced(client) else { return };
+        // Held so that the replies of an instance which has replaced this one stay, also when that one
+        // has ended since.
+        let clients = self.clients.not_replaced(client).filter(|_| !client.is_gone());
+        let Some(clients) = clients else { return };
         let mut table = self.table.lock();
         let Some(of_owner) = table.owners.get(&Owner::of(client)) else { return };
         let ids = of_owner.sessions.iter().filter_map(|number| table.by_age.get(number)).copied();

@@ -4,6 +4,7 @@
 //! * A read is a hit only if the entries of its blocks, read behind its data, are those that the client
 //!   knew before. So its bytes are the content of the file at one moment between its beginning and its
 //!   end.
+//! * A read of a small file is a hit only under an open of the file that allows reading.
 //! * Every read that is no hit is a request in the end, and completes as one.
 //! * Where a device answers for the server, a hit is at most two seconds behind a sign of life of it: one
 //!   until the read begins, and one until its end. No frame is used again so soon, so a device that reads
@@ -15,6 +16,7 @@ use super::{Asked, Missed, Optimistic, State};
 use crate::core::blocks::ExposeAnswer;
 use crate::core::call::{Call, Done, Due, Purpose, ReadCall, ReplyMessage, Task};
 use crate::core::failure::Failure;
+use crate::core::open_states::OpenStates;
 use crate::core::session::{SessionCore, Stage};
 use crate::core::users::User;
 use crate::limits::{OPTIMISTIC_ANSWER_TIME, OPTIMISTIC_BYTES_MAX, OPTIMISTIC_HEARD_TIME};
@@ -66,9 +68,11 @@ impl Optimistic {
     }
 
     /// The plan of a read, if it can begin now.
-    fn plan(&mut self, call: &ReadCall, now: Instant) -> Option<Plan> {
+    fn plan(&mut self, opens: &OpenStates, call: &ReadCall, now: Instant) -> Option<Plan> {
         let part = (call.offset, call.into.len());
-        let small = self.small.plan(&call.handle, part, now);
+        // The place of a small file is not of the open, whose rights are judged here therefore.
+        let may_read = opens.may_read(call.state_id, &call.handle);
+        let small = may_read.then(|| self.small.plan(&call.handle, part, now)).flatten();
         let is_small = small.is_some();
         let planned = small.unwrap_or_else(|| self.directory.plan(call.state_id, part, now));
         match planned {
@@ -80,7 +84,7 @@ impl Optimistic {
                 self.count_miss(miss);
                 let (name, file) = (call.state_id, call.handle);
                 let is_often = self.directory.missed(name);
-                let may_ask = self.small.missed(&file, now) || is_often;
+                let may_ask = may_read && self.small.missed(&file, now) || is_often;
                 if may_ask || is_small {
                     self.missed = Some(Missed { name, file, miss, is_small, may_ask });
                 }
@@ -110,7 +114,8 @@ impl SessionCore {
             return Some(call);
         }
         let now = self.link.now;
-        let Some(plan) = self.optimistic.plan(&call, now) else { return Some(call) };
+        let planned = self.optimistic.plan(&self.calls.opens, &call, now);
+        let Some(plan) = planned else { return Some(call) };
         let (user, slot, posted_at) = (user.take(), None, now);
         let read = Read { tag, due, user, call, plan, slot, left: 0, posted_at, is_second: false };
         self.begin_read(adapter, read);
@@ -164,7 +169,7 @@ impl SessionCore {
         stats.stale += 1;
         if !read.is_second
             && !is_late
-            && let Some(plan) = self.optimistic.plan(&read.call, now)
+            && let Some(plan) = self.optimistic.plan(&self.calls.opens, &read.call, now)
         {
             (read.plan, read.is_second) = (plan, true);
             return self.begin_read(adapter, read);
@@ -219,7 +224,7 @@ impl SessionCore {
         (fh, state_id): (FileHandle, StateId),
         question: Question,
     ) {
-        let of_small = self.optimistic.small.asks();
+        let of_small = self.optimistic.small.asks(&fh);
         let (exposure, known) = match question.exposure {
             0 => of_small,
             exposure => (exposure, question.known),
@@ -262,7 +267,8 @@ impl SessionCore {
         }
         let Optimistic { directory, small, state, .. } = &mut self.optimistic;
         let (of_small, alone) = match answer {
-            Some(answer) if answer.base != 0 => (Some(answer), None),
+            // It ends the right of the open to an exposure of the file alone.
+            Some(answer) if answer.base != 0 => (Some(answer), Some(ExposeAnswer::default())),
             answer => (None, answer),
         };
         let is_placed = small.answered(&file, (known, of_small), now);

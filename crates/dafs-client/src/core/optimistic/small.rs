@@ -11,7 +11,8 @@
 use super::directory::{Directory, Miss, PageFetch, Plan, Question};
 use crate::core::blocks::{BLOCK_BYTES, ExposeAnswer, SMALL_FILE_BYTES, WINDOW_BLOCKS};
 use crate::limits::{
-    OPTIMISTIC_ASK_PAUSE_MAX, OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_SMALL_FILES_MAX,
+    OPTIMISTIC_ASK_PAUSE_MAX, OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_SHARED_EXPOSURES_MAX,
+    OPTIMISTIC_SMALL_FILES_MAX,
 };
 use dafs_dat::Instant;
 use dafs_wire::dafs::{FileHandle, StateId};
@@ -46,8 +47,8 @@ pub(super) struct SmallFiles {
     files: FxHashMap<FileHandle, File>,
     /// The blocks of each exposure, by its number in the place of an open's name.
     exposures: Directory,
-    /// The exposure of the last answer, and the number of its segments.
-    latest: (u64, u32),
+    /// The exposure of the last answer for each file system, which has one at a time.
+    latest: FxHashMap<[u8; 16], u64>,
     is_asking: bool,
 }
 
@@ -114,9 +115,13 @@ impl SmallFiles {
 
     /// Begins a question about a file. Returns the exposure that the client knows, or 0, and the number of
     /// its segments.
-    pub(super) fn asks(&mut self) -> (u64, u32) {
+    pub(super) fn asks(&mut self, file: &FileHandle) -> (u64, u32) {
         self.is_asking = true;
-        self.latest
+        let Some(exposure) = self.latest.get(&file.fs).copied() else { return (0, 0) };
+        match self.exposures.segment_count(name_of(exposure)) {
+            0 => (0, 0),
+            count => (exposure, count),
+        }
     }
 
     /// Takes the answer to a question that named this exposure; `None` if there is none, or it has no place
@@ -131,16 +136,14 @@ impl SmallFiles {
         let place =
             answer.as_ref().map(|answer| Place { exposure: answer.exposure, base: answer.base });
         let is_new = place.zip(answer).is_some_and(|(place, answer)| {
+            self.forget_former(file.fs, place.exposure);
             let name = name_of(place.exposure);
             // Its blocks have an entry from now on.
             self.exposures.missed(name);
             let (exposure, known) = known;
             let (needed, windows) = (place.window(), place.window()..=place.window());
             let question = Question { name, exposure, known, needed, windows };
-            let before = self.exposures.segment_count(name);
-            let is_new = self.exposures.answered(&question, Some(answer), now);
-            self.latest = (place.exposure, self.exposures.segment_count(name));
-            is_new || before != self.latest.1
+            self.exposures.answered(&question, Some(answer), now)
         });
         let Some(file) = self.files.get_mut(file) else { return is_new };
         let is_moved = place.is_some() && file.place != place;
@@ -150,10 +153,20 @@ impl SmallFiles {
         is_new
     }
 
+    /// Forgets what is over when the files of a file system share this exposure.
+    fn forget_former(&mut self, fs: [u8; 16], exposure: u64) {
+        if self.latest.len() >= OPTIMISTIC_SHARED_EXPOSURES_MAX && !self.latest.contains_key(&fs) {
+            self.forget_places();
+        }
+        let former = self.latest.insert(fs, exposure).filter(|former| *former != exposure);
+        former.into_iter().for_each(|former| self.exposures.closed(name_of(former)));
+    }
+
     /// Forgets all places: their keys are no good on another channel.
     pub(super) fn forget_places(&mut self) {
         self.exposures = Directory::default();
-        (self.latest, self.is_asking) = ((0, 0), false);
+        self.latest.clear();
+        self.is_asking = false;
         for file in self.files.values_mut() {
             (file.place, file.next) = (None, Instant::default());
         }
@@ -185,7 +198,7 @@ mod tests {
     fn known() -> SmallFiles {
         let mut small = SmallFiles::default();
         assert!(!small.missed(&FILE, NOW) && small.missed(&FILE, NOW), "the second read asks");
-        assert_eq!(small.asks(), (0, 0));
+        assert_eq!(small.asks(&FILE), (0, 0));
         assert!(small.is_asking());
         assert!(small.answered(&FILE, ((0, 0), Some(answer())), NOW));
         assert!(!small.is_asking());
@@ -240,7 +253,7 @@ mod tests {
     fn a_file_without_a_place_is_asked_for_again_after_a_while() {
         let mut small = SmallFiles::default();
         small.missed(&FILE, NOW);
-        small.asks();
+        small.asks(&FILE);
         assert!(!small.answered(&FILE, ((0, 0), None), NOW));
         assert!(!small.missed(&FILE, NOW + OPTIMISTIC_ASK_PAUSE_MIN));
         assert!(small.missed(&FILE, NOW + OPTIMISTIC_ASK_PAUSE_MAX));
@@ -249,9 +262,29 @@ mod tests {
     #[test]
     fn segments_of_an_exposure_are_counted_once() {
         let mut small = known();
-        assert_eq!(small.asks(), (9, 2));
+        assert_eq!(small.asks(&FILE), (9, 2));
         let nothing = ExposeAnswer { segments: Vec::new(), ..answer() };
         assert!(!small.answered(&FILE, ((9, 2), Some(nothing)), NOW));
-        assert_eq!(small.asks(), (9, 2));
+        assert_eq!(small.asks(&FILE), (9, 2));
+    }
+
+    #[test]
+    fn a_file_system_has_one_exposure_and_others_have_their_own() {
+        let mut small = known();
+        let other = FileHandle { fs: [8; 16], ..FILE };
+        assert_eq!(small.asks(&other), (0, 0));
+        let answer_of = |exposure| Some(ExposeAnswer { exposure, ..answer() });
+        assert!(small.answered(&other, ((0, 0), answer_of(10)), NOW));
+        assert_eq!((small.asks(&FILE), small.asks(&other)), ((9, 2), (10, 2)));
+        assert!(small.plan(&FILE, (0, 1), NOW).unwrap().is_ok());
+        // The server has ended the first one.
+        assert!(small.answered(&FILE, ((9, 2), answer_of(11)), NOW));
+        assert_eq!(small.asks(&FILE), (11, 2));
+        assert_eq!(small.exposures.segment_count(name_of(9)), 0);
+        for number in 0..=OPTIMISTIC_SHARED_EXPOSURES_MAX {
+            let file = FileHandle { fs: [100 + number as u8; 16], ..FILE };
+            small.answered(&file, ((0, 0), answer_of(100 + number as u64)), NOW);
+        }
+        assert!(small.latest.len() <= OPTIMISTIC_SHARED_EXPOSURES_MAX);
     }
 }
