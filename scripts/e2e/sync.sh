@@ -242,8 +242,12 @@ if is_root && command -v setpriv >/dev/null; then
     mkdir "$work/export/b/closed"
     printf kept >"$work/export/b/closed/kept"
     chmod -R a+rwX "$work/export/b"
+    # Another user may not enter the folder of the program.
+    install -m 755 "$dafs" "$work/program"
     setpriv --reuid daemon --regid daemon --clear-groups \
-        "$dafs" sync --delete "$work/a" "$url/b" >"$work/said" 2>&1 && fail "it did not fail"
+        "$work/program" sync --delete "$work/a" "$url/b" >"$work/said" 2>&1 && fail "it did not fail"
+    grep -q 'a/closed: Permission denied' "$work/said" || fail "it failed elsewhere: $(cat "$work/said")"
+    rm "$work/program"
     [[ -e $work/export/b/closed/kept ]] || fail "removed although the source was not read"
     rmdir "$work/a/closed"
     "$dafs" sync --delete "$work/a" "$url/b"

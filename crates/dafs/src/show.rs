@@ -54,7 +54,7 @@ pub(crate) fn mode_letters(object: ObjectType, mode: u32) -> String {
 
 /// A number of bytes with a unit, as `ls -h` has it: at most five letters, rounded up.
 pub(crate) fn human_size(bytes: u64) -> String {
-    let Some(shift) = (1..=6).rev().map(|step| step * 10).find(|shift| bytes >> shift > 0) else {
+    let Some(shift) = (1..=6).rev().map(|step| step * 10).find(|&shift| bytes >> shift > 0) else {
         return bytes.to_string();
     };
     let unit = char::from(b"KMGTPE"[shift / 10 - 1]);

@@ -134,6 +134,6 @@ impl Find {
             Operand::Local(path) => show::name_bytes(path.as_os_str().as_bytes()),
             Operand::Remote(url) => url.to_string().into_bytes(),
         };
-        out.write_all(&[&text, end].concat())
+        out.write_all(&[&text[..], end].concat())
     }
 }

@@ -82,6 +82,7 @@ pub(super) fn remote_digest(
             }
             length += part.bytes as u64;
             ring.give_back(part.piece);
+            report.pace(part.bytes as u64);
             report.go_on()?;
         }
         if length < end {

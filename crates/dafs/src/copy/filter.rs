@@ -87,7 +87,7 @@ impl Glob {
     pub(crate) fn matches(&self, path: &[u8]) -> bool {
         let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
         // With a slash before it, "**/x" is x at any depth, the top included.
-        let whole = [b"/", path].concat();
+        let whole = [&b"/"[..], path].concat();
         let letters = letters(if self.with_path { &whole } else { name });
         // The places in the pattern that the letters so far may have led to.
         let mut at = vec![false; self.parts.len() + 1];

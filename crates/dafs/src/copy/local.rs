@@ -12,9 +12,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::limits::XATTR_BYTES_MAX;
@@ -66,14 +65,29 @@ pub(super) fn names(directory: impl AsFd) -> Result<BTreeSet<OsString>, Errno> {
 }
 
 /// Removes a name, that of a directory with its contents. No symlink below `parent` is followed.
-pub(super) fn remove(parent: &OwnedFd, name: &OsString) -> std::io::Result<()> {
-    match rustix::fs::unlinkat(parent, name.as_os_str(), AtFlags::empty()) {
-        Err(Errno::ISDIR) => {
-            let parent = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
-            std::fs::remove_dir_all(parent.join(name))
+pub(super) fn remove(parent: &OwnedFd, name: &OsString) -> Result<(), Errno> {
+    // The open directories on the way, their names, and the names left in them. A tree may be deeper
+    // than the stack of a thread.
+    let mut way: Vec<(OwnedFd, OsString, BTreeSet<OsString>)> = Vec::new();
+    let (mut name, mut flags) = (name.clone(), AtFlags::empty());
+    loop {
+        let above = way.last().map_or(parent, |(directory, ..)| directory);
+        match rustix::fs::unlinkat(above, name.as_os_str(), flags) {
+            Err(Errno::ISDIR) => {
+                let directory = open_directory(above, &name)?;
+                let left = names(&directory)?;
+                way.push((directory, name, left));
+            }
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
         }
-        Err(Errno::NOENT) => Ok(()),
-        other => Ok(other?),
+        let Some((directory, own, mut left)) = way.pop() else { return Ok(()) };
+        if let Some(inner) = left.pop_first() {
+            way.push((directory, own, left));
+            (name, flags) = (inner, AtFlags::empty());
+        } else {
+            (name, flags) = (own, AtFlags::REMOVEDIR);
+        }
     }
 }
 
@@ -232,6 +246,22 @@ mod tests {
         assert!(open_for_reading(&root, &"file".into()).is_ok());
         assert_eq!(open_for_reading(&root, &"to-file".into()).unwrap_err(), Errno::LOOP);
         assert!(open_below(&root, &["to-inner".into()]).is_err());
+    }
+
+    #[test]
+    fn a_tree_is_removed_and_what_its_symlinks_name_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("tree/in/ner")).unwrap();
+        fs::create_dir(dir.path().join("other")).unwrap();
+        fs::write(dir.path().join("other/kept"), "x").unwrap();
+        fs::write(dir.path().join("tree/in/file"), "x").unwrap();
+        symlink("../other", dir.path().join("tree/link")).unwrap();
+        let root: OwnedFd = fs::File::open(dir.path()).unwrap().into();
+        for _ in 0..2 {
+            remove(&root, &"tree".into()).unwrap();
+            assert!(!dir.path().join("tree").exists());
+        }
+        assert!(dir.path().join("other/kept").exists());
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //! * Memory does not grow with the size of the tree. The exceptions are one entry for each file
 //!   with several names, until all of them have been met, a bounded number of objects that met a
 //!   full file system, and the directories above these and the current one. They are held open, so
-//!   the limit of open files bounds the depth of a tree.
+//!   the limit of open files bounds the depth of a tree. A synchronisation also keeps the names that the
+//!   copy has in them.
 //! * No object appears under its final name before it is complete.
 //! * A directory gets its final permissions and times after its contents.
 //! * A piece of memory is used again only after its transfer has ended.

@@ -24,8 +24,10 @@ impl Pace {
     pub(super) fn reserve(&self, bytes: u64, now: Instant) -> Instant {
         let mut free = self.free.lock();
         let start = free.map_or(now, |free| free.max(now));
-        let time = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
-        *free.insert(start + time)
+        let time = Duration::try_from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
+        // No piece of memory takes longer than clocks can tell.
+        let end = time.ok().and_then(|time| start.checked_add(time)).unwrap_or(start);
+        *free.insert(end)
     }
 }
 

@@ -89,11 +89,21 @@ impl Report {
         *self.transport.lock() = Some(client.transport());
     }
 
-    /// Counts bytes of file data, and waits as long as the bandwidth limit wants.
+    /// Counts bytes of copied data, and waits as long as the bandwidth limit wants.
     pub(super) fn add_bytes(&self, bytes: u64) {
+        self.count_bytes(bytes);
+        self.pace(bytes);
+    }
+
+    /// Counts bytes of file data.
+    pub(super) fn count_bytes(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.bar.inc(bytes);
         self.show();
+    }
+
+    /// Waits as long as the bandwidth limit wants, after a transfer of so many bytes.
+    pub(super) fn pace(&self, bytes: u64) {
         let Some(pace) = &self.pace else { return };
         let end = pace.reserve(bytes, Instant::now());
         while let Some(left) = end.checked_duration_since(Instant::now())

@@ -2,7 +2,8 @@
 //! get their final one.
 //!
 //! Invariants
-//! * A name is in the registry before the file exists, so a signal handler finds every file.
+//! * A name is in the registry before the file exists, so a signal handler finds every file. That of one
+//!   that another run goes on with is there after its lock, because another process may have the file.
 //! * The process that makes a file holds its lock (flock), so `dafs clean` tells it from one that a
 //!   killed process left.
 //! * Of a file that another run goes on with, bytes behind a multiple of `RESUME_BYTES` are written only

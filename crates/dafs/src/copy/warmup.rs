@@ -81,7 +81,7 @@ fn read(
     let file = file.map_err(|error| failed(&error))?;
     let mut ring = worker.ring(object.size)?;
     let (_, length) = remote_digest(report, &mut ring, &file, object.size, failed)?;
-    report.add_bytes(length);
+    report.count_bytes(length);
     report.add(Copied::File);
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::copy::report::Copied;
 use crate::copy::temporary::{Temporary, crosses_stable_step, resumable_name};
 use crate::failure::Failure;
 use crate::limits::{HOLE_BYTES, RESUME_BYTES};
-use crate::remote::{Attributes, Error, File, OpenOptions};
+use crate::remote::{Attributes, Error, File, Handle, OpenOptions, Time};
 use dafs_mem::{VolatileSlice, pwritev2};
 use std::io;
 use std::ops::Range;
@@ -46,7 +46,7 @@ impl Get<'_> {
                 // Another file may have taken the name since it was listed.
                 attributes = source.attributes().map_err(|error| object.remote(&error))?;
             }
-            if start > 0 && attributes.change != object.attributes.change {
+            if start > 0 && state(&attributes) != state(&object.attributes) {
                 start = 0;
                 rustix::fs::ftruncate(temporary.file(), 0).map_err(|error| object.here(error))?;
             }
@@ -145,8 +145,7 @@ impl Get<'_> {
         let is_long = attributes.size > RESUME_BYTES && is_dense;
         (self.policy.is_some() && is_long && !self.options.verify).then(|| {
             let path = object.directory.relative(&object.name);
-            let state = (attributes.change, attributes.size, attributes.modified);
-            resumable_name((object.source().to_string(), path, attributes.handle, state))
+            resumable_name((object.source().to_string(), path, state(attributes)))
         })
     }
 
@@ -189,6 +188,11 @@ impl Get<'_> {
             self.report.go_on()?;
         }
     }
+}
+
+/// An original in its present state: the file, and all that shows a change of its content.
+fn state(attributes: &Attributes) -> (Handle, u64, u64, Option<Time>) {
+    (attributes.handle, attributes.change, attributes.size, attributes.modified)
 }
 
 fn view(part: &Part) -> VolatileSlice<'_> {

@@ -201,10 +201,10 @@ impl Get<'_> {
         directory: &Directory<'_, Get<'_>>,
         name: &OsString,
     ) -> Outcome {
-        let fail = |error: std::io::Error| here(directory.path().join(name).display(), error);
+        let fail = |error: Errno| here(directory.path().join(name).display(), error);
         let stat = match statat(&directory.local, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(()),
-            other => other.map_err(|error| fail(error.into()))?,
+            other => other.map_err(fail)?,
         };
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if policy.keeps(name.as_bytes(), || directory.relative(name), is_directory) {

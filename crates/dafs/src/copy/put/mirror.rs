@@ -254,14 +254,17 @@ impl Put<'_> {
             self.plan("delete", directory, name)?;
         } else {
             if attributes.is_directory() {
-                empty_directory(self.client, &url, attributes.handle).map_err(|failure| {
-                    match failure {
-                        Failure::Failed(text) => CopyError::Object(text),
-                        Failure::Reported => {
-                            CopyError::Object(format!("{url}: not all of it was removed"))
-                        }
-                        other => CopyError::Stop(other),
+                // Asked for again: since it was listed, it may have been moved to another place.
+                let found = match self.client.lookup(&directory.handle, &entry.name) {
+                    Err(error) if error.status() == Some(Status::NoEnt) => return Ok(()),
+                    other => other.map_err(failed)?,
+                };
+                empty_directory(self.client, &url, found).map_err(|failure| match failure {
+                    Failure::Failed(text) => CopyError::Object(text),
+                    Failure::Reported => {
+                        CopyError::Object(format!("{url}: not all of it was removed"))
                     }
+                    other => CopyError::Stop(other),
                 })?;
             }
             match self.client.remove(&directory.handle, &entry.name) {
