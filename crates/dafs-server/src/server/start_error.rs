@@ -173,8 +173,8 @@ pub enum StartError {
     Journal(#[from] JournalError),
     /// The access log cannot be written.
     #[error(
-        "cannot write the access log {}: {error}; make its directory, and let the server's user \
-         write there",
+        "cannot write the access log {}: {error}; name a file in a directory that exists, where the \
+         server's user may write",
         file.display()
     )]
     AccessLog {
