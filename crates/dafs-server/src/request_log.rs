@@ -171,7 +171,7 @@ struct LogFile {
 impl LogFile {
     fn open(config: AccessLogConfig) -> Result<Self, StartError> {
         let (writer, bytes) = append_to(&config.file)
-            .map_err(|error| StartError::AccessLog { file: config.file.clone(), error })?;
+            .map_err(|error| StartError::AccessLog { path: config.file.clone(), error })?;
         Ok(Self { config, writer, bytes, line: Vec::new() })
     }
 
