@@ -84,7 +84,7 @@ moved() {
         printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
         while read -r line; do
             line=${line%$'\r'}
-            [[ $line != "$1 "* && $line != "$1_total "* ]] || sum=$((sum + ${line##* }))
+            [[ $line != "$1 "* ]] || sum=$((sum + ${line##* }))
         done <&3
         exec 3<&-
     done

@@ -92,12 +92,12 @@ fn run(requests: &Receiver<Option<LoggedRequest>>, mut file: Option<LogFile>, re
     with(&mut file, |file| file.writer.flush());
 }
 
-/// Uses the file, if there is one. An error is logged, and costs the lines that it is about.
+/// Uses the file, if there is one. An error is logged, and may cost lines.
 fn with(file: &mut Option<LogFile>, act: impl FnOnce(&mut LogFile) -> io::Result<()>) {
     if let Some(file) = file
         && let Err(error) = act(file)
     {
-        tracing::warn!(file = %file.config.file.display(), %error, "the access log lacks lines");
+        tracing::warn!(file = %file.config.file.display(), %error, "an error of the access log");
     }
 }
 
@@ -171,7 +171,7 @@ struct LogFile {
 impl LogFile {
     fn open(config: AccessLogConfig) -> Result<Self, StartError> {
         let (writer, bytes) = append_to(&config.file)
-            .map_err(|error| StartError::AccessLog { file: config.file.clone(), error })?;
+            .map_err(|error| StartError::AccessLog { path: config.file.clone(), error })?;
         Ok(Self { config, writer, bytes, line: Vec::new() })
     }
 
@@ -204,28 +204,36 @@ impl LogFile {
         if self.bytes >= self.config.bytes_max { self.rotate() } else { Ok(()) }
     }
 
-    /// Renames the file, and those before it, and begins another one.
+    /// Renames the file, and those before it, and begins another one. After an error it goes on in the
+    /// same file, and tries again when that has grown by as much.
     fn rotate(&mut self) -> io::Result<()> {
-        self.writer.flush()?;
+        self.bytes = 0;
         let file = &self.config.file;
-        for number in (1..ACCESS_LOGS_KEPT).rev() {
+        for number in (0..ACCESS_LOGS_KEPT).rev() {
             match std::fs::rename(numbered(file, number), numbered(file, number + 1)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
-        std::fs::rename(file, numbered(file, 1))?;
         self.reopen()
     }
 }
 
 fn append_to(file: &Path) -> io::Result<(BufWriter<File>, u64)> {
+    // A device would be renamed when it has taken enough, and a pipe may block.
+    if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it is no regular file"));
+    }
     let opened = OpenOptions::new().append(true).create(true).mode(0o640).open(file)?;
     let bytes = opened.metadata()?.len();
     Ok((BufWriter::with_capacity(64 << 10, opened), bytes))
 }
 
+/// Returns the name of the file that was begun so many files ago.
 fn numbered(file: &Path, number: u32) -> PathBuf {
+    if number == 0 {
+        return file.to_owned();
+    }
     let mut name = file.as_os_str().to_owned();
     name.push(format!(".{number}"));
     name.into()
@@ -321,6 +329,29 @@ mod tests {
         let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap).collect();
         assert_eq!(files.len(), 1 + ACCESS_LOGS_KEPT as usize);
         assert!(files.iter().all(|file| file.metadata().unwrap().len() < 1500));
+    }
+
+    #[test]
+    fn a_device_or_directory_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in [Path::new("/dev/null"), folder.path()] {
+            let config = AccessLogConfig { file: file.to_owned(), ..config(folder.path(), false) };
+            assert!(matches!(LogFile::open(config), Err(StartError::AccessLog { .. })));
+        }
+    }
+
+    #[test]
+    fn a_failed_renaming_loses_no_lines_and_is_tried_again_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path(), true);
+        let mut file = LogFile::open(config.clone()).unwrap();
+        // A file cannot take the place of a directory.
+        std::fs::create_dir(numbered(&config.file, ACCESS_LOGS_KEPT)).unwrap();
+        std::fs::write(numbered(&config.file, ACCESS_LOGS_KEPT - 1), "").unwrap();
+        let failed = (0..100).filter(|_| file.write(&request()).is_err()).count();
+        file.writer.flush().unwrap();
+        assert!((5..50).contains(&failed), "{failed}");
+        assert_eq!(std::fs::read_to_string(&config.file).unwrap().lines().count(), 100);
     }
 
     #[test]

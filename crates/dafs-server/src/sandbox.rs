@@ -196,27 +196,37 @@ fn tell(report: &Report, chosen: Option<Sandbox>) {
     }
 }
 
-pub(crate) const METRICS: &[Source<Report>] = &[
-    gauge("dafs_sandbox_files", "1 if the sandbox confines files", |now: &Report| {
-        u64::from(now.files.is_in_force())
+/// The sandbox that is in force, if there is one.
+type Now = Option<&'static Report>;
+
+pub(crate) const METRICS: &[Source<Now>] = &[
+    gauge("dafs_sandbox_files", "1 if the sandbox confines files", |now: &Now| {
+        confines(now, |report| &report.files)
     }),
-    gauge("dafs_sandbox_network", "1 if the sandbox confines the network", |now: &Report| {
-        u64::from(now.network.is_in_force())
+    gauge("dafs_sandbox_network", "1 if the sandbox confines the network", |now: &Now| {
+        confines(now, |report| &report.network)
     }),
-    gauge("dafs_sandbox_system_calls", "1 if the sandbox confines system calls", |now: &Report| {
-        u64::from(now.calls.is_in_force())
+    gauge("dafs_sandbox_system_calls", "1 if the sandbox confines system calls", |now: &Now| {
+        confines(now, |report| &report.calls)
     }),
-    gauge("dafs_sandbox_privileges", "1 if privileges were given up", |now: &Report| {
-        u64::from(now.privileges.is_in_force())
+    gauge("dafs_sandbox_privileges", "1 if privileges were given up", |now: &Now| {
+        confines(now, |report| &report.privileges)
     }),
-    gauge("dafs_sandbox_landlock_abi", "ABI of the kernel's Landlock", |now: &Report| {
-        u64::from(now.kernel.landlock_abi)
-    }),
+    gauge(
+        "dafs_sandbox_landlock_abi",
+        "ABI of the kernel's Landlock, 0 without a sandbox",
+        |now: &Now| now.map_or(0, |report| u64::from(report.kernel.landlock_abi)),
+    ),
 ];
 
-/// Returns the parts of the sandbox that are in force, if there is one.
+/// Returns 1 if a part is in force.
+fn confines(now: &Now, part: fn(&Report) -> &State) -> u64 {
+    u64::from(now.is_some_and(|report| part(report).is_in_force()))
+}
+
+/// Returns the parts of the sandbox that are in force, as metrics.
 pub(crate) fn in_numbers() -> Vec<Sample> {
-    in_force().map_or_else(Vec::new, |report| samples(METRICS, report))
+    samples(METRICS, &in_force())
 }
 
 /// Adds the sandbox to an error of a reload, if it may be the cause.

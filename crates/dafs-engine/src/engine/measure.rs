@@ -76,7 +76,11 @@ impl Context<'_> {
     /// Notes the export that a request uses: that of the first handle.
     pub(super) fn note_export(&mut self, call: &Call, request: &Request<'_>) {
         let Some(stream) = call.stream() else { return };
-        let Some(fh) = named(request).first().copied() else { return };
+        let first = match request {
+            Request::BatchSubmit(args) => args.requests.first().map(|request| request.fh),
+            _ => named(request).first().copied(),
+        };
+        let Some(fh) = first else { return };
         let export = self.used_export(&fh);
         if let Some(measured) = self.connection.streams.measured(stream) {
             measured.export = export;

@@ -22,9 +22,9 @@ mod tests {
     use std::fmt::Write as _;
     use std::path::{Path, PathBuf};
 
-    const HEAD: &str = "# Metrics\n\n\
-        All metrics of `dafs serve` and `dafs serve data`, as their definitions in the code have them. \
-        [Monitoring](monitoring.md) says how to scrape and to use them.\n\n\
+    const HEAD: &str = "# Metrics\n\n    curl -s http://127.0.0.1:9469/metrics\n\n\
+        These are all metrics of `dafs serve`, also with `--role data`, as their definitions in the code have \
+        them.\n[Monitoring](monitoring.md) says how to scrape and to use them.\n\n\
         <!-- A test of dafs-server compares this page with the definitions. To write it again:\n\
         DAFS_WRITE_DOCS=1 cargo test -p dafs-server the_page_lists -->\n\n\
         | metric | type | labels | meaning |\n|---|---|---|---|\n";
@@ -53,7 +53,7 @@ mod tests {
         assert_eq!(
             written,
             page(),
-            "docs/metrics.md is stale; its third paragraph says how to write it"
+            "docs/metrics.md is stale; the comment in it says how to write it"
         );
     }
 

@@ -293,17 +293,11 @@ impl ServerCollector {
     }
 }
 
-/// Returns uses with their labels. Users of this host are one party.
+/// Returns uses with their labels.
 fn labelled_by<K: ToString>(uses: Vec<(Option<K>, UsageCounts)>) -> Vec<(String, UsageCounts)> {
-    let mut labelled: Vec<(String, UsageCounts)> = Vec::new();
-    for (party, counts) in uses {
-        let label = party.map_or_else(|| OTHERS.to_owned(), |party| party.to_string());
-        match labelled.iter_mut().find(|(other, _)| *other == label) {
-            Some((_, sum)) => sum.add(&counts),
-            None => labelled.push((label, counts)),
-        }
-    }
-    labelled
+    let label =
+        |party: Option<K>| party.map_or_else(|| OTHERS.to_owned(), |party| party.to_string());
+    uses.into_iter().map(|(party, counts)| (label(party), counts)).collect()
 }
 
 fn encode_histogram(encoder: &mut MetricEncoder<'_>, latency: &LatencyCounts) -> fmt::Result {

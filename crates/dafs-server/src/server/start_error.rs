@@ -173,13 +173,13 @@ pub enum StartError {
     Journal(#[from] JournalError),
     /// The access log cannot be written.
     #[error(
-        "cannot write the access log {}: {error}; make its directory, and let the server's user \
-         write there",
-        file.display()
+        "cannot write the access log {path}: {error}; name a file in a directory that exists, where \
+         the server's user may write",
+        path = .path.display()
     )]
     AccessLog {
         /// The file.
-        file: PathBuf,
+        path: PathBuf,
         /// The system's error.
         error: io::Error,
     },

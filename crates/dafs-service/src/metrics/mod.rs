@@ -191,7 +191,9 @@ impl Metrics {
         if let Some(export) = request.export {
             export.record(done);
         }
-        self.hosts.of(request.host).record(done);
+        // Users of this host are one party, so many of them leave room for other hosts.
+        let host = if let Host::User(_) = request.host { Host::User(0) } else { request.host };
+        self.hosts.of(host).record(done);
         if let Some(user) = request.user {
             self.users.of(user).record(done);
         }
@@ -247,6 +249,26 @@ mod tests {
         let histogram = Histogram::default();
         histogram.record(u64::MAX);
         assert_eq!(histogram.read().0[BUCKETS - 1], 1);
+    }
+
+    #[test]
+    fn users_of_this_host_are_one_party() {
+        let metrics = Metrics::default();
+        for uid in 0..3 {
+            metrics.record_request(&Answered {
+                front_end: FrontEnd::Dafs,
+                operation: "NULL",
+                host: Host::User(uid),
+                user: None,
+                client: None,
+                export: None,
+                done: Done::default(),
+                stages_ns: [0; 3],
+            });
+        }
+        let hosts = metrics.hosts().now();
+        assert_eq!(hosts.len(), 1);
+        assert_eq!(hosts[0].1.operations(), 3);
     }
 
     #[test]
