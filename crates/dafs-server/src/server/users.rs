@@ -4,7 +4,8 @@
 //! * The file changes before the users in force do, so a change that was answered outlives the server.
 //! * A file with a line that cannot be used is not changed, and changes no user.
 //! * No password comes here: administrators send hashes, and no answer and no log line has one.
-//! * When the removal of a user has succeeded, no session of that user is left.
+//! * When the removal of a user has succeeded, no request of that user is carried out any more. The sessions and
+//!   their channels end soon after.
 
 use super::administration::Administration;
 use crate::admin::{UserOrder, UserReport};
@@ -109,7 +110,10 @@ impl Administration {
         let (mut ended, mut left) = (0, 0);
         for info in by_password.filter(|info| is_meant(info)) {
             match self.service.clients.revoke(info.client.key()) {
-                Ok(()) => ended += 1,
+                Ok(()) => {
+                    self.registry.end_sessions_of(&info.client);
+                    ended += 1;
+                }
                 // It has ended by itself.
                 Err(ServiceError::StaleClientId) => {}
                 Err(error) => {
