@@ -263,9 +263,15 @@ pub fn replace_password_line(
     let put = || {
         own::replace(&target, Path::new(&aside), text.as_bytes())?;
         // A removed user does not come back after a power failure.
-        fs::File::open(target.parent().unwrap_or(&target))?.sync_all()
+        fs::File::open(folder_of(&target))?.sync_all()
     };
     put().map_err(|error| PasswordFileError::Write { path: path.to_owned(), error })
+}
+
+/// Returns the folder of a file.
+fn folder_of(file: &Path) -> &Path {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 /// Returns the file's text with the user's line replaced, added or removed.
@@ -330,6 +336,7 @@ mod tests {
         let error = users(file.path()).unwrap_err().to_string();
         assert!(error.contains("chown root"), "{error}");
     }
+
     #[test]
     fn a_line_replaces_the_one_of_its_user_only() {
         let old = "# users\nanna:1:1::x\nannabel:2:2::y\nanna:3:3::x\n";
@@ -338,6 +345,12 @@ mod tests {
         assert_eq!(with_line(old, "anna", None), "# users\nannabel:2:2::y\n");
         assert_eq!(with_line("", "bert", Some("bert:1:1::x")), "bert:1:1::x\n");
         assert_eq!(with_line("", "bert", None), "");
+    }
+
+    #[test]
+    fn a_new_file_without_a_folder_in_its_name_is_in_the_working_directory() {
+        assert_eq!(folder_of(Path::new("users")), Path::new("."));
+        assert_eq!(folder_of(Path::new("/etc/dafs/users")), Path::new("/etc/dafs"));
     }
 
     #[test]

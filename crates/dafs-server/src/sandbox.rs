@@ -461,7 +461,10 @@ impl<'a> Files<'a> {
     /// files, which it may not change.
     fn rule_of_users(&self, users: &Path) -> FileRule {
         let path = self.folder_or_file(users);
-        let is_alone = path != users && !self.secrets.iter().any(|other| other.starts_with(&path));
+        let folder = real(&path);
+        let is_there =
+            |other: &PathBuf| other.starts_with(&path) || real(other).starts_with(&folder);
+        let is_alone = path != users && !self.secrets.iter().any(is_there);
         let access = if is_alone { Access::Change } else { Access::Read };
         FileRule { path, access, optional: true }
     }

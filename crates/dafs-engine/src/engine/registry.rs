@@ -201,6 +201,18 @@ impl Registry {
         address.post(Mail::Leave("its client has begun another one"));
     }
 
+    /// Has the sessions of a client whose record was removed end soon, and their channels with them. Until
+    /// then their requests are refused, for the client is gone.
+    pub fn end_sessions_of(&self, client: &Arc<Client>) {
+        let tables = self.tables.lock();
+        let own = tables.sessions.values().filter(|entry| Arc::ptr_eq(&entry.record, client));
+        let addresses: Vec<_> = own.map(|entry| entry.address.clone()).collect();
+        drop(tables);
+        for address in addresses {
+            address.post(Mail::Leave("an administrator has ended its client"));
+        }
+    }
+
     /// Stops the batches of a session's back-control channel, because another channel is to replace
     /// it. Returns false while work that they have begun goes on.
     pub(super) fn stop_batches(&self, id: SessionId) -> bool {

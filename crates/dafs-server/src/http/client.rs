@@ -66,7 +66,9 @@ impl AdminServer {
 
     fn connect(&self) -> io::Result<TcpStream> {
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for address in (self.host.as_str(), self.port).to_socket_addrs()? {
+        let addresses = (self.host.as_str(), self.port).to_socket_addrs()?;
+        // The name localhost, too, has to lead to this host.
+        for address in addresses.filter(|address| self.is_secure || address.ip().is_loopback()) {
             match TcpStream::connect_timeout(&address, ADMIN_TIMEOUT) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,

@@ -140,14 +140,11 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::token::TOKEN_FILE;
 
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
     fn token() -> Token {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join(TOKEN_FILE), TOKEN).unwrap();
-        Token::open(dir.path()).unwrap()
+        Token::of(TOKEN.as_bytes()).unwrap()
     }
 
     fn status(fields: &str, is_secure: bool) -> Status {

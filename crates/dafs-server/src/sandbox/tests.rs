@@ -122,6 +122,19 @@ fn passwords_are_changed_in_a_folder_of_their_own_alone() {
 }
 
 #[test]
+fn a_symlink_hides_no_other_file_beside_the_passwords() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = std::fs::canonicalize(dir.path()).unwrap();
+    std::fs::create_dir(dir.join("conf")).unwrap();
+    std::fs::write(dir.join("conf/dafs.toml"), "").unwrap();
+    std::os::unix::fs::symlink("conf", dir.join("link")).unwrap();
+    let mut config = of_file(dir.join("conf/dafs.toml").to_str().unwrap());
+    config.auth.password_file = Some(dir.join("link/users"));
+    let (files, _) = full(&config);
+    assert_eq!(paths(&files, Access::Change), ["/srv/export", "/state"]);
+}
+
+#[test]
 fn files_without_their_folders_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let dir = std::fs::canonicalize(dir.path()).unwrap();

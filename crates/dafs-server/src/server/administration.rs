@@ -61,7 +61,7 @@ pub(super) struct Administration {
     /// revokes them: data servers of their own know no rules, and would go by a layout that a claim got before
     /// there were any.
     pub(super) owes_layouts: Arc<AtomicBool>,
-    /// Held while the password file changes.
+    /// Held during a reload, and while the password file changes.
     pub(super) users_change: Mutex<()>,
     pub(super) read_config: OnceLock<ReadConfig>,
     /// The thread for periodic work of stores with data servers.

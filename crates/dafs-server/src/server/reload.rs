@@ -35,9 +35,10 @@ impl Administration {
     fn reload_now(&self) -> Result<ReloadReport, String> {
         let read = self.read_config.get();
         let read = read.ok_or("this server has no configuration file to read again")?;
+        // Of two reloads at a time the later one reads the file after the first one has followed it.
+        let _changing = self.users_change.lock();
         let config = read()?;
         self.check_keys(&config)?;
-        let _changing = self.users_change.lock();
         let new_users = self.authenticator.read_users().map_err(|error| error.to_string())?;
         let mut stores = self.stores.lock();
         let (changed, others): (Vec<_>, Vec<_>) =

@@ -4,7 +4,8 @@
 //! * The file changes before the users in force do, so a change that was answered outlives the server.
 //! * A file with a line that cannot be used is not changed, and changes no user.
 //! * No password comes here: administrators send hashes, and no answer and no log line has one.
-//! * When the removal of a user is answered, no session of that user is left.
+//! * When the removal of a user has succeeded, no request of that user is carried out any more. The sessions and
+//!   their channels end soon after.
 
 use super::administration::Administration;
 use crate::admin::{UserOrder, UserReport};
@@ -62,8 +63,16 @@ impl Administration {
     pub(super) fn follow_users(&self, new: NewUsers) -> bool {
         let changes = self.authenticator.follow_users(new);
         let ended = self.end_clients(|info| changes.ended.contains(&info.identity().principal));
-        if ended > 0 {
-            tracing::info!(ended, "clients of users that are gone, or have other ids, were ended");
+        match ended {
+            Ok(0) => {}
+            Ok(ended) => {
+                tracing::info!(
+                    ended,
+                    "clients of users that are gone, or have other ids, were ended"
+                );
+            }
+            // The log has the reason.
+            Err(error) => tracing::error!("{error}"),
         }
         changes.has_changed
     }
@@ -79,7 +88,8 @@ impl Administration {
         let failed = |error: PasswordFileError| error.to_string();
         self.authenticator.read_users().map_err(failed)?;
         let lines = password_lines(path).map_err(failed)?;
-        Ok(lines.into_iter().find(|line| line.name == name))
+        // Of several lines the last one is in force.
+        Ok(lines.into_iter().rfind(|line| line.name == name))
     }
 
     /// Changes the file, and follows it. Returns the number of clients that have ended.
@@ -87,23 +97,38 @@ impl Administration {
         replace_password_line(path, name, line).map_err(explained)?;
         let new = self.authenticator.read_users().map_err(|error| error.to_string())?;
         let changes = self.authenticator.follow_users(new);
-        Ok(self.end_clients(|info| changes.ended.contains(&info.identity().principal)))
+        self.end_clients(|info| changes.ended.contains(&info.identity().principal))
     }
 
     /// Ends the clients that have proven a password and are meant. Returns their number.
-    fn end_clients(&self, is_meant: impl Fn(&ClientInfo) -> bool) -> usize {
+    ///
+    /// # Errors
+    /// Some were not ended, because their records could not be removed from the disk.
+    fn end_clients(&self, is_meant: impl Fn(&ClientInfo) -> bool) -> Result<usize, String> {
         let clients = self.service.clients.info(dafs_dat::Instant::now().0);
         let by_password = clients.iter().filter(|info| info.identity().mechanism == BY_PASSWORD);
-        let end = |info: &&ClientInfo| match self.service.clients.revoke(info.client.key()) {
-            Ok(()) => true,
-            // It has ended by itself.
-            Err(ServiceError::StaleClientId) => false,
-            Err(error) => {
-                tracing::error!(%error, client = ?info.client, "a client of a removed user was not ended");
-                false
+        let (mut ended, mut left) = (0, 0);
+        for info in by_password.filter(|info| is_meant(info)) {
+            match self.service.clients.revoke(info.client.key()) {
+                Ok(()) => {
+                    self.registry.end_sessions_of(&info.client);
+                    ended += 1;
+                }
+                // It has ended by itself.
+                Err(ServiceError::StaleClientId) => {}
+                Err(error) => {
+                    tracing::error!(%error, client = ?info.client, "a client of a user was not ended");
+                    left += 1;
+                }
             }
-        };
-        by_password.filter(|info| is_meant(info)).filter(end).count()
+        }
+        match left {
+            0 => Ok(ended),
+            left => Err(format!(
+                "the users have changed, but {left} clients of former users are still there: see the log, \
+                 and end them with dafs expire"
+            )),
+        }
     }
 }
 
