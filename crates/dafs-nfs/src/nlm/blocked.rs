@@ -22,7 +22,7 @@ use dafs_wire::nlm4::{
     self, HostName, Lock, LockArgs, LockResult, NetObject, Procedure, Status, TestArgs,
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// An owner that waits for a range of a file.
@@ -80,8 +80,8 @@ pub(crate) struct Blocked(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     waiting: FxHashMap<Waiting, Request>,
-    /// Those that are being told.
-    granting: FxHashSet<Waiting>,
+    /// Those that are being told. Two jobs may tell one of them for a moment.
+    granting: FxHashMap<Waiting, u32>,
     of_client: FxHashMap<ClientKey, usize>,
 }
 
@@ -122,17 +122,22 @@ impl Blocked {
     fn begin(&self, key: &Waiting) -> Option<Request> {
         let mut inner = self.0.lock();
         let request = inner.take(key)?;
-        inner.granting.insert(key.clone());
+        *inner.granting.entry(key.clone()).or_default() += 1;
         Some(request)
     }
 
     fn end(&self, key: &Waiting) {
-        self.0.lock().granting.remove(key);
+        let mut inner = self.0.lock();
+        let Some(jobs) = inner.granting.get_mut(key) else { return };
+        *jobs -= 1;
+        if *jobs == 0 {
+            inner.granting.remove_and_shrink(key);
+        }
     }
 
     /// True while an owner is being told of its lock.
     pub(super) fn is_granting(&self, key: &Waiting) -> bool {
-        self.0.lock().granting.contains(key)
+        self.0.lock().granting.contains_key(key)
     }
 
     /// Forgets a client that is gone.
@@ -176,7 +181,11 @@ fn grant(shared: &Arc<NfsShared>, manager: &Arc<Client>, key: &Waiting, request:
         return;
     }
     let kind = super::lock::kind(request.exclusive);
-    match service.nlm_lock(caller, &range.place(), kind, true, false) {
+    // A client that sets a fence against the owner's host waits for this, but not for the host.
+    let entry = service.fences.begin_work(request.origin.address());
+    let outcome = service.nlm_lock(caller, &range.place(), kind, true, false);
+    drop(entry);
+    match outcome {
         Ok(()) => {}
         Err(LockError::Denied(_)) => return,
         Err(error) => {

@@ -162,7 +162,7 @@ fn a_delegation_is_recalled_before_a_lock_and_none_is_granted_beside_it() {
     let place = OwnerRange { handle: &handle, owner: b"o", offset: 0, length: 1 };
     let caller = world.caller(&old);
     let refused = world.service.nlm_lock(caller, &place, LockKind::Write, false, false);
-    // The file has no record on the disk yet, so the first call waits for that alone.
+    // The client has no record on the disk yet, so the first call waits for that alone.
     assert!(refused.is_err());
     world.service.clients.record(&old);
     let refused = world.service.nlm_lock(caller, &place, LockKind::Write, false, false);
