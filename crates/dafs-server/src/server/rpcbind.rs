@@ -179,7 +179,7 @@ impl Drop for Registration {
 
 /// Writes to the log, once for each remedy, that rpcbind has refused entries. The others stay.
 fn warn_of_refused<'a>(refused: impl Iterator<Item = &'a Entry>) {
-    let (ports, networks): (Vec<_>, Vec<_>) =
+    let (ports, networks): (Vec<&Entry>, Vec<&Entry>) =
         refused.partition(|entry| matches!(entry.place, Place::Port(..)));
     if let Some(first) = ports.first() {
         tracing::warn!(
