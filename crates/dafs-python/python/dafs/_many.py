@@ -172,7 +172,7 @@ def get(fs, pairs, tops, callback, options):
                         links.append((text, local))
             callback.relative_update(1)
     for text, local in links:
-        # What an earlier copy has left there.
+        # Left there by an earlier copy.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(local)
         os.symlink(text, local)
