@@ -22,7 +22,7 @@ hold() {
 step "two hosts and a DAFS client exclude each other"
 hold 0
 locks lock,a,0,10=granted lock,b,9,1=denied test,b,0,0=denied lock,b,10,0=granted lock,a,0,10=granted
-hold 5
+hold 4
 locks unlock,a,0,0=granted unlock,b,0,0=granted unlock,b,0,0=granted test,b,0,0=granted
 hold 0
 

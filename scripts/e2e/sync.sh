@@ -128,6 +128,7 @@ printf part >"$work/export/b/.dafs-abcdef.part"
 [[ ! -e $work/export/b/extra && ! -e $work/export/b/gone ]] || fail "not removed"
 [[ -e $work/export/b/.dafs-abcdef.part ]] || fail "the unfinished file of another copy was removed"
 rm "$work/export/b/.dafs-abcdef.part"
+"$dafs" sync "$work/a" "$url/b"
 same_trees "$work/a" "$work/export/b" || fail "the trees differ"
 
 step "another type of object"
