@@ -99,7 +99,9 @@ fn remove_there(
             match client.open_at(directory, name, &OpenOptions::read().deny_write()) {
                 Ok(file) => Some(file),
                 Err(error) if error.status() == Some(Status::NoEnt) => return Ok(Found::Gone),
-                Err(error) if error.status() == Some(Status::ShareDenied) => {
+                Err(error)
+                    if matches!(error.status(), Some(Status::Denied | Status::ShareDenied)) =>
+                {
                     return Ok(Found::Alive);
                 }
                 Err(error) => return Err(error.into()),
