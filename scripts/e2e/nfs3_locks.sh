@@ -44,5 +44,6 @@ locks test,a,5,1=denied unlock,b,0,0=granted
 
 step "garbage, and requests out of all bounds"
 locks garbage=garbage lock,a,9223372036854775808,1=fbig lock,a,0,18446744073709551615=fbig
-locks "lock,$(printf '%1000s' '' | tr ' ' a),0,1=nolocks" test,a,0,0=granted
+locks "lock,$(printf '%1000s' '' | tr ' ' a),0,1=granted" "unlock,$(printf '%1000s' '' | tr ' ' a),0,1=granted"
+locks test,a,0,0=granted
 hold 0
