@@ -68,14 +68,14 @@ read -r received sent through < <(said)
 "$dafs" put "$work/large" "$nfs/wide/large"
 "$dafs" get "$nfs/wide/large" "$work/back"
 same "$work/large" "$work/back" "what was written and what was read at data servers"
-"$dafs" get "$url/wide/large" "$work/back.dafs"
-same "$work/large" "$work/back.dafs" "what was written at data servers and what the server has"
 read -r received_now sent_now through_now < <(said)
 echo "data servers: $((received_now - received)) bytes written, $((sent_now - sent)) read;" \
     "through the server by NFS: $((through_now - through))"
 [[ $((received_now - received)) -ge $large && $((sent_now - sent)) -ge $large ]] ||
     fail "not all bytes went to data servers"
 [[ $through_now == "$through" ]] || fail "bytes went through the server"
+"$dafs" get "$url/wide/large" "$work/back.dafs"
+same "$work/large" "$work/back.dafs" "what was written at data servers and what the server has"
 [[ $(counted "$log" dafs_data_indirect_bytes_total) == 0 ]] || fail "stripes came to the wrong data server"
 all=0
 for number in 1 2 3; do
