@@ -62,7 +62,7 @@ scrape() {
 # shows FILES NETWORK CALLS -- the metrics say so of these parts.
 shows() {
     local said='' part
-    for part in files network system_calls; do said+=$(scrape | sed -n "s/^sandbox_$part //p" | tr -d '\r'); done
+    for part in files network system_calls; do said+=$(scrape | sed -n "s/^dafs_sandbox_$part //p" | tr -d '\r'); done
     [[ $said == "$1$2$3" ]] || { cat "$log"; fail "the metrics say '$said', not $*"; }
 }
 # filters FOLDER -- the mode and the number of filters of system calls. A container has some of its own.
