@@ -1,6 +1,6 @@
 //! Requests of administrators, and the answers, as they travel in JSON.
 
-use dafs_service::ExposureCounts;
+use dafs_service::{BUCKETS, ExposureCounts, UsageCounts};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -236,6 +236,33 @@ pub struct ExportReport {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// The durations of the requests.
+    #[serde(default)]
+    pub latency: LatencyReport,
+}
+
+/// The durations of requests, for administrators.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// Requests by their duration. Index N counts those of up to 2^N microseconds that no index before
+    /// counts, and index 21 all longer ones, too. Zeros at the end are left out.
+    pub counts: Vec<u64>,
+    /// The sum of all durations, in nanoseconds.
+    pub sum_nanoseconds: u64,
+}
+
+impl From<&UsageCounts> for LatencyReport {
+    fn from(usage: &UsageCounts) -> Self {
+        let mut counts = vec![0_u64; BUCKETS];
+        for class in &usage.latency {
+            for (count, more) in counts.iter_mut().zip(&class.buckets) {
+                *count += more;
+            }
+        }
+        let used = counts.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+        counts.truncate(used);
+        Self { counts, sum_nanoseconds: usage.latency.iter().map(|class| class.sum_ns).sum() }
+    }
 }
 
 /// A node, for administrators.
@@ -307,6 +334,9 @@ pub struct ClientReport {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// The durations of its requests.
+    #[serde(default)]
+    pub latency: LatencyReport,
     /// The files on which it has state, each with a description of the state.
     pub holds: Vec<String>,
 }
@@ -484,4 +514,29 @@ pub struct FenceReport {
     pub fenced: bool,
     /// The clients with access if there is a list.
     pub names: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_service::{Done, Usage};
+
+    #[test]
+    fn durations_of_all_classes_are_one_histogram() {
+        assert_eq!(LatencyReport::from(&UsageCounts::default()), LatencyReport::default());
+        let usage = Usage::default();
+        let done = Done { duration_ns: 3000, ..Done::default() };
+        usage.record(&done);
+        usage.record(&Done { read_bytes: 1, ..done });
+        usage.record(&Done { written_bytes: 1, duration_ns: 900, ..done });
+        let expected = LatencyReport { counts: vec![1, 0, 2], sum_nanoseconds: 6900 };
+        assert_eq!(LatencyReport::from(&usage.now()), expected);
+    }
+
+    #[test]
+    fn reports_of_servers_without_latencies_are_read() {
+        let export = r#"{"name":"a","read_only":false,"operations":1,"errors":0,"read_bytes":2,"written_bytes":3}"#;
+        let report: ExportReport = serde_json::from_str(export).unwrap();
+        assert_eq!(report.latency, LatencyReport::default());
+    }
 }

@@ -200,6 +200,7 @@ impl Top {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_server::LatencyReport;
 
     fn client(client: u64, operations: u64) -> ClientReport {
         ClientReport {
@@ -217,6 +218,7 @@ mod tests {
             operations,
             read_bytes: 8 * operations,
             written_bytes: 0,
+            latency: LatencyReport::default(),
             holds: Vec::new(),
         }
     }
