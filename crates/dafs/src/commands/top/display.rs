@@ -137,7 +137,10 @@ impl Display {
 
 impl Drop for Display {
     fn drop(&mut self) {
-        restore();
+        // The hook has done it before the message of the panic. Once more would move the cursor onto that.
+        if !std::thread::panicking() {
+            restore();
+        }
     }
 }
 
