@@ -236,6 +236,20 @@ pub struct ExportReport {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// The times of its requests, by class. Empty in answers of servers before there was this member.
+    #[serde(default)]
+    pub latency: Vec<LatencyReport>,
+}
+
+/// The times of requests of one class from their arrival to the answer, since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// `read` for requests that returned file data, `write` for those that took some, `other` for all others.
+    pub class: String,
+    /// The sum of the times.
+    pub total_microseconds: u64,
+    /// Requests of up to 1, 2, 4, ... 2^20 microseconds, and of more. Each counts in one bucket.
+    pub buckets: Vec<u64>,
 }
 
 /// A node, for administrators.

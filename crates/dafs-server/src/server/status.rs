@@ -1,8 +1,8 @@
 //! The state of the server as a whole, for administrators.
 
 use super::administration::Administration;
-use crate::admin::{ExportReport, StatusReport};
-use dafs_service::{ClientKind, Export};
+use crate::admin::{ExportReport, LatencyReport, StatusReport};
+use dafs_service::{Class, ClientKind, Export, LatencyCounts};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 
@@ -49,5 +49,14 @@ fn report(export: &Arc<Export>) -> ExportReport {
         errors: usage.errors,
         read_bytes: usage.read_bytes,
         written_bytes: usage.written_bytes,
+        latency: Class::ALL.iter().zip(&usage.latency).map(latency).collect(),
+    }
+}
+
+fn latency((class, counts): (&Class, &LatencyCounts)) -> LatencyReport {
+    LatencyReport {
+        class: class.label().to_owned(),
+        total_microseconds: counts.sum_ns / 1000,
+        buckets: counts.buckets.to_vec(),
     }
 }
