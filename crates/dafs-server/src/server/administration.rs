@@ -169,7 +169,7 @@ impl Administration {
             operations: usage.operations(),
             read_bytes: usage.read_bytes,
             written_bytes: usage.written_bytes,
-            latency: LatencyReport::from(&usage),
+            latency: LatencyReport::by_class(&usage),
             holds: holds.unwrap_or_default().iter().map(|held| self.describe(held)).collect(),
         }
     }

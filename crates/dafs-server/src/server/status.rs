@@ -49,6 +49,6 @@ fn report(export: &Arc<Export>) -> ExportReport {
         errors: usage.errors,
         read_bytes: usage.read_bytes,
         written_bytes: usage.written_bytes,
-        latency: LatencyReport::from(&usage),
+        latency: LatencyReport::by_class(&usage),
     }
 }

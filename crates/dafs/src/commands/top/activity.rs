@@ -141,7 +141,7 @@ struct Counts<'a> {
     requests: u64,
     read_bytes: u64,
     written_bytes: u64,
-    latency: &'a LatencyReport,
+    latency: &'a [LatencyReport],
 }
 
 impl<'a> From<&'a ClientReport> for Counts<'a> {
@@ -184,11 +184,12 @@ impl Difference {
         let since = |count: fn(&Counts<'_>) -> u64| {
             count(&after).saturating_sub(before.as_ref().map_or(0, count))
         };
+        let former_latency = before.as_ref().map(|before| before.latency).unwrap_or_default();
         Self {
             requests: since(|counts| counts.requests),
             read_bytes: since(|counts| counts.read_bytes),
             written_bytes: since(|counts| counts.written_bytes),
-            latency: Latency::between(before.as_ref().map(|before| before.latency), after.latency),
+            latency: Latency::between(former_latency, after.latency),
         }
     }
 
@@ -373,7 +374,7 @@ pub(super) mod tests {
             operations,
             read_bytes: 8 * operations,
             written_bytes: 0,
-            latency: LatencyReport::default(),
+            latency: Vec::new(),
             holds: Vec::new(),
         }
     }
@@ -387,10 +388,11 @@ pub(super) mod tests {
             read_bytes: 0,
             written_bytes: operations * 4096,
             // Each takes between 64 and 128 microseconds.
-            latency: LatencyReport {
-                counts: vec![0, 0, 0, 0, 0, 0, 0, operations],
-                sum_nanoseconds: operations * 80_000,
-            },
+            latency: vec![LatencyReport {
+                class: "write".to_owned(),
+                total_microseconds: operations * 80,
+                buckets: vec![0, 0, 0, 0, 0, 0, 0, operations],
+            }],
         }
     }
 

@@ -8,24 +8,29 @@ use dafs_service::{BUCKETS, Histogram};
 pub(super) struct Latency {
     /// By the buckets of [`Histogram`].
     counts: Vec<u64>,
-    sum_nanoseconds: u64,
+    sum_microseconds: u64,
 }
 
 impl Latency {
-    /// Returns the durations between two reports. Without a former report all are new.
-    pub(super) fn between(before: Option<&LatencyReport>, after: &LatencyReport) -> Self {
-        let former = |bucket: usize| {
-            before.and_then(|before| before.counts.get(bucket)).copied().unwrap_or_default()
-        };
-        let counts = after.counts.iter().take(BUCKETS).enumerate();
-        let former_sum = before.map_or(0, |before| before.sum_nanoseconds);
-        Self {
-            counts: counts.map(|(bucket, count)| count.saturating_sub(former(bucket))).collect(),
-            sum_nanoseconds: after.sum_nanoseconds.saturating_sub(former_sum),
+    /// Returns the durations between two reports. In a class without a former report all are new.
+    pub(super) fn between(before: &[LatencyReport], after: &[LatencyReport]) -> Self {
+        let mut all = Self::default();
+        for is in after {
+            let was = before.iter().find(|was| was.class == is.class);
+            let former = |bucket: usize| {
+                was.and_then(|was| was.buckets.get(bucket)).copied().unwrap_or_default()
+            };
+            let counts = is.buckets.iter().take(BUCKETS).enumerate();
+            let former_sum = was.map_or(0, |was| was.total_microseconds);
+            all.add(&Self {
+                counts: counts.map(|(at, count)| count.saturating_sub(former(at))).collect(),
+                sum_microseconds: is.total_microseconds.saturating_sub(former_sum),
+            });
         }
+        all
     }
 
-    /// Adds the durations of another party.
+    /// Adds other durations.
     pub(super) fn add(&mut self, other: &Self) {
         if self.counts.len() < other.counts.len() {
             self.counts.resize(other.counts.len(), 0);
@@ -33,7 +38,7 @@ impl Latency {
         for (own, more) in self.counts.iter_mut().zip(&other.counts) {
             *own = own.saturating_add(*more);
         }
-        self.sum_nanoseconds = self.sum_nanoseconds.saturating_add(other.sum_nanoseconds);
+        self.sum_microseconds = self.sum_microseconds.saturating_add(other.sum_microseconds);
     }
 
     fn count(&self) -> f64 {
@@ -43,7 +48,7 @@ impl Latency {
     /// Returns the mean in seconds. `None` if there are no durations.
     pub(super) fn mean_seconds(&self) -> Option<f64> {
         let count = self.count();
-        (count > 0.0).then(|| self.sum_nanoseconds as f64 / 1e9 / count)
+        (count > 0.0).then(|| self.sum_microseconds as f64 / 1e6 / count)
     }
 
     /// Returns the seconds that this share of the durations does not exceed. Within a bucket they are
@@ -69,20 +74,21 @@ impl Latency {
 mod tests {
     use super::*;
 
-    fn report(counts: &[u64], sum_nanoseconds: u64) -> LatencyReport {
-        LatencyReport { counts: counts.to_vec(), sum_nanoseconds }
+    fn report(class: &str, buckets: &[u64], total_microseconds: u64) -> LatencyReport {
+        LatencyReport { class: class.to_owned(), total_microseconds, buckets: buckets.to_vec() }
     }
 
     #[test]
     fn only_the_durations_of_the_interval_count() {
-        let before = report(&[5, 1], 100);
-        let latency = Latency::between(Some(&before), &report(&[5, 1, 0, 4], 24_100));
+        let before = [report("read", &[5, 1], 100)];
+        let latency = Latency::between(&before, &[report("read", &[5, 1, 0, 4], 124)]);
         assert_eq!(latency.mean_seconds(), Some(6e-6));
         // All four lie between 4 and 8 microseconds.
         assert!((latency.quantile_seconds(0.5).unwrap() - 6e-6).abs() < 1e-12);
         assert!((latency.quantile_seconds(1.0).unwrap() - 8e-6).abs() < 1e-12);
-        assert_eq!(Latency::between(Some(&before), &before).quantile_seconds(0.99), None);
-        assert_eq!(Latency::between(Some(&before), &report(&[], 0)).mean_seconds(), None);
+        assert_eq!(Latency::between(&before, &before).quantile_seconds(0.99), None);
+        assert_eq!(Latency::between(&before, &[report("read", &[], 0)]).mean_seconds(), None);
+        assert_eq!(Latency::between(&before, &[]).mean_seconds(), None);
     }
 
     #[test]
@@ -90,15 +96,15 @@ mod tests {
         let mut counts = vec![0; BUCKETS + 5];
         counts[BUCKETS - 1] = 1;
         counts[BUCKETS + 4] = 7;
-        let latency = Latency::between(None, &report(&counts, 0));
+        let latency = Latency::between(&[], &[report("other", &counts, 0)]);
         assert_eq!(latency.quantile_seconds(0.99), Some((1u64 << (BUCKETS - 2)) as f64 / 1e6));
     }
 
     #[test]
-    fn parties_add_up() {
-        let mut sum = Latency::default();
-        sum.add(&Latency::between(None, &report(&[1], 10)));
-        sum.add(&Latency::between(None, &report(&[0, 1], 20)));
-        assert_eq!(sum, Latency { counts: vec![1, 1], sum_nanoseconds: 30 });
+    fn classes_add_up() {
+        let before = [report("write", &[0, 3], 7)];
+        let after = [report("read", &[1], 10), report("write", &[0, 4], 27)];
+        let expected = Latency { counts: vec![1, 1], sum_microseconds: 30 };
+        assert_eq!(Latency::between(&before, &after), expected);
     }
 }

@@ -1,5 +1,5 @@
 //! The screen of `dafs top`: its state, the keys that change it, and its drawing into a buffer. The
-//! terminal itself is the business of `terminal.rs`.
+//! terminal itself is the business of `display.rs`.
 //!
 //! Invariants
 //! * Any size is drawn without a panic, also one without rows or columns. Lines and columns that have no

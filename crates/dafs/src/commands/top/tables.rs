@@ -257,7 +257,8 @@ mod tests {
             (Some(0.0), "0 us"),
             (Some(84.4e-6), "84 us"),
             (Some(999.6e-6), "1.0 ms"),
-            (Some(0.9999), "1.0 s"),
+            (Some(0.9999), "999.9 ms"),
+            (Some(0.999_96), "1.0 s"),
             (Some(75.0), "75.0 s"),
         ];
         for (seconds, text) in cases {
