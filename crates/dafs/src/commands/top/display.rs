@@ -95,7 +95,13 @@ fn press_keys(screen: &mut Screen) -> io::Result<ControlFlow<()>> {
     if set[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
         return Ok(ControlFlow::Break(()));
     }
-    while event::poll(Duration::ZERO)? {
+    if set[0].revents().is_empty() {
+        return Ok(ControlFlow::Continue(()));
+    }
+    // The library is told of new input alone, so it may find no key in the rest of a long paste.
+    let mut patience = TOP_TICK;
+    while event::poll(patience)? {
+        patience = Duration::ZERO;
         if let Event::Key(key) = event::read()?
             && screen.press(key).is_break()
         {

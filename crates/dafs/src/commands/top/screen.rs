@@ -203,8 +203,8 @@ fn tabs(activity: &Activity, shown: Kind, sort: Sort, width: usize) -> Line<'sta
 fn facts(activity: &Activity, width: usize) -> Vec<String> {
     let (server, optimistic) = (&activity.server, &activity.optimistic);
     let mut groups = vec![work_facts(server), server_facts(server), state_facts(server)];
-    let files = optimistic.files + optimistic.small_files;
-    if files + optimistic.frames_published + optimistic.frames_free > 0 {
+    let files = optimistic.files.saturating_add(optimistic.small_files);
+    if files.max(optimistic.frames_published).max(optimistic.frames_free) > 0 {
         groups.push(vec![
             format!("optimistic reads: {files} files"),
             format!("{} blocks shown", optimistic.frames_published),
