@@ -155,8 +155,8 @@ class Browser:
             return False
 
     def key(self, key, code, text=""):
-        for kind in ("keyDown", "keyUp"):
-            extra = {"text": text} if text and kind == "keyDown" else {}
+        for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
+            extra = {"text": text} if kind == "keyDown" else {}
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **extra)
 
     def without_faults(self):
