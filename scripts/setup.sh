@@ -155,7 +155,7 @@ for part in "$@"; do
         install_packages debhelper dh-python dpkg-dev fio lintian python3
         ;;
     test)
-        install_packages curl db5.3-util debhelper debootstrap dh-python dpkg-dev e2fsprogs ethtool fio fish fuse3 git groff iproute2 libdb5.3-dev libnfs-utils \
+        install_packages chromium curl db5.3-util debhelper debootstrap dh-python dpkg-dev e2fsprogs ethtool fio fish fuse3 git groff iproute2 libdb5.3-dev libnfs-utils \
             lintian libsqlite3-dev mount procps python3 python3-venv rsync shellcheck sqlite3 systemd tshark util-linux valgrind xfsprogs zsh
         # Debian's torch is 150 MB with all it needs; pip's wheels are gigabytes.
         install_packages python3-numpy python3-pytest python3-torch

@@ -17,8 +17,8 @@ mod server;
 
 pub use admin::{
     AdminError, AdminReply, AdminRequest, ClientReport, ExportReport, ExposedReport, FenceOrder,
-    FenceReport, LayoutReport, LockReport, NodeReport, RefusedKey, ReloadReport, SessionReport,
-    StatusReport, UserOrder, UserReport, ask as ask_server,
+    FenceReport, LatencyReport, LayoutReport, LockReport, NodeReport, RefusedKey, ReloadReport,
+    SessionReport, StatusReport, UserOrder, UserReport, ask as ask_server,
 };
 pub use config::{
     AccessLogConfig, BrickConfig, CLEAR_SENTENCE, CephDataServer, CephFsConfig, Config,

@@ -97,6 +97,11 @@ pub(crate) const GENERATED_PASSWORD_CHARACTERS: usize = 24;
 /// The time over which `dafs status` counts requests.
 pub(crate) const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Longest wait of `dafs top` for a key, until it looks for new counts and another size of the terminal.
+pub(crate) const TOP_TICK: Duration = Duration::from_millis(100);
+
+const _: () = assert!(TOP_TICK.as_secs() == 0);
+
 /// Bytes of one extended attribute, as Linux limits them.
 pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
 

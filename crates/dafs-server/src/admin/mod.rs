@@ -14,8 +14,8 @@ mod report;
 
 pub use report::{
     AdminReply, AdminRequest, ClientReport, ExportReport, ExposedReport, FenceOrder, FenceReport,
-    LayoutReport, LockReport, NodeReport, RefusedKey, ReloadReport, SessionReport, StatusReport,
-    UserOrder, UserReport,
+    LatencyReport, LayoutReport, LockReport, NodeReport, RefusedKey, ReloadReport, SessionReport,
+    StatusReport, UserOrder, UserReport,
 };
 
 use crate::limits::{ADMIN_PEERS_MAX, ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};

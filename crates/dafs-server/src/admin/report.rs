@@ -1,6 +1,6 @@
 //! Requests of administrators, and the answers, as they travel in JSON.
 
-use dafs_service::ExposureCounts;
+use dafs_service::{Class, ExposureCounts, LatencyCounts, UsageCounts};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -236,6 +236,32 @@ pub struct ExportReport {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// The times of its requests, by class. Empty in answers of servers before there was this member.
+    #[serde(default)]
+    pub latency: Vec<LatencyReport>,
+}
+
+/// The times of requests of one class from their arrival to the answer, since counting began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// `read` for requests that returned file data, `write` for those that took some, `other` for all others.
+    pub class: String,
+    /// The sum of the times.
+    pub total_microseconds: u64,
+    /// Requests of up to 1, 2, 4, ... 2^20 microseconds, and of more. Each counts in one bucket.
+    pub buckets: Vec<u64>,
+}
+
+impl LatencyReport {
+    /// Returns the times of all classes.
+    pub(crate) fn by_class(usage: &UsageCounts) -> Vec<Self> {
+        let of = |(class, counts): (Class, &LatencyCounts)| Self {
+            class: class.label().to_owned(),
+            total_microseconds: counts.sum_ns / 1000,
+            buckets: counts.buckets.to_vec(),
+        };
+        Class::ALL.into_iter().zip(&usage.latency).map(of).collect()
+    }
 }
 
 /// A node, for administrators.
@@ -307,6 +333,9 @@ pub struct ClientReport {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// The times of its requests, by class. Empty in answers of servers before there was this member.
+    #[serde(default)]
+    pub latency: Vec<LatencyReport>,
     /// The files on which it has state, each with a description of the state.
     pub holds: Vec<String>,
 }
@@ -484,4 +513,33 @@ pub struct FenceReport {
     pub fenced: bool,
     /// The clients with access if there is a list.
     pub names: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_service::{Done, Usage};
+
+    #[test]
+    fn each_class_has_its_times() {
+        let usage = Usage::default();
+        usage.record(&Done { read_bytes: 1, duration_ns: 3000, ..Done::default() });
+        usage.record(&Done { read_bytes: 1, duration_ns: 4000, ..Done::default() });
+        usage.record(&Done { written_bytes: 1, duration_ns: 900, ..Done::default() });
+        let reports = LatencyReport::by_class(&usage.now());
+        let of = |report: &LatencyReport| {
+            let bucket = report.buckets.iter().position(|&count| count > 0);
+            (report.class.clone(), report.total_microseconds, bucket)
+        };
+        let found: Vec<_> = reports.iter().map(of).collect();
+        let expected = [("read", 7, Some(2)), ("write", 0, Some(0)), ("other", 0, None)];
+        assert_eq!(found, expected.map(|(class, total, at)| (class.to_owned(), total, at)));
+    }
+
+    #[test]
+    fn reports_of_servers_without_latencies_are_read() {
+        let export = r#"{"name":"a","read_only":false,"operations":1,"errors":0,"read_bytes":2,"written_bytes":3}"#;
+        let report: ExportReport = serde_json::from_str(export).unwrap();
+        assert!(report.latency.is_empty());
+    }
 }

@@ -31,8 +31,8 @@ table! {
         #[serde(default)]
         verbs_listen: Vec<String>,
         /// The address where `dafs --server` and other programs administer the server over HTTP, with the token
-        /// in the file `admin-token` of the state directory. With `[tls]` inside TLS; without it an address of
-        /// this host alone. Default: none.
+        /// in the file `admin-token` of the state directory. Browsers get a page there. With `[tls]` inside TLS;
+        /// without it an address of this host alone. Default: none.
         admin_listen: Option<String>,
         /// The address where Prometheus reads counters, at `/metrics`. Default: none.
         metrics_listen: Option<String>,

@@ -1,14 +1,16 @@
 //! Administration for other machines: the requests of the socket, over HTTP.
 //!
 //! `POST /v1/NAME` carries out a request with the fields in its JSON content; `GET` does for requests that have
-//! none and change nothing. The answer is that of the socket.
+//! none and change nothing. The answer is that of the socket. `GET /` returns the page of `page.rs`.
 //!
 //! Invariants
-//! * No request is carried out without the token, nor for a page of another site: `rules.rs`.
+//! * No request is carried out without the token, nor for a page of another site: `rules.rs`. The page needs no
+//!   token, and is no request: it has nothing of this server.
 //! * Content is read only after the token was right, up to a bound. A peer that is slow with its request or its
 //!   answer ends at a deadline, and makes room for another one while it has shown no token.
 
-use super::rules::{Refusal, Refusals, Status, admit, refusal};
+use super::page::Page;
+use super::rules::{Refusal, Refusals, Status, admit, own_host, refusal};
 use super::token::Token;
 use super::{Line, Port, Secured, Timed, finish};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, answer_of};
@@ -46,6 +48,12 @@ pub(crate) struct AdminPort {
     address: SocketAddr,
     is_secure: bool,
     _port: Port,
+}
+
+/// The content that a peer wants.
+enum Wanted {
+    Page(Page),
+    Answer(AdminRequest),
 }
 
 /// The parts that an answer needs.
@@ -99,7 +107,8 @@ fn serve(
         Some(tls) => Line::Secured(Box::new(Secured::accept(&mut socket, &tls.side())?.0)),
     };
     let answer = match receive(&mut line, &mut socket, admitted, parts)? {
-        Ok(request) => {
+        Ok(Wanted::Page(page)) => page.message(),
+        Ok(Wanted::Answer(request)) => {
             let reply = answer_of(&parts.handler, request);
             let status = match &reply {
                 AdminReply::Failed(_) => Status::UnprocessableContent,
@@ -144,7 +153,7 @@ fn receive(
     socket: &mut Timed<'_>,
     admitted: &Admitted,
     parts: &Parts,
-) -> io::Result<Result<AdminRequest, Refusal>> {
+) -> io::Result<Result<Wanted, Refusal>> {
     let mut received = Vec::new();
     let bytes = loop {
         match head_bytes(&received) {
@@ -155,10 +164,16 @@ fn receive(
         }
     };
     let mut content = received.split_off(bytes);
-    let parsed = Request::parse(&received).map_err(Refusal::from);
-    let (request, wanted) = match parsed.and_then(|request| Ok((request, accept(&request, parts)?)))
-    {
-        Ok(accepted) => accepted,
+    let request = match Request::parse(&received) {
+        Ok(request) => request,
+        Err(error) => return Ok(Err(error.into())),
+    };
+    if let Some(page) = Page::of(&request) {
+        let host = own_host(&request, parts.tls.is_some());
+        return Ok(host.map(|_| Wanted::Page(page)));
+    }
+    let wanted = match accept(&request, parts) {
+        Ok(wanted) => wanted,
         Err(refusal) => return Ok(Err(refusal)),
     };
     admitted.establish();
@@ -168,7 +183,7 @@ fn receive(
         }
     }
     content.truncate(wanted);
-    Ok(wanted_request(&request, &content))
+    Ok(wanted_request(&request, &content).map(Wanted::Answer))
 }
 
 /// Decides if content is read. Returns its bytes.
@@ -228,6 +243,7 @@ fn message(status: Status, content: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::admin::UserOrder;
+    use std::io::{Read as _, Write as _};
 
     fn of(method: &str, target: &str, content: &str) -> Result<AdminRequest, Status> {
         let head = format!("{method} {target} HTTP/1.1\r\n\r\n");
@@ -255,6 +271,46 @@ mod tests {
         ] {
             assert_eq!(of(method, target, content), Err(status), "{method} {target} {content}");
         }
+    }
+
+    #[test]
+    fn the_page_is_all_that_needs_no_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let handler: AdminHandler = Box::new(|request| AdminReply::Done(format!("{request:?}")));
+        let port = AdminPort::start("127.0.0.1:0".parse().unwrap(), dir.path(), None, handler);
+        let port = port.unwrap();
+        let token = std::fs::read_to_string(dir.path().join("admin-token")).unwrap();
+        let token = token.trim();
+        let ask = |line: &str, fields: &str| {
+            let mut stream = TcpStream::connect(port.address).unwrap();
+            write!(stream, "{line} HTTP/1.1\r\n{fields}\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(!answer.contains(token), "{line}");
+            answer
+        };
+        let page = ask("GET /", "Host: localhost\r\n");
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+        assert!(page.ends_with("</html>\n"), "{page}");
+        // A link of another site may lead here: it tells that site nothing.
+        let link = "Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n";
+        assert_eq!(ask("GET /", link), page);
+        for (line, fields, status) in [
+            ("GET /favicon.svg", "Host: localhost\r\n", "200"),
+            ("GET /favicon.ico", "Host: localhost\r\n", "200"),
+            ("GET /", "", "400"),
+            ("GET /", "Host: attacker.example\r\n", "403"),
+            ("GET /favicon.ico", "Host: attacker.example\r\n", "403"),
+            ("GET /?", "Host: localhost\r\n", "401"),
+            ("POST /", "Host: localhost\r\n", "401"),
+            ("GET /v1/status", "Host: localhost\r\n", "401"),
+        ] {
+            let answer = ask(line, fields);
+            assert_eq!(answer.split(' ').nth(1), Some(status), "{line} {fields}");
+        }
+        let fields = format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n");
+        assert!(ask("GET /v1/status", &fields).ends_with("{\"done\":\"Status\"}"));
+        assert!(ask("GET /?", &fields).starts_with("HTTP/1.1 404 "));
     }
 
     #[test]

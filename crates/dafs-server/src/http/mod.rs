@@ -6,6 +6,7 @@
 //! | the bytes of a peer, with a deadline | `line.rs` |
 //! | TLS | `tls.rs` |
 //! | administration for other machines | `admin.rs` |
+//! | the page for a browser, which uses that | `page.rs`, `page.html` |
 //! | whom that admits, as a function of the head of a request | `rules.rs` |
 //! | the token | `token.rs` |
 //! | the client of it | `client.rs` |
@@ -13,6 +14,7 @@
 mod admin;
 mod client;
 mod line;
+mod page;
 mod port;
 mod rules;
 mod tls;

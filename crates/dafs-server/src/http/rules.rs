@@ -67,11 +67,11 @@ impl From<HttpError> for Refusal {
     }
 }
 
-/// Decides if the sender of a request is an administrator.
+/// Returns the name of this server in a request.
 ///
 /// # Errors
-/// The answer to others.
-pub(super) fn admit(request: &Request<'_>, is_secure: bool, token: &Token) -> Result<(), Refusal> {
+/// The answer to a request for another server.
+pub(super) fn own_host<'a>(request: &Request<'a>, is_secure: bool) -> Result<&'a str, Refusal> {
     let host = request.fields.get("host");
     let host = host.ok_or_else(|| refusal(Status::BadRequest, "name this server in Host"))?;
     // In the clear only this host gets here, and by no other name than that. Inside TLS the client has
@@ -79,6 +79,15 @@ pub(super) fn admit(request: &Request<'_>, is_secure: bool, token: &Token) -> Re
     if !is_secure && !is_loopback(host) {
         return Err(refusal(Status::Forbidden, "this is not the server that Host names"));
     }
+    Ok(host)
+}
+
+/// Decides if the sender of a request is an administrator.
+///
+/// # Errors
+/// The answer to others.
+pub(super) fn admit(request: &Request<'_>, is_secure: bool, token: &Token) -> Result<(), Refusal> {
+    let host = own_host(request, is_secure)?;
     let scheme = if is_secure { "https" } else { "http" };
     let own_origin = format!("{scheme}://{host}");
     let is_foreign = request.fields.get("origin").is_some_and(|origin| origin != own_origin);

@@ -5,7 +5,9 @@ use super::data::{DataCounters, DataServers};
 use super::stores::open_store;
 use super::tls::{Tls, Users};
 use super::{Server, StartError};
-use crate::admin::{AdminHandler, AdminReply, AdminRequest, AdminSocket, ClientReport, NodeReport};
+use crate::admin::{
+    AdminHandler, AdminReply, AdminRequest, AdminSocket, ClientReport, LatencyReport, NodeReport,
+};
 use crate::config::{Config, ExportConfig, ExportSource};
 use crate::http::AdminPort;
 use crate::limits::HOLDINGS_SHOWN_MAX;
@@ -167,6 +169,7 @@ impl Administration {
             operations: usage.operations(),
             read_bytes: usage.read_bytes,
             written_bytes: usage.written_bytes,
+            latency: LatencyReport::by_class(&usage),
             holds: holds.unwrap_or_default().iter().map(|held| self.describe(held)).collect(),
         }
     }

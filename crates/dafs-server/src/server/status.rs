@@ -1,7 +1,7 @@
 //! The state of the server as a whole, for administrators.
 
 use super::administration::Administration;
-use crate::admin::{ExportReport, StatusReport};
+use crate::admin::{ExportReport, LatencyReport, StatusReport};
 use dafs_service::{ClientKind, Export};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
@@ -49,5 +49,6 @@ fn report(export: &Arc<Export>) -> ExportReport {
         errors: usage.errors,
         read_bytes: usage.read_bytes,
         written_bytes: usage.written_bytes,
+        latency: LatencyReport::by_class(&usage),
     }
 }

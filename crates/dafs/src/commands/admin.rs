@@ -15,7 +15,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// The server of the command.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(super) struct Place {
     /// The server's state directory; the same default as `dafs serve` has
     #[arg(long, value_name = "DIR")]
