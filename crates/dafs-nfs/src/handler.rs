@@ -14,7 +14,7 @@ use crate::listings::Listings;
 use crate::mount;
 use crate::nlm;
 use crate::shared::NfsShared;
-use crate::v3::{self, Sender};
+use crate::v3::{self, Operation, Sender};
 use crate::v4::compound::context::CallContext;
 use crate::v4::compound::end::Parked;
 use crate::v4::compound::engine::{self, Answer};
@@ -27,7 +27,7 @@ use dafs_rpc::{
 };
 use dafs_service::{Owner, Place, TransportSecurity};
 use dafs_store::Wait;
-use dafs_wire::{mount3, nfs3, nfs4, nlm4, nsm1};
+use dafs_wire::{mount3, nfs_acl3, nfs3, nfs4, nlm4, nsm1};
 use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -100,9 +100,14 @@ impl NfsHandler {
         }
     }
 
-    fn call_v3(&mut self, call: Call<'_>, who: CallerIdentity) -> Handled {
+    fn call_v3(
+        &mut self,
+        call: Call<'_>,
+        who: CallerIdentity,
+        operation: Option<Operation>,
+    ) -> Handled {
         let sender = self.sender(&call, who);
-        match v3::call(&self.shared, sender, call.xid, call.procedure, Args::of(&call)) {
+        match v3::call(&self.shared, sender, call.xid, operation, Args::of(&call)) {
             v3::Answer::Reply(reply) => reply.into(),
             v3::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
             v3::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
@@ -364,12 +369,19 @@ impl Handler for NfsHandler {
                 let (low, high) = (nfs4::limits::VERSION, nfs4::limits::VERSION);
                 AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
             }
-            (mount3::PROGRAM | nlm4::PROGRAM | nsm1::PROGRAM, _)
+            (mount3::PROGRAM | nlm4::PROGRAM | nsm1::PROGRAM | nfs_acl3::PROGRAM, _)
                 if self.shared.data_role().is_some() =>
             {
                 AcceptStatus::ProgramUnavailable.into()
             }
-            (nfs3::PROGRAM, nfs3::VERSION) => self.call_v3(call, who),
+            (nfs3::PROGRAM, nfs3::VERSION) => {
+                let operation = Operation::of_nfs(call.procedure);
+                self.call_v3(call, who, operation)
+            }
+            (nfs_acl3::PROGRAM, nfs_acl3::VERSION) => {
+                let operation = Operation::of_acl(call.procedure);
+                self.call_v3(call, who, operation)
+            }
             (nfs4::limits::PROGRAM, _) => {
                 let (low, high) = (nfs3::VERSION, nfs4::limits::VERSION);
                 AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
@@ -380,6 +392,7 @@ impl Handler for NfsHandler {
             (mount3::PROGRAM, _) => only(mount3::VERSION),
             (nlm4::PROGRAM, _) => only(nlm4::VERSION),
             (nsm1::PROGRAM, _) => only(nsm1::VERSION),
+            (nfs_acl3::PROGRAM, _) => only(nfs_acl3::VERSION),
             _ => AcceptStatus::ProgramUnavailable.into(),
         }
     }
