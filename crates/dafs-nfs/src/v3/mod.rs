@@ -41,10 +41,10 @@ use dafs_rpc::{Mark, Reply};
 use dafs_service::durable::{Change, Intended, LoggedChange};
 use dafs_service::{Caller, FrontEnd, Handle, Service, ServiceError, Subject, Touch};
 use dafs_store::{Attr, DirChange, StoreError, Wait};
+use dafs_wire::nfs_acl3;
 use dafs_wire::nfs3::{
     Attributes, FileHandle, Procedure, Status, WccData, encode_failure, encode_ok,
 };
-use dafs_wire::nfs_acl3;
 use dafs_wire::xdr::{Decode, Encode, XdrError};
 use duplicate::{Known, RequestKey, Source};
 use std::cell::Cell;
