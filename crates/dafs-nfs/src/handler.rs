@@ -11,6 +11,7 @@ use crate::certificate::Certified;
 use crate::connection::Connection;
 use crate::limits::{PROVEN_REUSED_NS, USERS_LANE};
 use crate::listings::Listings;
+use crate::measure::Stages;
 use crate::mount;
 use crate::nlm;
 use crate::shared::NfsShared;
@@ -144,17 +145,21 @@ impl NfsHandler {
 
     fn call_nlm(&mut self, call: Call<'_>, who: CallerIdentity) -> Handled {
         let sender = self.sender(&call, who);
-        match nlm::call(&self.shared, &sender, call.procedure, call.args, Wait::Never) {
+        let mut stages = Stages::begin(sender.now_ns);
+        let now = (Wait::Never, &mut stages);
+        match nlm::call(&self.shared, &sender, call.procedure, call.args, now) {
             nlm::Answer::Reply(reply) => reply.into(),
             nlm::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
             nlm::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
             nlm::Answer::Wait(place) => {
                 let (owner, shared) = (self.peer(&call).owner, self.shared.clone());
                 let (procedure, lane) = (call.procedure, shared.lane(place));
+                stages.park(&shared);
                 let (args, responder) = call.later();
                 let job = move || {
-                    let bytes = args.decoder().rest();
-                    match nlm::call(&shared, &sender, procedure, bytes, Wait::Allowed) {
+                    stages.resume(&shared);
+                    let (bytes, later) = (args.decoder().rest(), (Wait::Allowed, &mut stages));
+                    match nlm::call(&shared, &sender, procedure, bytes, later) {
                         nlm::Answer::Reply(reply) => responder.respond(reply),
                         // It was understood before, and waiting is allowed.
                         _ => responder.reject(Rejection::Accept(AcceptStatus::SystemError)),

@@ -30,11 +30,14 @@ pub enum FrontEnd {
     Mount,
     /// NFS_ACL, the access control lists of NFSv3.
     NfsAcl,
+    /// NLM, the locks of NFSv3.
+    Nlm,
 }
 
 impl FrontEnd {
     /// All front ends.
-    pub const ALL: [Self; 5] = [Self::Dafs, Self::Nfs4, Self::Nfs3, Self::Mount, Self::NfsAcl];
+    pub const ALL: [Self; 6] =
+        [Self::Dafs, Self::Nfs4, Self::Nfs3, Self::Mount, Self::NfsAcl, Self::Nlm];
 
     /// The label in metrics.
     pub fn label(self) -> &'static str {
@@ -44,6 +47,7 @@ impl FrontEnd {
             Self::Nfs3 => "nfs3",
             Self::Mount => "mount",
             Self::NfsAcl => "nfs_acl",
+            Self::Nlm => "nlm",
         }
     }
 }
