@@ -107,8 +107,9 @@ impl Service {
         handle: &Handle,
         lists: &PosixAcls,
     ) -> Result<()> {
-        let set = |store: &dyn Store, cred: &Cred| store.set_posix_acls(cred, &handle.file, lists);
-        self.change_acl(caller, handle, set)
+        self.change_acl(caller, handle, |store, cred| {
+            store.set_posix_acls(cred, &handle.file, lists)
+        })
     }
 
     fn change_acl(

@@ -67,7 +67,7 @@ fn setacl_of(cx: &mut Context<'_>, args: &SetaclArgs<'_>) -> Result<(), Stop> {
         access: if is_set(Parts::ACCESS) { list_of(access)? } else { kept.access },
         default: match default {
             _ if !is_set(Parts::DEFAULT) => kept.default,
-            List { entries, .. } if entries.is_empty() => None,
+            List { count: 0, entries } if entries.is_empty() => None,
             list => Some(list_of(list)?),
         },
     };

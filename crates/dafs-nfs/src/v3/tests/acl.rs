@@ -76,6 +76,9 @@ fn a_store_of_modes_shows_and_takes_modes() {
     let short = List { count: 5, ..private.clone() };
     assert_eq!(world.setacl(&file, access(short)), Err(Status::Inval));
     let parts = Parts::ACCESS | Parts::DEFAULT;
+    let absent = List { count: 5, entries: vec![] };
+    let absent = Lists { parts, access: private.clone(), default: absent };
+    assert_eq!(world.setacl(&file, absent), Err(Status::Inval));
     let both = Lists { parts, access: private.clone(), default: private.clone() };
     assert_eq!(world.setacl(&file, both), Err(Status::Inval));
     let none = Lists { parts, access: private.clone(), default: List::default() };
