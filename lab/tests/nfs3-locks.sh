@@ -26,7 +26,7 @@ rpcinfo -p 127.0.0.1 >/dev/null || skip "rpcbind does not answer here"
 serve
 rpcinfo -p 127.0.0.1 >"$work/programs"
 for entry in '100003 *3 *tcp *2049' '100005 *3 *tcp *2049' '100021 *4 *tcp *2049' \
-    '100024 *1 *tcp *2049' '100024 *1 *udp *2049'; do
+    '100024 *1 *tcp *2049' '100024 *1 *udp *2049' '100227 *3 *tcp *2049'; do
     grep -q "$entry" "$work/programs" || { cat "$work/programs"; fail "rpcbind does not know $entry"; }
 done
 place=$(sed -n 's/.*listening address=\(127[^ ]*\).*/\1/p' "$work/server.log")

@@ -80,11 +80,12 @@ rpcinfo -p 127.0.0.1
 rpcinfo -t 127.0.0.1 nfs 3
 rpcinfo -t 127.0.0.1 mountd 3
 rpcinfo -t 127.0.0.1 100021 4
+rpcinfo -t 127.0.0.1 100227 3
 rpcinfo -t 127.0.0.1 100024 1
 rpcinfo -u 127.0.0.1 100024 1
 kill -TERM \$server
 wait \$server
-! rpcinfo -p 127.0.0.1 | grep -E 'nfs|100021|100024' >/dev/null
+! rpcinfo -p 127.0.0.1 | grep -E 'nfs|100021|100024|100227' >/dev/null
 END
 timeout 60 unshare --net --mount --pid --fork --kill-child --mount-proc bash "$work/inside.sh" \
     >"$work/said" 2>&1 || { cat "$work/said" "$work/inside.log"; fail "rpcbind does not lead here"; }

@@ -7,75 +7,14 @@ OUTCOME is the name of a status, or nothing for notify. HOST is the name that th
 The file is `file` in the export `/`. `garbage` sends what is no call of any lock.
 """
 
-import socket
 import struct
 import sys
 import time
 
-NFS, MOUNT, NLM, NSM = 100003, 100005, 100021, 100024
+from nfs3_rpc import Server, number, opaque
+
+NLM, NSM = 100021, 100024
 STATUS = ["granted", "denied", "nolocks", "blocked", "grace", "deadlock", "rofs", "stale", "fbig", "failed"]
-
-
-def opaque(data):
-    return struct.pack(">I", len(data)) + data + bytes(-len(data) % 4)
-
-
-def number(*values):
-    return struct.pack(f">{len(values)}I", *values)
-
-
-class Server:
-    """A connection, with calls by RPC."""
-
-    def __init__(self, port):
-        self.stream = socket.create_connection(("127.0.0.1", port), timeout=20)
-        self.xid = 0
-
-    def receive(self, count):
-        data = b""
-        while len(data) < count:
-            more = self.stream.recv(count - len(data))
-            if not more:
-                raise SystemExit("the server has ended the connection")
-            data += more
-        return data
-
-    def call(self, program, version, procedure, args):
-        """Returns the accept status and the results."""
-        self.xid += 1
-        credential = number(0) + opaque(b"test") + number(0, 0, 0)
-        head = number(self.xid, 0, 2, program, version, procedure, 1) + opaque(credential) + number(0, 0)
-        message = head + args
-        self.stream.sendall(number(0x80000000 | len(message)) + message)
-        reply = b""
-        while True:
-            (mark,) = struct.unpack(">I", self.receive(4))
-            reply += self.receive(mark & 0x7FFFFFFF)
-            if mark & 0x80000000:
-                break
-        xid, _, denied = struct.unpack(">3I", reply[:12])
-        if xid != self.xid or denied:
-            raise SystemExit(f"refused: {reply!r}")
-        (verifier,) = struct.unpack(">I", reply[16:20])
-        at = 20 + verifier
-        return struct.unpack(">I", reply[at : at + 4])[0], reply[at + 4 :]
-
-    def results(self, *what):
-        status, results = self.call(*what)
-        if status:
-            raise SystemExit(f"not carried out: {status}")
-        return results
-
-    def file(self):
-        mounted = self.results(MOUNT, 3, 1, opaque(b"/"))
-        (status, count) = struct.unpack(">2I", mounted[:8])
-        if status:
-            raise SystemExit(f"no mount: {status}")
-        found = self.results(NFS, 3, 3, opaque(mounted[8 : 8 + count]) + opaque(b"file"))
-        (status, count) = struct.unpack(">2I", found[:8])
-        if status:
-            raise SystemExit(f"no file: {status}")
-        return found[8 : 8 + count]
 
 
 def step(server, handle, text):
@@ -104,7 +43,7 @@ def step(server, handle, text):
 
 def main():
     server = Server(int(sys.argv[1]))
-    handle = server.file()
+    handle = server.file("file")
     for text in sys.argv[2:]:
         what, _, wanted = text.partition("=")
         outcome = step(server, handle, what)

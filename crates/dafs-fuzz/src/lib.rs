@@ -35,6 +35,7 @@ pub mod nfs4_callback;
 pub mod nfs4_compound;
 pub mod nfs4_layouts;
 pub mod nfs4_state;
+pub mod nfs_acl3;
 pub mod nlm4;
 pub mod remote_blocks;
 pub mod rpc_gss;

@@ -23,7 +23,7 @@ const TARGETS: &[(&str, Target)] = targets! {
     exposed_blocks gss_keytab gss_tokens http_head
     iwarp_connection iwarp_ddp iwarp_mpa iwarp_rdmap iwarp_receive journal_scan
     nfs3_args nfs3_results nfs4_attributes nfs4_callback nfs4_compound nfs4_layouts nfs4_state
-    nlm4 remote_blocks rpc_gss rpc_gss_accept rpc_gss_reply rpc_header rpc_stream
+    nfs_acl3 nlm4 remote_blocks rpc_gss rpc_gss_accept rpc_gss_reply rpc_header rpc_stream
     rpcrdma_client rpcrdma_header rpcrdma_private_data rpcrdma_server
     shm_packets tls_certificate tls_first_bytes
 };

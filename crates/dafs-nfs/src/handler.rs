@@ -11,10 +11,11 @@ use crate::certificate::Certified;
 use crate::connection::Connection;
 use crate::limits::{PROVEN_REUSED_NS, USERS_LANE};
 use crate::listings::Listings;
+use crate::measure::Stages;
 use crate::mount;
 use crate::nlm;
 use crate::shared::NfsShared;
-use crate::v3::{self, Sender};
+use crate::v3::{self, Operation, Sender};
 use crate::v4::compound::context::CallContext;
 use crate::v4::compound::end::Parked;
 use crate::v4::compound::engine::{self, Answer};
@@ -27,7 +28,7 @@ use dafs_rpc::{
 };
 use dafs_service::{Owner, Place, TransportSecurity};
 use dafs_store::Wait;
-use dafs_wire::{mount3, nfs3, nfs4, nlm4, nsm1};
+use dafs_wire::{mount3, nfs_acl3, nfs3, nfs4, nlm4, nsm1};
 use rustc_hash::FxHashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -100,9 +101,14 @@ impl NfsHandler {
         }
     }
 
-    fn call_v3(&mut self, call: Call<'_>, who: CallerIdentity) -> Handled {
+    fn call_v3(
+        &mut self,
+        call: Call<'_>,
+        who: CallerIdentity,
+        operation: Option<Operation>,
+    ) -> Handled {
         let sender = self.sender(&call, who);
-        match v3::call(&self.shared, sender, call.xid, call.procedure, Args::of(&call)) {
+        match v3::call(&self.shared, sender, call.xid, operation, Args::of(&call)) {
             v3::Answer::Reply(reply) => reply.into(),
             v3::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
             v3::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
@@ -139,17 +145,21 @@ impl NfsHandler {
 
     fn call_nlm(&mut self, call: Call<'_>, who: CallerIdentity) -> Handled {
         let sender = self.sender(&call, who);
-        match nlm::call(&self.shared, &sender, call.procedure, call.args, Wait::Never) {
+        let mut stages = Stages::begin(sender.now_ns);
+        let now = (Wait::Never, &mut stages);
+        match nlm::call(&self.shared, &sender, call.procedure, call.args, now) {
             nlm::Answer::Reply(reply) => reply.into(),
             nlm::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
             nlm::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
             nlm::Answer::Wait(place) => {
                 let (owner, shared) = (self.peer(&call).owner, self.shared.clone());
                 let (procedure, lane) = (call.procedure, shared.lane(place));
+                stages.park(&shared);
                 let (args, responder) = call.later();
                 let job = move || {
-                    let bytes = args.decoder().rest();
-                    match nlm::call(&shared, &sender, procedure, bytes, Wait::Allowed) {
+                    stages.resume(&shared);
+                    let (bytes, later) = (args.decoder().rest(), (Wait::Allowed, &mut stages));
+                    match nlm::call(&shared, &sender, procedure, bytes, later) {
                         nlm::Answer::Reply(reply) => responder.respond(reply),
                         // It was understood before, and waiting is allowed.
                         _ => responder.reject(Rejection::Accept(AcceptStatus::SystemError)),
@@ -364,12 +374,19 @@ impl Handler for NfsHandler {
                 let (low, high) = (nfs4::limits::VERSION, nfs4::limits::VERSION);
                 AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
             }
-            (mount3::PROGRAM | nlm4::PROGRAM | nsm1::PROGRAM, _)
+            (mount3::PROGRAM | nlm4::PROGRAM | nsm1::PROGRAM | nfs_acl3::PROGRAM, _)
                 if self.shared.data_role().is_some() =>
             {
                 AcceptStatus::ProgramUnavailable.into()
             }
-            (nfs3::PROGRAM, nfs3::VERSION) => self.call_v3(call, who),
+            (nfs3::PROGRAM, nfs3::VERSION) => {
+                let operation = Operation::of_nfs(call.procedure);
+                self.call_v3(call, who, operation)
+            }
+            (nfs_acl3::PROGRAM, nfs_acl3::VERSION) => {
+                let operation = Operation::of_acl(call.procedure);
+                self.call_v3(call, who, operation)
+            }
             (nfs4::limits::PROGRAM, _) => {
                 let (low, high) = (nfs3::VERSION, nfs4::limits::VERSION);
                 AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
@@ -380,6 +397,7 @@ impl Handler for NfsHandler {
             (mount3::PROGRAM, _) => only(mount3::VERSION),
             (nlm4::PROGRAM, _) => only(nlm4::VERSION),
             (nsm1::PROGRAM, _) => only(nsm1::VERSION),
+            (nfs_acl3::PROGRAM, _) => only(nfs_acl3::VERSION),
             _ => AcceptStatus::ProgramUnavailable.into(),
         }
     }

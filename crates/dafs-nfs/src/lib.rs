@@ -1,4 +1,4 @@
-//! The NFS front ends: NFSv4.1 and 4.2, NFSv3, MOUNT, NLM and NSM as RPC programs over one
+//! The NFS front ends: NFSv4.1 and 4.2, NFSv3, NFS_ACL, MOUNT, NLM and NSM as RPC programs over one
 //! `dafs-service`.
 //!
 //! `dafs-service` holds the semantics. This crate has sessions, replay caches, and the conversion

@@ -5,9 +5,10 @@ use super::PosixStore;
 use super::export::{Export, descriptor_path};
 use super::node::Node;
 use super::xattr::read_all;
-use dafs_store::backend::{MODE_BITS, PosixAcl, PosixAcls};
+use dafs_store::backend::MODE_BITS;
 use dafs_store::{
-    Acl, AclSupport, Cred, FileId, Kind, Result, SetAttr, StoreError, XATTR_BYTES_MAX,
+    Acl, AclSupport, Cred, FileId, Kind, PosixAcl, PosixAcls, Result, SetAttr, StoreError,
+    XATTR_BYTES_MAX,
 };
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -35,6 +36,20 @@ fn read(fd: BorrowedFd<'_>, name: &std::ffi::CStr) -> Result<Option<PosixAcl>> {
 }
 
 impl Export {
+    fn read_acls(&self, node: &Node) -> Result<PosixAcls> {
+        let stat = self.stat_live(node)?;
+        let mut lists = PosixAcls::from_mode(u32::from(stat.stx_mode));
+        if self.abilities.acls == AclSupport::Posix && node.kind != Kind::Symlink {
+            if let Some(access) = read(node.as_fd(), ACCESS)? {
+                lists.access = access;
+            }
+            if node.kind == Kind::Directory {
+                lists.default = read(node.as_fd(), DEFAULT)?;
+            }
+        }
+        Ok(lists)
+    }
+
     fn write_acls(&self, node: &Node, lists: &PosixAcls) -> Result<()> {
         let path = descriptor_path(node.as_fd());
         let set = |name, list: &PosixAcl| {
@@ -56,28 +71,44 @@ impl Export {
 impl PosixStore {
     pub(super) fn read_acl(&self, id: &FileId) -> Result<Acl> {
         let node = self.export.node(id)?;
-        let stat = self.export.stat_live(&node)?;
-        let directory = node.kind == Kind::Directory;
-        let mut lists = PosixAcls::from_mode(u32::from(stat.stx_mode));
-        if self.export.abilities.acls == AclSupport::Posix && node.kind != Kind::Symlink {
-            if let Some(access) = read(node.as_fd(), ACCESS)? {
-                lists.access = access;
-            }
-            if directory {
-                lists.default = read(node.as_fd(), DEFAULT)?;
-            }
-        }
-        Ok(lists.to_acl(directory))
+        Ok(self.export.read_acls(&node)?.to_acl(node.kind == Kind::Directory))
+    }
+
+    pub(super) fn read_posix_acls(&self, id: &FileId) -> Result<PosixAcls> {
+        let node = self.export.node(id)?;
+        self.export.read_acls(&node)
     }
 
     pub(super) fn write_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
+        self.change_acls(cred, id, |is_directory| PosixAcls::from_acl(acl, is_directory))
+    }
+
+    pub(super) fn write_posix_acls(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        lists: &PosixAcls,
+    ) -> Result<()> {
+        self.change_acls(cred, id, |is_directory| match lists.default {
+            Some(_) if !is_directory => Err(StoreError::Invalid),
+            _ => Ok(lists.clone()),
+        })
+    }
+
+    /// Sets the lists that `wish` returns for a directory or another object.
+    fn change_acls(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        wish: impl FnOnce(bool) -> Result<PosixAcls>,
+    ) -> Result<()> {
         self.export.writable()?;
         let node = self.export.node(id)?;
         let stat = self.export.stat_live(&node)?;
         if node.kind == Kind::Symlink {
             return Err(StoreError::NotSupported);
         }
-        let lists = PosixAcls::from_acl(acl, node.kind == Kind::Directory)?;
+        let lists = wish(node.kind == Kind::Directory)?;
         let caller = self.export.identity.caller(cred)?;
         let before = self.export.before_change(&node)?;
         match (self.export.abilities.acls, lists.as_mode()) {

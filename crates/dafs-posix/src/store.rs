@@ -9,8 +9,8 @@ use crate::limits::POSIX_LINKS_MAX;
 use dafs_store::backend::{FILE_BYTES_MAX, check_name, check_symlink_text};
 use dafs_store::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry, FileId,
-    FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode, Result, SetAttr,
-    SetXattr, Store, StoreError, Watch,
+    FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode, PosixAcls, Result,
+    SetAttr, SetXattr, Store, StoreError, Watch,
 };
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -363,6 +363,14 @@ impl Store for PosixStore {
 
     fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
         self.write_acl(cred, id, acl)
+    }
+
+    fn posix_acls(&self, id: &FileId) -> Result<PosixAcls> {
+        self.read_posix_acls(id)
+    }
+
+    fn set_posix_acls(&self, cred: &Cred, id: &FileId, lists: &PosixAcls) -> Result<()> {
+        self.write_posix_acls(cred, id, lists)
     }
 
     fn watch(&self, id: &FileId, what: Watch) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::handle::Handle;
 use crate::{Caller, Result, Service};
-use dafs_store::{Acl, Capabilities, DirChange, SetXattr};
+use dafs_store::{Acl, Capabilities, Cred, DirChange, PosixAcls, SetXattr, Store};
 
 impl Service {
     /// The optional features of an object's store.
@@ -86,12 +86,44 @@ impl Service {
     /// # Errors
     /// The store's; `WouldWait`, `Delay`.
     pub fn set_acl(&self, caller: Caller<'_>, handle: &Handle, acl: &Acl) -> Result<()> {
+        self.change_acl(caller, handle, |store, cred| store.set_acl(cred, &handle.file, acl))
+    }
+
+    /// The access control lists as POSIX has them, with their masks.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn posix_acls(&self, handle: &Handle) -> Result<PosixAcls> {
+        Ok(self.namespace().export(handle)?.store().posix_acls(&handle.file)?)
+    }
+
+    /// Sets the access control lists, and the mode with them.
+    ///
+    /// # Errors
+    /// The store's; `WouldWait`, `Delay`.
+    pub fn set_posix_acls(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        lists: &PosixAcls,
+    ) -> Result<()> {
+        self.change_acl(caller, handle, |store, cred| {
+            store.set_posix_acls(cred, &handle.file, lists)
+        })
+    }
+
+    fn change_acl(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        set: impl FnOnce(&dyn Store, &Cred) -> dafs_store::Result<()>,
+    ) -> Result<()> {
         let namespace = self.namespace();
         let export = namespace.export(handle)?;
         export.writable()?;
         let cred = export.map_cred(caller.cred);
         let _change = self.conflicts.begin_change(caller, export.key(handle), None)?;
-        let set = export.store().set_acl(&cred, &handle.file, acl);
+        let set = set(&**export.store(), &cred);
         // Rights that were removed just now must not be used from the cache.
         self.opens.stateless.forget(handle);
         Ok(set?)

@@ -1,7 +1,6 @@
 //! The parts that stores in other crates share with the one here: common checks, and operations
 //! made out of others.
 
-pub use crate::acl::{PosixAcl, PosixAcls};
 pub use crate::advice::{advise_local, drop_cached, drop_now, read_through};
 pub use crate::data::nameless;
 pub use crate::leaving::Leaving;
@@ -20,7 +19,7 @@ pub use crate::ranges::{
 pub use crate::uses::Uses;
 pub use crate::vectors::{after, before, continued, continued_to_end};
 
-use crate::{Acl, CreateHow, Kind, Result, SetAttr, SetTime, StoreError, TimeSpec};
+use crate::{Acl, CreateHow, Kind, PosixAcls, Result, SetAttr, SetTime, StoreError, TimeSpec};
 
 /// Returns the nine permission bits that are equivalent to an access control list.
 ///

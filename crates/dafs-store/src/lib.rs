@@ -40,7 +40,9 @@ mod uses;
 mod vectors;
 pub mod vital;
 
-pub use acl::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
+pub use acl::{
+    Ace, AceFlags, AceKind, AceMask, AceWho, Acl, PosixAcl, PosixAcls, PosixEntry, PosixTag,
+};
 pub use append::{AppendFailure, AppendWitness, append_before};
 pub use data::{DataFile, DataFiles, DataStore, DataUse, Filled, fill};
 pub use error::StoreError;
@@ -243,6 +245,19 @@ pub trait Store: Send + Sync + 'static {
     /// that the store cannot keep, [`StoreError::Invalid`] for a malformed one, for example with
     /// inheritance for a file.
     fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()>;
+
+    /// Returns the access control lists as POSIX has them, with their masks, made from the mode where
+    /// there are no others. The caller needs no rights beyond having the id.
+    fn posix_acls(&self, id: &FileId) -> Result<PosixAcls> {
+        self.getattr(id).map(|attr| PosixAcls::from_mode(attr.mode))
+    }
+
+    /// Sets the access control lists, and the mode with them. The errors are those of
+    /// [`set_acl`](Self::set_acl).
+    fn set_posix_acls(&self, cred: &Cred, id: &FileId, lists: &PosixAcls) -> Result<()> {
+        let is_directory = self.getattr(id)?.kind == Kind::Directory;
+        self.set_acl(cred, id, &lists.to_acl(is_directory))
+    }
 
     /// Begins to report changes of a regular file that do not come through this store, until
     /// [`unwatch`](Self::unwatch). A file may be watched several times; each needs its own

@@ -9,8 +9,8 @@ use super::{Shared, StripedStore, server, shown};
 use dafs_store::node::ComponentId;
 use dafs_store::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry, FileId,
-    FsId, FsStat, Kind, LayoutForm, Layouts, Made, NewObject, OpenFile, OpenMode, Result, SetAttr,
-    SetXattr, Store, StoreError, Waits, Watch,
+    FsId, FsStat, Kind, LayoutForm, Layouts, Made, NewObject, OpenFile, OpenMode, PosixAcls,
+    Result, SetAttr, SetXattr, Store, StoreError, Waits, Watch,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -363,6 +363,14 @@ impl Store for StripedStore {
 
     fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
         self.shared.meta.set_acl(cred, id, acl)
+    }
+
+    fn posix_acls(&self, id: &FileId) -> Result<PosixAcls> {
+        self.shared.meta.posix_acls(id)
+    }
+
+    fn set_posix_acls(&self, cred: &Cred, id: &FileId, lists: &PosixAcls) -> Result<()> {
+        self.shared.meta.set_posix_acls(cred, id, lists)
     }
 
     fn watch(&self, id: &FileId, what: Watch) -> Result<()> {

@@ -16,6 +16,7 @@ pub mod iwarp;
 pub mod mount3;
 pub mod nfs3;
 pub mod nfs4;
+pub mod nfs_acl3;
 pub mod nlm4;
 pub mod nsm1;
 mod numbers;

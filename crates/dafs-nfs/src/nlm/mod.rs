@@ -21,18 +21,21 @@ pub use peers::Peers;
 pub(crate) use restart::{call_monitor, tick};
 
 use crate::admission::Origin;
+use crate::measure::{About, Stages};
 use crate::shared::NfsShared;
 use crate::v3::Sender;
 use crate::wire_handle;
 use blocked::Blocked;
 use dafs_rpc::Reply;
 use dafs_service::{
-    Caller, Client, ClientAddress, ClientKey, Front, Handle, Host, LockManager, ServiceError, Touch,
+    Caller, Client, ClientAddress, ClientKey, Front, FrontEnd, Handle, Host, LockManager,
+    ServiceError, Touch,
 };
 use dafs_store::{StoreError, Wait};
 use dafs_wire::nlm4::{HostName, LockResult, NetObject, Procedure, Status};
 use dafs_wire::xdr::{Decode, Decoder, Encode, XdrError};
 use restart::Restarts;
+use std::cell::Cell;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The state of the front end of NLM.
@@ -127,6 +130,10 @@ struct Context<'a> {
     shared: &'a Arc<NfsShared>,
     sender: &'a Sender,
     wait: Wait,
+    /// The object of the request, which is accounted to its export.
+    object: Cell<Option<Handle>>,
+    /// True if the request is refused.
+    failed: Cell<bool>,
 }
 
 impl Context<'_> {
@@ -142,6 +149,7 @@ impl Context<'_> {
         let service = &self.shared.service;
         let namespace = service.namespace();
         let export = namespace.export(&handle)?;
+        self.object.set(Some(handle));
         let Sender { origin, who, connection, .. } = self.sender;
         if !origin.admitted(export, who.flavour) {
             self.shared.note_refusal(origin, export);
@@ -197,12 +205,14 @@ fn results(value: &impl Encode) -> Reply {
 
 /// Returns the status of a procedure that has ended. One that has to wait, and may not, has not.
 fn ended(cx: &Context<'_>, outcome: Result<Status, Stop>) -> Result<Status, Stop> {
-    match outcome {
-        Ok(status) | Err(Stop::Fail(status)) => Ok(status),
+    let status = match outcome {
+        Ok(status) | Err(Stop::Fail(status)) => status,
         // A procedure that may wait and still cannot go on tells the client to retry.
-        Err(Stop::Wait(_)) if cx.wait == Wait::Allowed => Ok(Status::DeniedGracePeriod),
-        Err(stop) => Err(stop),
-    }
+        Err(Stop::Wait(_)) if cx.wait == Wait::Allowed => Status::DeniedGracePeriod,
+        Err(stop) => return Err(stop),
+    };
+    cx.failed.set(!matches!(status, Status::Granted | Status::Blocked));
+    Ok(status)
 }
 
 /// Writes the result of most procedures.
@@ -229,20 +239,40 @@ fn dispatch(cx: &Context<'_>, procedure: Procedure, bytes: &[u8]) -> Result<Repl
     }
 }
 
-/// Executes a request of NLM.
+/// Executes a request of NLM, and counts it when it is answered.
 pub(crate) fn call(
     shared: &Arc<NfsShared>,
     sender: &Sender,
     procedure: u32,
     args: &[u8],
-    wait: Wait,
+    (wait, stages): (Wait, &mut Stages),
 ) -> Answer {
     let Some(procedure) = Procedure::from_number(procedure) else { return Answer::NoProcedure };
     // A client that sets a fence against the caller waits for this work to end.
     let _entry = shared.service.fences.begin_work(sender.origin.address());
-    match dispatch(&Context { shared, sender, wait }, procedure, args) {
-        Ok(reply) => Answer::Reply(reply),
+    let (object, failed) = (Cell::default(), Cell::default());
+    let cx = Context { shared, sender, wait, object, failed };
+    match dispatch(&cx, procedure, args) {
+        Ok(reply) => {
+            count(&cx, procedure, stages);
+            Answer::Reply(reply)
+        }
         Err(Stop::Wait(place)) => Answer::Wait(place),
         Err(Stop::Garbage | Stop::Fail(_)) => Answer::Garbage,
     }
+}
+
+fn count(cx: &Context<'_>, procedure: Procedure, stages: &mut Stages) {
+    let (front_end, failed) = (FrontEnd::Nlm, cx.failed.get());
+    stages.lap(cx.shared, front_end, procedure.number(), failed);
+    let about = About {
+        front_end,
+        operation: procedure.name(),
+        user: cx.sender.who.cred.uid,
+        client: None,
+        handle: cx.object.get(),
+        peer: cx.sender.origin.address(),
+        failed,
+    };
+    stages.end(cx.shared, &about);
 }

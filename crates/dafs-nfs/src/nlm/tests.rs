@@ -19,6 +19,7 @@ use dafs_wire::nlm4::{
 use dafs_wire::nsm1::{self, NotifyArgs};
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Keeps jobs until the test runs them.
@@ -110,8 +111,9 @@ impl World {
 
     fn send_bytes(&self, host: u8, procedure: u32, bytes: &[u8]) -> Option<Vec<u8>> {
         let sender = self.sender(host);
+        let mut stages = Stages::begin(sender.now_ns);
         for wait in [Wait::Never, Wait::Allowed] {
-            match call(&self.shared, &sender, procedure, bytes, wait) {
+            match call(&self.shared, &sender, procedure, bytes, (wait, &mut stages)) {
                 Answer::Reply(reply) => return Some(reply.to_bytes()),
                 Answer::Wait(_) => {}
                 Answer::Garbage | Answer::NoProcedure => return None,
@@ -188,6 +190,11 @@ fn hosts_lock_test_and_unlock() {
     assert_eq!(world.release(1, mine), Status::Granted);
     assert_eq!(world.take(2, mine, false, 3), Status::Granted);
     assert_eq!(world.shared.service.counts().opens, 1);
+    // A request counts once, also if it has to wait. One of these locks was denied.
+    let counted = world.shared.service.metrics();
+    let counted = counted.operation(FrontEnd::Nlm, Procedure::Lock.number());
+    assert_eq!(counted.latency.read().0.iter().sum::<u64>(), 4);
+    assert_eq!(counted.errors.load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -278,7 +285,8 @@ fn a_user_of_a_host_frees_no_lock_of_its_root() {
     assert!(matches!(answer, Answer::Reply(_)));
     world.run_jobs();
     let unlock = UnlockArgs { cookie: NetObject(b"cookie"), lock }.encoded();
-    let answer = call(&world.shared, &user, Procedure::Unlock.number(), &unlock, Wait::Allowed);
+    let (number, mut stages) = (Procedure::Unlock.number(), Stages::begin(1));
+    let answer = call(&world.shared, &user, number, &unlock, (Wait::Allowed, &mut stages));
     assert!(matches!(answer, Answer::Reply(_)));
     assert!(!world.is_free(2, lock));
 }

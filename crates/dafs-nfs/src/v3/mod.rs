@@ -1,5 +1,5 @@
-//! NFSv3 (RFC 1813): each procedure is one call of the service, answered on the reactor unless it
-//! has to wait.
+//! NFSv3 (RFC 1813), and the program for its access control lists (NFS_ACL): each procedure is one
+//! call of the service, answered on the reactor unless it has to wait.
 //!
 //! Invariants
 //! * With `Wait::Never` no procedure blocks. One that has to wait is executed again from its start
@@ -13,6 +13,7 @@
 //!   export refuses is refused by the RPC layer, except for GETATTR and FSINFO of the export's
 //!   root: clients send them before they know the flavours (RFC 2623 2.3.2).
 
+mod acl;
 mod attr;
 mod convert;
 mod create;
@@ -40,6 +41,7 @@ use dafs_rpc::{Mark, Reply};
 use dafs_service::durable::{Change, Intended, LoggedChange};
 use dafs_service::{Caller, FrontEnd, Handle, Service, ServiceError, Subject, Touch};
 use dafs_store::{Attr, DirChange, StoreError, Wait};
+use dafs_wire::nfs_acl3;
 use dafs_wire::nfs3::{
     Attributes, FileHandle, Procedure, Status, WccData, encode_failure, encode_ok,
 };
@@ -127,6 +129,44 @@ impl From<ServiceError> for Stop {
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Self {
         ServiceError::Store(error).into()
+    }
+}
+
+/// A procedure of one of the two programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// One of NFSv3.
+    Nfs(Procedure),
+    /// One of NFS_ACL.
+    Acl(nfs_acl3::Procedure),
+}
+
+impl Operation {
+    /// Returns the procedure of NFSv3 with this number.
+    pub(crate) fn of_nfs(number: u32) -> Option<Self> {
+        Procedure::from_number(number).map(Self::Nfs)
+    }
+
+    /// Returns the procedure of NFS_ACL with this number.
+    pub(crate) fn of_acl(number: u32) -> Option<Self> {
+        nfs_acl3::Procedure::from_number(number).map(Self::Acl)
+    }
+
+    /// Returns its program, number and name for the counters.
+    fn counted(self) -> (FrontEnd, u32, &'static str) {
+        match self {
+            Self::Nfs(one) => (FrontEnd::Nfs3, one.number(), one.name()),
+            Self::Acl(one) => (FrontEnd::NfsAcl, one.number(), one.name()),
+        }
+    }
+
+    /// True if the procedure is not idempotent.
+    fn needs_once(self) -> bool {
+        match self {
+            Self::Nfs(procedure) => needs_once(procedure),
+            // SETACL sets whole lists.
+            Self::Acl(_) => false,
+        }
     }
 }
 
@@ -294,7 +334,7 @@ fn attr_of(handle: &Handle, attr: &Attr) -> Option<Attributes> {
     Some(attributes(&handle.fs, attr))
 }
 
-/// True if the procedure is not idempotent.
+/// True if a procedure of NFSv3 is not idempotent.
 fn needs_once(procedure: Procedure) -> bool {
     match procedure {
         Procedure::Setattr
@@ -322,7 +362,11 @@ fn needs_once(procedure: Procedure) -> bool {
     }
 }
 
-fn dispatch(cx: &mut Context<'_>, procedure: Procedure, args: Args<'_>) -> Done {
+fn dispatch(cx: &mut Context<'_>, operation: Operation, args: Args<'_>) -> Done {
+    let procedure = match operation {
+        Operation::Nfs(procedure) => procedure,
+        Operation::Acl(procedure) => return acl::dispatch(cx, procedure, args),
+    };
     match procedure {
         Procedure::Null => Ok(Status::Ok),
         Procedure::Getattr => attr::getattr(cx, args),
@@ -377,7 +421,7 @@ impl Drop for Once {
 pub(crate) struct Parked {
     shared: Arc<NfsShared>,
     sender: Sender,
-    procedure: Procedure,
+    operation: Operation,
     held: Held,
     once: Option<Once>,
     stages: Stages,
@@ -400,9 +444,9 @@ impl Parked {
     /// # Errors
     /// When the export of a handle demands another flavour.
     pub(crate) fn run(self, args: Args<'_>) -> Result<Reply, TooWeak> {
-        let Self { shared, sender, procedure, mut held, once, mut stages } = self;
+        let Self { shared, sender, operation, mut held, once, mut stages } = self;
         stages.resume(&shared);
-        match run(&shared, &sender, procedure, args, (Wait::Allowed, &mut held), stages) {
+        match run(&shared, &sender, operation, args, (Wait::Allowed, &mut held), stages) {
             Ok((reply, status)) => {
                 if let Some(once) = once {
                     once.finish(&reply, status, sender.now_ns);
@@ -424,7 +468,7 @@ impl Parked {
 fn run(
     shared: &Arc<NfsShared>,
     sender: &Sender,
-    procedure: Procedure,
+    operation: Operation,
     args: Args<'_>,
     (wait, held): (Wait, &mut Held),
     stages: Stages,
@@ -434,13 +478,14 @@ fn run(
     let reply = args.reply();
     let start = reply.mark();
     let mut cx = Context { shared, held, sender, wait, reply, start, stages };
-    let status = dispatch(&mut cx, procedure, args)?;
+    let status = dispatch(&mut cx, operation, args)?;
     let Context { reply, mut stages, held, .. } = cx;
     let failed = status != Status::Ok;
-    stages.lap(shared, FrontEnd::Nfs3, procedure.number(), failed);
+    let (front_end, number, operation) = operation.counted();
+    stages.lap(shared, front_end, number, failed);
     let about = About {
-        front_end: FrontEnd::Nfs3,
-        operation: procedure.name(),
+        front_end,
+        operation,
         user: sender.who.cred.uid,
         client: None,
         handle: held.first.get(),
@@ -451,21 +496,23 @@ fn run(
     Ok((reply, status))
 }
 
-/// Executes a request, or the part of it that needs no waiting.
+/// Executes a request, or the part of it that needs no waiting. Without an operation its number is
+/// that of no procedure.
 pub(crate) fn call(
     shared: &Arc<NfsShared>,
     sender: Sender,
     xid: u32,
-    procedure: u32,
+    operation: Option<Operation>,
     args: Args<'_>,
 ) -> Answer {
-    let Some(procedure) = Procedure::from_number(procedure) else { return Answer::NoProcedure };
+    let Some(operation) = operation else { return Answer::NoProcedure };
     let mut once = None;
-    if needs_once(procedure) {
+    if operation.needs_once() {
         let cache = &shared.duplicates;
         let (host, address) = (sender.origin.host(), sender.origin.address());
         let from = Source { host, address, who: &sender.who };
-        let key = cache.key(from, xid, procedure.number(), args);
+        let (_, number, _) = operation.counted();
+        let key = cache.key(from, xid, number, args);
         match cache.begin(key, sender.now_ns) {
             Known::New => once = Some(Once { shared: shared.clone(), key, finished: false }),
             Known::UnderWay => return Answer::Drop,
@@ -473,7 +520,7 @@ pub(crate) fn call(
         }
     }
     let (mut stages, mut held) = (Stages::begin(sender.now_ns), Held::default());
-    match run(shared, &sender, procedure, args, (Wait::Never, &mut held), stages) {
+    match run(shared, &sender, operation, args, (Wait::Never, &mut held), stages) {
         Ok((reply, status)) => {
             if let Some(once) = once {
                 once.finish(&reply, status, sender.now_ns);
@@ -483,7 +530,7 @@ pub(crate) fn call(
         Err(Stop::Wait) => {
             stages.park(shared);
             let shared = shared.clone();
-            Answer::Parked(Box::new(Parked { shared, sender, procedure, held, once, stages }))
+            Answer::Parked(Box::new(Parked { shared, sender, operation, held, once, stages }))
         }
         Err(Stop::TooWeak) => Answer::TooWeak,
         Err(Stop::Garbage | Stop::Fail(_)) => Answer::Garbage,

@@ -3,6 +3,7 @@
 use crate::common::{World, bytes};
 use dafs_rpc::{AcceptStatus, Handled, Rejection, VersionRange};
 use dafs_wire::mount3::{self, Path, decode_mounted};
+use dafs_wire::nfs_acl3;
 use dafs_wire::nfs3::{
     self, ChangeFailure, CreateArgs, CreateHow, CreateOk, DirOpArgs, FileHandle, ObjectFailure,
     Procedure, ReadArgs, ReadOk, SetAttributes, Stability, WriteArgs, WriteOk, decode_results,
@@ -44,18 +45,21 @@ fn versions_and_procedures_that_are_not_there_are_named() {
         let range = VersionRange { low: 3, high: 4 };
         assert_eq!(refusal(handled), AcceptStatus::ProgramMismatch(range));
     }
-    let handled = server.any((mount3::PROGRAM, 1, 0), &[]);
-    let range = VersionRange { low: 3, high: 3 };
-    assert_eq!(refusal(handled), AcceptStatus::ProgramMismatch(range));
-    for (program, procedure) in [(nfs3::PROGRAM, 22), (mount3::PROGRAM, 6)] {
+    for (program, version) in [(mount3::PROGRAM, 1), (nfs_acl3::PROGRAM, 2)] {
+        let range = VersionRange { low: 3, high: 3 };
+        let handled = server.any((program, version, 0), &[]);
+        assert_eq!(refusal(handled), AcceptStatus::ProgramMismatch(range));
+    }
+    let past = [(nfs3::PROGRAM, 22), (mount3::PROGRAM, 6), (nfs_acl3::PROGRAM, 3)];
+    for (program, procedure) in past {
         let handled = server.any((program, 3, procedure), &[]);
         assert_eq!(refusal(handled), AcceptStatus::ProcedureUnavailable);
     }
-    for (program, procedure) in [(nfs3::PROGRAM, 1), (mount3::PROGRAM, 1)] {
+    for (program, procedure) in [(nfs3::PROGRAM, 1), (mount3::PROGRAM, 1), (nfs_acl3::PROGRAM, 2)] {
         let handled = server.any((program, 3, procedure), &[0xff; 8]);
         assert_eq!(refusal(handled), AcceptStatus::GarbageArgs);
     }
-    for program in [nfs3::PROGRAM, mount3::PROGRAM] {
+    for program in [nfs3::PROGRAM, mount3::PROGRAM, nfs_acl3::PROGRAM] {
         assert!(results(server.any((program, 3, 0), &[])).is_empty());
     }
 }

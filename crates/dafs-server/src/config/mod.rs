@@ -361,7 +361,7 @@ pub struct NfsConfig {
     pub grace_time: Option<Duration>,
     /// Never grant delegations.
     pub no_delegations: bool,
-    /// Register NFS, MOUNT, NLM and NSM with the rpcbind of this host.
+    /// Register NFS, NFS_ACL, MOUNT, NLM and NSM with the rpcbind of this host.
     pub rpcbind: bool,
     /// The domain of owners' names, for callers that prove theirs. `None` means that owners are
     /// numbers.

@@ -490,6 +490,8 @@ fn operation_name(front_end: FrontEnd, number: u32) -> Option<&'static str> {
         FrontEnd::Dafs => dafs_wire::dafs::Procedure::from_u32(number).map(|p| p.name()),
         FrontEnd::Nfs4 => dafs_wire::nfs4::OpNum::from_u32(number).map(|op| op.name()),
         FrontEnd::Nfs3 => dafs_wire::nfs3::Procedure::from_number(number).map(|p| p.name()),
+        FrontEnd::NfsAcl => dafs_wire::nfs_acl3::Procedure::from_number(number).map(|p| p.name()),
+        FrontEnd::Nlm => dafs_wire::nlm4::Procedure::from_number(number).map(|p| p.name()),
         FrontEnd::Mount => None,
     }
 }

@@ -3,7 +3,7 @@
 
 use dafs_rpc::client::{CallError, Options, Procedure, RpcClient};
 use dafs_wire::xdr::{Decoder, Encoder};
-use dafs_wire::{mount3, nfs3, nfs4, nlm4, nsm1};
+use dafs_wire::{mount3, nfs_acl3, nfs3, nfs4, nlm4, nsm1};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -25,10 +25,11 @@ const UDP: u32 = 17;
 const ADDRESS_BYTES_MAX: usize = 256;
 
 /// The registered programs and versions. All are served at each address.
-const PROGRAMS: [(u32, u32); 5] = [
+const PROGRAMS: [(u32, u32); 6] = [
     (nfs3::PROGRAM, nfs3::VERSION),
     (nfs4::limits::PROGRAM, nfs4::limits::VERSION),
     (mount3::PROGRAM, mount3::VERSION),
+    (nfs_acl3::PROGRAM, nfs_acl3::VERSION),
     (nlm4::PROGRAM, nlm4::VERSION),
     (nsm1::PROGRAM, nsm1::VERSION),
 ];
@@ -280,7 +281,8 @@ mod tests {
         // Without one of the others the server goes on.
         let plain: Vec<u32> =
             all.iter().filter(|entry| entry.is_plain()).map(|entry| entry.program).collect();
-        assert_eq!(plain, [nfs3::PROGRAM, nfs3::PROGRAM, mount3::PROGRAM]);
+        let expected = [nfs3::PROGRAM, nfs3::PROGRAM, mount3::PROGRAM, nfs_acl3::PROGRAM];
+        assert_eq!(plain, expected);
         assert!(entries(&Addresses::default()).is_empty());
     }
 

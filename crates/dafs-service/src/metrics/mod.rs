@@ -28,11 +28,16 @@ pub enum FrontEnd {
     Nfs3,
     /// MOUNT.
     Mount,
+    /// NFS_ACL, the access control lists of NFSv3.
+    NfsAcl,
+    /// NLM, the locks of NFSv3.
+    Nlm,
 }
 
 impl FrontEnd {
     /// All front ends.
-    pub const ALL: [Self; 4] = [Self::Dafs, Self::Nfs4, Self::Nfs3, Self::Mount];
+    pub const ALL: [Self; 6] =
+        [Self::Dafs, Self::Nfs4, Self::Nfs3, Self::Mount, Self::NfsAcl, Self::Nlm];
 
     /// The label in metrics.
     pub fn label(self) -> &'static str {
@@ -41,6 +46,8 @@ impl FrontEnd {
             Self::Nfs4 => "nfs4",
             Self::Nfs3 => "nfs3",
             Self::Mount => "mount",
+            Self::NfsAcl => "nfs_acl",
+            Self::Nlm => "nlm",
         }
     }
 }

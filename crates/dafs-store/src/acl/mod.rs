@@ -1,8 +1,10 @@
 //! Access control lists as in NFSv4 (RFC 8881 6.2.1), in types of our own.
 
+mod list;
 mod posix;
 
-pub use posix::{PosixAcl, PosixAcls};
+pub use list::{PosixAcl, PosixEntry, PosixTag};
+pub use posix::PosixAcls;
 
 use crate::Result;
 use bitflags::bitflags;

@@ -6,7 +6,7 @@
 //!
 //! Decisions (RFC 8881 6.3, 6.4, and the practice of other servers)
 //! * From POSIX to NFSv4 only the mask entry is lost, after it was applied. Denials come before the
-//!   grants of classes that would otherwise grant more.
+//!   grants of classes that would otherwise grant more. [`PosixAcl::entries`] keeps it.
 //! * From NFSv4 to POSIX the conversion errs towards less access. A denial for one group applies to
 //!   all callers that may be in it. Write permission needs all the rights that belong to it.
 //! * POSIX gives some rights to the owner or to all callers (such as reading attributes). Entries
@@ -14,13 +14,11 @@
 //! * Inheritance applies to files and directories alike; an entry for one of them counts for both.
 //!   Entries that are inherited one level only are rejected, and so are audits.
 
+use super::list::{Bits, NO_ID, PosixAcl};
 use super::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
 use crate::limits::ACL_ENTRIES_MAX;
 use crate::{Result, StoreError};
 use std::collections::BTreeMap;
-
-/// Permission bits of one class: 4 read, 2 write, 1 execute.
-type Bits = u8;
 
 const READ: Bits = 4;
 const WRITE: Bits = 2;
@@ -35,27 +33,6 @@ const OWNER: AceMask = AceMask::WRITE_ATTRIBUTES.union(AceMask::WRITE_ACL);
 
 const INHERIT: AceFlags = AceFlags::FILE_INHERIT.union(AceFlags::DIRECTORY_INHERIT);
 
-/// The kernel's form: a version and records of tag, permissions and id, in little-endian.
-const VERSION: u32 = 2;
-const RECORD_BYTES: usize = 8;
-const TAG_OWNER: u16 = 0x01;
-const TAG_USER: u16 = 0x02;
-const TAG_GROUP: u16 = 0x04;
-const TAG_NAMED_GROUP: u16 = 0x08;
-const TAG_MASK: u16 = 0x10;
-const TAG_OTHER: u16 = 0x20;
-const NO_ID: u32 = u32::MAX;
-
-/// One POSIX list, its mask applied.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PosixAcl {
-    owner: Bits,
-    users: BTreeMap<u32, Bits>,
-    group: Bits,
-    groups: BTreeMap<u32, Bits>,
-    other: Bits,
-}
-
 /// The lists of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PosixAcls {
@@ -65,83 +42,8 @@ pub struct PosixAcls {
     pub default: Option<PosixAcl>,
 }
 
-fn low_bits(value: u32) -> Bits {
-    (value & 7) as Bits
-}
-
 impl PosixAcl {
-    /// Makes the list that is equivalent to a mode.
-    pub fn from_mode(mode: u32) -> Self {
-        let [owner, group, other] = [mode >> 6, mode >> 3, mode].map(low_bits);
-        Self { owner, group, other, ..Self::default() }
-    }
-
-    /// Returns the nine permission bits, if they are equivalent to the list.
-    pub fn as_mode(&self) -> Option<u32> {
-        let [owner, group, other] = [self.owner, self.group, self.other].map(u32::from);
-        self.is_minimal().then_some(owner << 6 | group << 3 | other)
-    }
-
-    fn is_minimal(&self) -> bool {
-        self.users.is_empty() && self.groups.is_empty()
-    }
-
-    /// Decodes the kernel's form; `None` for malformed bytes.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (version, records) = bytes.split_first_chunk::<4>()?;
-        if u32::from_le_bytes(*version) != VERSION || records.len() % RECORD_BYTES != 0 {
-            return None;
-        }
-        let mut acl = Self::default();
-        let mut mask = 7;
-        for record in records.chunks_exact(RECORD_BYTES) {
-            let tag = u16::from_le_bytes([record[0], record[1]]);
-            let bits = low_bits(u32::from(u16::from_le_bytes([record[2], record[3]])));
-            let id = u32::from_le_bytes([record[4], record[5], record[6], record[7]]);
-            match tag {
-                TAG_OWNER => acl.owner = bits,
-                TAG_USER => drop(acl.users.insert(id, bits)),
-                TAG_GROUP => acl.group = bits,
-                TAG_NAMED_GROUP => drop(acl.groups.insert(id, bits)),
-                TAG_MASK => mask = bits,
-                TAG_OTHER => acl.other = bits,
-                _ => return None,
-            }
-        }
-        acl.group &= mask;
-        acl.users.values_mut().chain(acl.groups.values_mut()).for_each(|bits| *bits &= mask);
-        Some(acl)
-    }
-
-    /// Encodes the kernel's form, with the least mask that passes all rights.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = VERSION.to_le_bytes().to_vec();
-        let mut put = |tag: u16, bits: Bits, id: u32| {
-            bytes.extend(tag.to_le_bytes());
-            bytes.extend(u16::from(bits).to_le_bytes());
-            bytes.extend(id.to_le_bytes());
-        };
-        put(TAG_OWNER, self.owner, NO_ID);
-        self.users.iter().for_each(|(&id, &bits)| put(TAG_USER, bits, id));
-        put(TAG_GROUP, self.group, NO_ID);
-        self.groups.iter().for_each(|(&id, &bits)| put(TAG_NAMED_GROUP, bits, id));
-        if !self.is_minimal() {
-            put(TAG_MASK, self.group_class(), NO_ID);
-        }
-        put(TAG_OTHER, self.other, NO_ID);
-        bytes
-    }
-
-    /// Returns the rights of all classes except the owner and others.
-    fn group_class(&self) -> Bits {
-        self.groups_bits() | self.users.values().fold(0, |all, bits| all | bits)
-    }
-
-    fn groups_bits(&self) -> Bits {
-        self.groups.values().fold(self.group, |all, bits| all | bits)
-    }
-
-    /// Appends the equivalent NFSv4 entries.
+    /// Appends the equivalent NFSv4 entries of a list without a mask.
     fn append_to(&self, entries: &mut Vec<Ace>, directory: bool, flags: AceFlags) {
         let mask = |bits| mask_of(bits, directory);
         // A later class may have more rights than an earlier one, and its entry would grant them to
@@ -201,10 +103,10 @@ impl PosixAcls {
     /// Returns the equivalent NFSv4 list.
     pub fn to_acl(&self, directory: bool) -> Acl {
         let mut entries = Vec::new();
-        self.access.append_to(&mut entries, directory, AceFlags::empty());
+        self.access.masked().append_to(&mut entries, directory, AceFlags::empty());
         if let Some(default) = &self.default {
             // A file or a directory may inherit the entry, so it names all write rights.
-            default.append_to(&mut entries, true, INHERIT | AceFlags::INHERIT_ONLY);
+            default.masked().append_to(&mut entries, true, INHERIT | AceFlags::INHERIT_ONLY);
         }
         Acl { entries }
     }
@@ -335,6 +237,7 @@ impl Classes {
             users: named(&self.users),
             group: bits(&self.group),
             groups: named(&self.groups),
+            mask: None,
             other: bits(&self.other),
         }
     }
@@ -409,20 +312,13 @@ mod tests {
         assert_eq!(refused, Err(StoreError::NotSupported));
     }
 
-    #[test]
-    fn broken_kernel_forms_are_no_lists() {
-        let good = PosixAcl::from_mode(0o640).encode();
-        assert_eq!(PosixAcl::decode(&good), Some(PosixAcl::from_mode(0o640)));
-        for len in (0..good.len()).filter(|len| len % RECORD_BYTES != 4) {
-            assert_eq!(PosixAcl::decode(&good[..len]), None, "{len}");
-        }
-        assert_eq!(PosixAcl::decode(&[1, 0, 0, 0]), None);
-    }
-
     fn lists() -> impl Strategy<Value = PosixAcl> {
         let named = || prop::collection::btree_map(0..5u32, 0..8u8, 0..4);
         (0..8u8, named(), 0..8u8, named(), 0..8u8).prop_map(
-            |(owner, users, group, groups, other)| PosixAcl { owner, users, group, groups, other },
+            |(owner, users, group, groups, other)| {
+                let mask = None;
+                PosixAcl { owner, users, group, groups, mask, other }
+            },
         )
     }
 
@@ -517,7 +413,30 @@ mod tests {
             prop_assert_eq!(&back, &lists);
             let file = PosixAcls { default: None, ..lists };
             prop_assert_eq!(&PosixAcls::from_acl(&file.to_acl(false), false).unwrap(), &file);
-            prop_assert_eq!(PosixAcl::decode(&file.access.encode()), Some(file.access));
+            let kept = PosixAcl::decode(&file.access.encode()).unwrap();
+            prop_assert_eq!(kept.masked(), file.access);
+        }
+
+        #[test]
+        fn masks_are_kept_and_limit_the_nfs_list(
+            list in lists(),
+            mask in 0..8u8,
+            principal in principals(),
+        ) {
+            let list = PosixAcl { mask: Some(mask), ..list };
+            prop_assert_eq!(PosixAcl::decode(&list.encode()).as_ref(), Some(&list));
+            let entries = list.entries();
+            let back = PosixAcl::from_entries(&entries).unwrap();
+            // Without named entries, the mask says the same as the group where both are equal.
+            let is_said_twice = list.is_minimal() && mask == list.group;
+            let mask = (!is_said_twice).then_some(mask);
+            prop_assert_eq!(&back, &PosixAcl { mask, ..list.clone() });
+            let acl = PosixAcls { access: list.clone(), default: None }.to_acl(false);
+            let bits = principal.granted_by_posix(&list.masked());
+            for bit in [READ, WRITE, EXECUTE] {
+                let granted = principal.granted_by_acl(&acl, mask_of(bit, false));
+                prop_assert_eq!(bits & bit != 0, granted, "{} {:?}", bit, list);
+            }
         }
     }
 }

@@ -283,3 +283,57 @@ pub fn named_users_and_inheritance_are_kept_where_they_can_be(w: &World) {
     w.store.set_acl(&w.cred, &dir, &Acl::from_mode(0o700, true)).unwrap();
     assert_eq!(w.store.acl(&dir).unwrap(), Acl::from_mode(0o700, true), "nothing is inherited now");
 }
+
+fn posix(entries: &[(PosixTag, u8)]) -> PosixAcl {
+    let entries: Vec<_> = entries.iter().map(|&(tag, bits)| PosixEntry { tag, bits }).collect();
+    PosixAcl::from_entries(&entries).unwrap()
+}
+
+pub fn posix_lists_keep_their_masks_and_follow_the_mode(w: &World) {
+    use PosixTag::{Group, Mask, NamedGroup, Other, Owner, User};
+    let (file, dir) = (w.create(&w.root(), "f").id, w.mkdir(&w.root(), "d"));
+    let set = |id: &FileId, lists: &PosixAcls| w.store.set_posix_acls(&w.cred, id, lists);
+    let mode = |id: &FileId| w.store.getattr(id).unwrap().mode & 0o777;
+    set(&file, &PosixAcls::from_mode(0o604)).unwrap();
+    assert_eq!(mode(&file), 0o604);
+    assert_eq!(w.store.posix_acls(&file), Ok(PosixAcls::from_mode(0o604)));
+    let default = Some(PosixAcl::from_mode(0o700));
+    let handed_down = PosixAcls { default, ..PosixAcls::from_mode(0o600) };
+    assert_eq!(set(&file, &handed_down), Err(StoreError::Invalid));
+    let list = |mask| {
+        let named = [(User(4242), 6), (Group, 4), (NamedGroup(77), 5)];
+        let all = [(Owner, 6)].into_iter().chain(named).chain([(Mask, mask), (Other, 0)]);
+        PosixAcls { access: posix(&all.collect::<Vec<_>>()), default: None }
+    };
+    let done = set(&file, &list(4));
+    if w.store.capabilities().acls == AclSupport::Mode {
+        assert_eq!(done, Err(StoreError::NotSupported));
+        assert_eq!(mode(&file), 0o604);
+        return skipped("only modes here");
+    }
+    done.unwrap();
+    assert_eq!((mode(&file), w.store.posix_acls(&file)), (0o640, Ok(list(4))));
+    // A change of the mode changes the mask, and the entries come to life again.
+    let change = SetAttr { mode: Some(0o670), ..SetAttr::default() };
+    w.store.setattr(&w.cred, &file, &change, None).unwrap();
+    assert_eq!(w.store.posix_acls(&file), Ok(list(7)));
+    if is_root() {
+        let friend = Cred::new(4242, 4242);
+        let rights =
+            || w.store.access(&friend, &file, AccessMask::READ | AccessMask::MODIFY).unwrap();
+        assert_eq!(rights(), AccessMask::READ | AccessMask::MODIFY);
+        set(&file, &list(4)).unwrap();
+        assert_eq!(rights(), AccessMask::READ);
+        if w.cred.uid != 0 {
+            let refused = w.store.set_posix_acls(&friend, &file, &list(7));
+            assert_eq!(refused, Err(StoreError::NotOwner));
+        }
+    }
+    let lists = PosixAcls { default: Some(list(6).access), ..PosixAcls::from_mode(0o700) };
+    set(&dir, &lists).unwrap();
+    assert_eq!(w.store.posix_acls(&dir), Ok(lists));
+    let child = w.create(&dir, "child").id;
+    assert_eq!(w.store.posix_acls(&child).unwrap().access.entries().len(), 6);
+    set(&dir, &PosixAcls::from_mode(0o700)).unwrap();
+    assert_eq!(w.store.posix_acls(&dir), Ok(PosixAcls::from_mode(0o700)));
+}

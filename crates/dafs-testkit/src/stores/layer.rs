@@ -239,6 +239,14 @@ impl<L: Layer> Store for Layered<L> {
         self.go(Call::Acl)?.set_acl(cred, id, acl)
     }
 
+    fn posix_acls(&self, id: &FileId) -> Result<PosixAcls> {
+        self.go(Call::Acl)?.posix_acls(id)
+    }
+
+    fn set_posix_acls(&self, cred: &Cred, id: &FileId, lists: &PosixAcls) -> Result<()> {
+        self.go(Call::Acl)?.set_posix_acls(cred, id, lists)
+    }
+
     fn sweep(&self) {
         self.layer.sweep();
     }

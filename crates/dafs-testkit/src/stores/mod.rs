@@ -265,6 +265,7 @@ macro_rules! store_suite {
                 extras::holes_and_data_are_found,
                 extras::lists_follow_the_mode_and_the_other_way_round,
                 extras::named_users_and_inheritance_are_kept_where_they_can_be,
+                extras::posix_lists_keep_their_masks_and_follow_the_mode,
                 extras::space_is_set_aside_and_given_back,
                 tree::any_bytes_make_a_name,
                 tree::changes_of_a_directory_are_told,

@@ -1,5 +1,6 @@
 //! Procedures against a store in memory, through the service, by the bytes of the wire.
 
+mod acl;
 mod apart;
 mod data;
 mod flavours;
@@ -30,6 +31,11 @@ pub(super) struct World {
     pub(super) shared: Arc<NfsShared>,
     pub(super) sender: Sender,
     xid: Cell<u32>,
+}
+
+/// Executes a request of NFSv3.
+fn call(shared: &Arc<NfsShared>, sender: Sender, xid: u32, number: u32, args: Args<'_>) -> Answer {
+    super::call(shared, sender, xid, Operation::of_nfs(number), args)
 }
 
 /// Makes a connection from an address of another host.
