@@ -100,7 +100,7 @@ granted 1 /mnt/a/file w 0 0
 step "other protocols"
 hold 1 w 0 0
 denied 2 /mnt/b/file w 0 0
-dafs_status 5 || fail "a DAFS client got the lock of an NFSv3 client: $(<"$work/said")"
+dafs_status 4 || fail "a DAFS client got the lock of an NFSv3 client: $(<"$work/said")"
 release 1
 guest 2 "$wait_for"'
     fileop lock /mnt/b/file w 0 0 >/tmp/held & holder=$!
