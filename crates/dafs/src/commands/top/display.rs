@@ -86,20 +86,17 @@ fn press_keys(screen: &mut Screen) -> io::Result<ControlFlow<()>> {
     let mut set = [PollFd::new(&stdin, PollFlags::IN)];
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(TOP_TICK.subsec_nanos()) };
     match rustix::event::poll(&mut set, Some(&timeout)) {
-        Ok(_) => {}
-        // The size of the terminal may have changed.
-        Err(rustix::io::Errno::INTR) => return Ok(ControlFlow::Continue(())),
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
     // `event::poll` would never return for a terminal that is gone.
     if set[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
         return Ok(ControlFlow::Break(()));
     }
-    if set[0].revents().is_empty() {
-        return Ok(ControlFlow::Continue(()));
-    }
-    // The library is told of new input alone, so it may find no key in the rest of a long paste.
-    let mut patience = TOP_TICK;
+    // A change of the size is an event, too. The library is told of new input alone, and returns such a
+    // change first, so one that waits there would hide the next key.
+    // It may also find no key in the rest of a long paste.
+    let mut patience = if set[0].revents().is_empty() { Duration::ZERO } else { TOP_TICK };
     while event::poll(patience)? {
         patience = Duration::ZERO;
         if let Event::Key(key) = event::read()?
