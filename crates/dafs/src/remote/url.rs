@@ -55,12 +55,17 @@ impl RemoteUrl {
     }
 
     /// True if both have the same connection options.
-    pub(crate) fn has_options_of(&self, other: &Self) -> bool {
+    fn has_options_of(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Dafs(a), Self::Dafs(b)) => a.has_options_of(b),
             // NFS options are part of the mount.
             _ => true,
         }
+    }
+
+    /// True if one session serves both.
+    pub(crate) fn is_same_session(&self, other: &Self) -> bool {
+        self.is_same_server(other) && self.has_options_of(other)
     }
 
     /// True if one connection serves both.
