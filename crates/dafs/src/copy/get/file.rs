@@ -83,13 +83,13 @@ impl Get<'_> {
         let sparse = attributes.space_used < attributes.size;
         let mut digest = Digest::new(self.options.verify);
         let mut ring = worker.ring(attributes.size)?;
-        let failed = |error: Error| object.remote(&error);
+        let failed = |error: &Error| object.remote(error);
         let (mut length, mut is_over) = (start, false);
         self.report.resumed(start);
         let resumable = self.part_name(object).is_some();
         while !is_over {
             let run = if sparse {
-                next_run(source, length).map_err(failed)?
+                next_run(source, length).map_err(|e| failed(&e))?
             } else {
                 Some(start..u64::MAX)
             };
@@ -109,7 +109,6 @@ impl Get<'_> {
                 Ok(true)
             };
             let original = (source, attributes.size);
-            let failed = |error: &Error| object.remote(error);
             is_over = ring.read_run(self.report, original, run, failed, |ring, part| {
                 let taken = if part.bytes > 0 { take(&part) } else { Ok(true) };
                 ring.give_back(part.piece);
@@ -117,7 +116,7 @@ impl Get<'_> {
             })?;
         }
         if length < attributes.size {
-            let now = source.attributes().map_err(failed)?.size;
+            let now = source.attributes().map_err(|e| failed(&e))?.size;
             // Data ends where reading ends, whatever the reported size; otherwise there is a hole.
             let end = if is_over { length } else { attributes.size.min(now).max(length) };
             digest.add_zeros(end - length);

@@ -381,14 +381,9 @@ impl<'a> Put<'a> {
             return Ok(Step::Object);
         }
         if !is_directory {
-            let (directory, there) = (directory.clone(), there.map(Box::new));
-            queue.push(Object {
-                directory,
-                name,
-                renamed: None,
-                listed: listed.map(Box::new),
-                there,
-            });
+            let (listed, there) = (listed.map(Box::new), there.map(Box::new));
+            let directory = directory.clone();
+            queue.push(Object { directory, name, renamed: None, listed, there });
             return Ok(Step::Object);
         }
         // Taken before the directory is read, for its time of access.
