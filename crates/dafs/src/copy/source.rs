@@ -383,3 +383,43 @@ fn total(
     }
     Some(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        fs::write(dir.path().join("a/b/file"), "12345").unwrap();
+        fs::write(dir.path().join("single"), "123").unwrap();
+        symlink("a", dir.path().join("link")).unwrap();
+        dir
+    }
+
+    #[test]
+    fn the_bytes_of_all_sources_are_counted() {
+        let dir = tree();
+        let open = |name: &&str| Source::local(&dir.path().join(name)).unwrap();
+        let (report, is_over) = (Report::new(), AtomicBool::new(false));
+        let sources: Vec<Source> = ["a", "single"].iter().map(open).collect();
+        assert_eq!(total(&report, None, sources.clone(), &is_over), Some(8));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(total(&report, None, sources, &is_over), None, "the copy is over");
+    }
+
+    #[test]
+    fn the_end_of_a_path_says_how_it_is_copied() {
+        let dir = tree();
+        let open = |path: &str| Source::local(&dir.path().join(path)).unwrap();
+        assert_eq!(open("a").name.as_deref(), Some(OsStr::new("a")));
+        assert!(open("a/.").name.is_none() && open("a/.").attributes.is_directory());
+        assert!(open("link").attributes.is_symlink());
+        assert!(open("link/").attributes.is_directory());
+        assert_eq!(open("link/").name.as_deref(), Some(OsStr::new("link")));
+        assert_eq!(open("single").attributes.size, 3);
+        assert!(Source::local(&dir.path().join("single/")).is_err());
+    }
+}

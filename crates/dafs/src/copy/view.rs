@@ -322,6 +322,15 @@ mod tests {
     }
 
     #[test]
+    fn operands_of_one_session_are_told() {
+        let parse = |text: &str| Operand::parse(OsStr::new(text)).unwrap();
+        let same = |one: &str, other: &str| parse(one).is_on_server_of(&parse(other));
+        assert!(same("a", "/b") && same("nfs://h/a", "nfs://h/b"));
+        assert!(!same("a", "dafs://h/a") && !same("nfs://h/a", "dafs://h/a"));
+        assert!(!same("dafs://h/a", "dafs://g/a"));
+    }
+
+    #[test]
     fn a_walk_shows_each_object_once_and_follows_no_symlink() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("b/c")).unwrap();

@@ -125,6 +125,9 @@ mod tests {
         assert!(same("dafs://h/a", "dafs://h/b") && same("nfs://h/a", "nfs://h:2049/b"));
         assert!(!same("nfs://h/a", "nfs+rdma://h/a") && !same("nfs://h/", "nfs://h/?vers=3"));
         assert!(!same("nfs://h/", "dafs://h/"));
+        let parse = |text: &str| RemoteUrl::parse(text).unwrap();
+        assert!(parse("dafs://h/a").is_same_session(&parse("dafs://h/b")));
+        assert!(!parse("dafs://h/?recovery=5").is_same_session(&parse("dafs://h/")));
         assert!(
             same("dafs://h/?recovery=5", "dafs://h/") && !same("dafs://h/?fence-id=a", "dafs://h/")
         );
