@@ -3,6 +3,7 @@
 //! Invariants
 //! * A piece becomes free only when its transfer is over, also after an error. Otherwise a late
 //!   transfer would write into the next file.
+//! * A piece is dropped only after its transfer, because memory of two connections relies on that.
 
 use super::error::{CopyError, Outcome, remote};
 use super::report::Report;
@@ -204,9 +205,8 @@ impl Ring<'_, '_> {
     ) -> Result<(), Error> {
         let memory = piece.for_reads(self.from_source);
         let pending = file.submit_read(memory, 0..bytes, offset)?;
-        file.remote().flush()?;
         self.reads.push_back(Flight { pending, piece, offset, bytes });
-        Ok(())
+        file.remote().flush()
     }
 
     /// Waits for the oldest read; `None` if there is none. A short answer up to `end`, the reported
@@ -244,9 +244,8 @@ impl Ring<'_, '_> {
         bytes: usize,
     ) -> Result<(), Error> {
         let pending = file.submit_write(&piece.buffer, 0..bytes, offset, Stability::Unstable)?;
-        file.remote().flush()?;
         self.writes.push_back(Flight { pending, piece, offset, bytes });
-        Ok(())
+        file.remote().flush()
     }
 
     /// Waits for the oldest write, if there is one; returns its length.

@@ -207,13 +207,13 @@ impl Remote {
     }
 
     /// The same memory for transfers of this connection, too; `None` if its transport needs memory of
-    /// its own.
+    /// its own. It is dropped after its transfers, as those of a ring of pieces are.
     pub(crate) fn share(&self, memory: &Buffer) -> Result<Option<Buffer>, Error> {
         Ok(match (self, memory) {
             (Self::Dafs(client), _) => {
                 let view = memory.view();
-                // SAFETY: the result keeps the memory mapped until the registration is dropped, and
-                // that waits for transfers. Buffers give out no references into themselves.
+                // SAFETY: the result keeps the memory mapped until the registration is dropped, which
+                // is after all transfers. Buffers give out no references into themselves.
                 let registered = unsafe { client.register(view.as_ptr(), view.len())? };
                 Some(Buffer::Shared { registered, _memory: Box::new(memory.clone()) })
             }
