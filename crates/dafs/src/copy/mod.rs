@@ -1,9 +1,10 @@
-//! Copying trees between this host and a server: the common part of `get` and `put`.
+//! Copying trees between this host and a server, or between servers: the common part of `get` and `put`.
+//! The source of `put` may be on a server, too.
 //!
 //! One thread walks the source tree, depth first, and puts the objects into a bounded queue.
 //! Workers take them from there, so that many small files are under way together. A large file is
 //! cut into pieces of which several are under way. File data goes between the kernel and transfer
-//! memory without a user-space copy.
+//! memory without a user-space copy, and stays in that memory between two servers.
 //!
 //! Invariants
 //! * Memory does not grow with the size of the tree. The exceptions are one entry for each file
@@ -31,6 +32,7 @@ pub(crate) mod put;
 mod queue;
 mod report;
 mod room;
+mod source;
 pub(crate) mod sync;
 mod temporary;
 mod tree;

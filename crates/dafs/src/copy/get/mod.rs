@@ -12,6 +12,7 @@ use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
 use super::room::Late;
+use super::source::{Source, count_during};
 use super::sync::Policy;
 use super::tree::{self, Directory, Side, Step};
 use super::{CopyOptions, supervise};
@@ -73,6 +74,8 @@ struct Get<'a> {
 impl Side for Get<'_> {
     type Attributes = Attributes;
     type Listing = Entries;
+    type Folder = Parent;
+    type Path = PathBuf;
 
     fn report(&self) -> &Report {
         self.report
@@ -81,6 +84,15 @@ impl Side for Get<'_> {
     fn finish(&self, directory: &Directory<'_, Self>, attributes: &Attributes) -> Outcome {
         self.finish_open(&directory.local, attributes)
             .map_err(|error| here(directory.path().display(), error))
+    }
+}
+
+impl Directory<'_, Get<'_>> {
+    /// The path of the copy.
+    fn path(&self) -> PathBuf {
+        let mut path = self.top.path.clone();
+        path.extend(self.inside());
+        path
     }
 }
 
@@ -135,16 +147,21 @@ impl<'a> Get<'a> {
 
     fn sources(&self, urls: &[&RemoteUrl], target: &Path, several: bool) -> Result<(), Failure> {
         let mut result = Ok(());
-        self.work(|queue| {
-            for url in urls {
-                if self.report.is_stopped() {
-                    return;
+        let originals = || -> Vec<Source> {
+            urls.iter().filter_map(|url| Source::remote(self.client, url).ok()).collect()
+        };
+        count_during(self.report, None, originals, || {
+            self.work(|queue| {
+                for url in urls {
+                    if self.report.is_stopped() {
+                        return;
+                    }
+                    match self.source(queue, url, target, several) {
+                        Ok(outcome) => self.report.book(outcome),
+                        Err(failure) => return result = Err(failure),
+                    }
                 }
-                match self.source(queue, url, target, several) {
-                    Ok(outcome) => self.report.book(outcome),
-                    Err(failure) => return result = Err(failure),
-                }
-            }
+            });
         });
         result
     }
