@@ -1,6 +1,7 @@
 //! From this host to the server: links, pipes, sockets, devices, extended attributes; and the
 //! choice of the name under which a file is copied.
 
+use super::small::Small;
 use super::{Object, Put};
 use crate::copy::error::{CopyError, Outcome, here, remote};
 use crate::copy::links::Claim;
@@ -16,30 +17,48 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 impl Put<'_> {
-    /// Copies an object other than a directory.
-    pub(super) fn object(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
+    /// Copies an object other than a directory, or begins a small file with one name.
+    pub(super) fn object(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+    ) -> Outcome<Option<Small>> {
         let source = &object.directory.local;
         let stat = statat(source, object.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|error| object.here(error))?;
         let there = self.unchanged(worker, object, &stat)?;
         if !self.may_change() {
-            return match there {
-                Some(_) => Ok(()),
-                None => self.plan("copy", &object.directory, &object.name),
-            };
+            if there.is_none() {
+                self.plan("copy", &object.directory, &object.name)?;
+            }
+            return Ok(None);
         }
-        if stat.st_nlink <= 1 {
-            return match there {
-                Some(_) => Ok(()),
-                None => self.make(worker, object, &stat).map(drop),
-            };
+        if stat.st_nlink > 1 {
+            return self.named_often(worker, object, (&stat, there)).map(|()| None);
         }
+        if there.is_some() {
+            return Ok(None);
+        }
+        match self.begin_small(object, &stat)? {
+            None => self.make(worker, object, &stat).map(|_| None),
+            begun => Ok(begun),
+        }
+    }
+
+    /// Copies an object with several names, or links it to its copy. `there` is the copy if that is the
+    /// same.
+    fn named_often(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+        (stat, there): (&Stat, Option<Handle>),
+    ) -> Outcome {
         let names = u32::try_from(stat.st_nlink).unwrap_or(u32::MAX);
         let key = (stat.st_dev, stat.st_ino);
         match self.links.claim(key, names) {
             Claim::First(first) => {
                 let copy = match there {
-                    None => self.make(worker, object, &stat)?,
+                    None => self.make(worker, object, stat)?,
                     there => there,
                 };
                 if let Some(handle) = copy {
@@ -52,7 +71,7 @@ impl Put<'_> {
                 self.report,
                 (key, copy),
                 |copy| self.link(object, copy).map_err(|error| object.remote(&error)),
-                || self.make(worker, object, &stat).map(drop),
+                || self.make(worker, object, stat).map(drop),
             ),
         }
     }

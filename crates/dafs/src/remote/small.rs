@@ -1,0 +1,80 @@
+//! Small files, made or read in one round trip each, with many of them under way.
+
+use super::error::Error;
+use super::types::Handle;
+use super::{Remote, SetAttributes};
+use dafs_client as dafs;
+
+/// A small file to make.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewFile<'a> {
+    /// The directory of both names.
+    pub(crate) dir: &'a Handle,
+    /// The name until the file is complete; nothing may have it.
+    pub(crate) temporary_name: &'a [u8],
+    /// The name of the complete file. The file replaces another object that has it.
+    pub(crate) name: &'a [u8],
+    /// The content, no more than [`Remote::small_bytes_max`] bytes.
+    pub(crate) data: &'a [u8],
+    /// The attributes of the complete file, without a size.
+    pub(crate) attributes: &'a SetAttributes,
+}
+
+/// A new file under way.
+#[derive(Debug)]
+pub(crate) enum PendingFile {
+    Dafs(dafs::PendingFile),
+}
+
+impl Remote {
+    /// The longest content that [`Remote::begin_new_file`] sends, in bytes; 0 where the protocol has no such
+    /// request.
+    pub(crate) fn small_bytes_max(&self) -> usize {
+        match self {
+            Self::Dafs(client) => client.step_write_bytes_max(),
+            Self::Nfs(_) => 0,
+        }
+    }
+
+    /// Begins to make a file in one round trip. `None` if that is not possible now.
+    pub(crate) fn begin_new_file(&self, new: &NewFile<'_>) -> Result<Option<PendingFile>, Error> {
+        match self {
+            Self::Dafs(client) => {
+                let begun = client.begin_new_file(&dafs::NewFile {
+                    dir: new.dir.dafs(),
+                    temporary_name: new.temporary_name,
+                    name: new.name,
+                    data: new.data,
+                    attributes: new.attributes,
+                });
+                Ok(possible(begun)?.map(PendingFile::Dafs))
+            }
+            Self::Nfs(_) => Ok(None),
+        }
+    }
+}
+
+impl PendingFile {
+    /// Waits until the file has its name. Also after an error it may have it, without all of its content if
+    /// the server has restarted.
+    pub(crate) fn wait(self) -> Result<(), Error> {
+        match self {
+            Self::Dafs(pending) => Ok(pending.wait().map(drop)?),
+        }
+    }
+}
+
+/// `None` in place of an error that single requests do not have.
+fn possible<T>(begun: dafs::Result<T>) -> dafs::Result<Option<T>> {
+    match begun {
+        Ok(begun) => Ok(Some(begun)),
+        Err(
+            dafs::Error::Argument(_)
+            | dafs::Error::ChainTooLong { .. }
+            | dafs::Error::TooLong(_)
+            | dafs::Error::TooMany
+            | dafs::Error::Unsendable(_),
+        ) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
