@@ -26,6 +26,21 @@ pub(crate) enum PendingFile {
     Dafs(dafs::PendingFile),
 }
 
+/// The start of a file, read without opening it.
+#[derive(Debug)]
+pub(crate) struct FileStart {
+    pub(crate) handle: Handle,
+    pub(crate) data: Vec<u8>,
+    /// True when the file ends behind the data.
+    pub(crate) is_whole: bool,
+}
+
+/// A read of the start of a file under way.
+#[derive(Debug)]
+pub(crate) enum PendingStart {
+    Dafs(dafs::PendingStart),
+}
+
 impl Remote {
     /// The longest content that [`Remote::begin_new_file`] sends, in bytes; 0 where the protocol has no such
     /// request.
@@ -50,6 +65,44 @@ impl Remote {
                 Ok(possible(begun)?.map(PendingFile::Dafs))
             }
             Self::Nfs(_) => Ok(None),
+        }
+    }
+}
+
+impl Remote {
+    /// The most bytes that [`Remote::begin_start`] reads; 0 where the protocol has no such request.
+    pub(crate) fn start_bytes_max(&self) -> usize {
+        match self {
+            Self::Dafs(client) => client.step_read_bytes_max(),
+            Self::Nfs(_) => 0,
+        }
+    }
+
+    /// Begins to read up to `bytes_max` bytes of a file in one round trip. `None` if that is not possible
+    /// now.
+    pub(crate) fn begin_start(
+        &self,
+        dir: &Handle,
+        name: &[u8],
+        bytes_max: usize,
+    ) -> Result<Option<PendingStart>, Error> {
+        match self {
+            Self::Dafs(client) => {
+                let begun = client.begin_file_start(&dir.dafs(), name, bytes_max);
+                Ok(possible(begun)?.map(PendingStart::Dafs))
+            }
+            Self::Nfs(_) => Ok(None),
+        }
+    }
+}
+
+impl PendingStart {
+    pub(crate) fn wait(self) -> Result<FileStart, Error> {
+        match self {
+            Self::Dafs(pending) => {
+                let dafs::FileStart { handle, data, is_whole, .. } = pending.wait()?;
+                Ok(FileStart { handle: handle.into(), data, is_whole })
+            }
         }
     }
 }
