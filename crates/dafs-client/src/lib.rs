@@ -155,7 +155,7 @@ pub use crate::pending::Pending;
 pub use crate::steps::{Step, StepIn, StepOn, Stepped};
 pub use crate::successor::{ClientIdentity, ListingPlace};
 pub use crate::url::{DafsUrl, UrlError};
-pub use crate::whole::{NewFile, PendingFile, PendingStart};
+pub use crate::whole::{NewFile, PendingFile, PendingRemoval, PendingStart};
 pub use crate::write_state::WriteState;
 pub use crate::xattrs::SetXattr;
 pub use dafs_dat::descriptors;

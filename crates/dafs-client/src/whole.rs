@@ -1,5 +1,5 @@
 //! Small files in one chain each (DAFS 8), with many chains in flight: new files that get their name when
-//! they are complete, and the starts of files.
+//! they are complete, and the starts of files. Also removals, with many in flight.
 //!
 //! Invariants
 //! * A new file is complete before a request gives it its name.
@@ -19,7 +19,7 @@ use crate::file::OPENS;
 use crate::names::component;
 use crate::parts::succeeded;
 use dafs_wire::dafs as wire;
-use dafs_wire::dafs::{HintWord, Request, StateId};
+use dafs_wire::dafs::{HintWord, Request, StateId, Status};
 use std::sync::atomic::Ordering;
 
 /// A small file to make.
@@ -54,6 +54,15 @@ pub struct PendingStart {
     chain: Flight,
     /// Bytes that READ asks for.
     asked: u32,
+}
+
+/// A removal in flight. Dropping it abandons the answer.
+#[derive(Debug)]
+pub struct PendingRemoval {
+    /// A chain of one request.
+    chain: Flight,
+    dir: FileHandle,
+    name: Vec<u8>,
 }
 
 /// A chain in flight.
@@ -145,6 +154,19 @@ impl Client {
         let chain = Flight { client: self.clone(), slots: self.shared().start_chain(&chain)? };
         Ok(PendingStart { chain, asked })
     }
+
+    /// Begins to remove a name, as [`Client::remove`] does.
+    ///
+    /// # Errors
+    /// Nothing was sent. [`Error::Argument`]: the name. [`Error::TooMany`].
+    pub fn begin_remove(&self, dir: &FileHandle, name: &[u8]) -> Result<PendingRemoval> {
+        let remove_mode = wire::RemoveMode::Unchecked;
+        let remove = wire::Remove { dir: *dir, name: component(name)?, remove_mode };
+        let slots =
+            self.shared().start_chain(&[(Request::Remove(remove), Takes::Nothing.flags())])?;
+        let chain = Flight { client: self.clone(), slots };
+        Ok(PendingRemoval { chain, dir: *dir, name: name.to_vec() })
+    }
 }
 
 impl PendingFile {
@@ -210,6 +232,30 @@ impl PendingStart {
         let is_whole = client.take(Some(&read), |reply| take_data(reply, self.asked, &mut data))?;
         Ok(FileStart { handle, data, is_whole })
     }
+}
+
+impl PendingRemoval {
+    /// Waits for the end of the removal.
+    ///
+    /// # Errors
+    /// The server's answer, or a lost connection.
+    pub fn wait(mut self) -> Result<()> {
+        let answer = self.chain.answers().pop();
+        let client = &self.chain.client;
+        match answer {
+            // The server has not carried it out.
+            Some(Err(error)) if error.is_passing() || is_unknown_user(&error) => {
+                client.remove(&self.dir, &self.name)
+            }
+            Some(answer) => answer.map(drop),
+            None => Err(client.shared().broken(&"a chain was answered in part")),
+        }
+    }
+}
+
+/// True when the server did not know the credential of the request.
+fn is_unknown_user(error: &Error) -> bool {
+    error.status() == Some(Status::CrHandConflict)
 }
 
 impl Flight {

@@ -85,6 +85,9 @@ pub(crate) const SMALL_BYTES: usize = 8192;
 /// Entries that `rm -r` takes from a listing at a time.
 pub(crate) const REMOVE_BATCH: usize = 512;
 
+/// Removals that one thread of `rm -r` has under way.
+pub(crate) const REMOVALS_UNDER_WAY_MAX: usize = 64;
+
 /// Times that `rm -r` lists a directory again because it was not empty after all.
 pub(crate) const REMOVE_PASSES_MAX: usize = 16;
 

@@ -80,3 +80,25 @@ fn a_new_file_that_fails_leaves_nothing() {
         assert_eq!(std::fs::read_dir(served.path()).unwrap().count(), 2);
     }
 }
+
+#[test]
+fn removals_are_under_way_together_and_each_has_its_answer() {
+    for (served, client) in on_each_transport() {
+        std::fs::create_dir_all(served.path().join("directory/inner")).unwrap();
+        let names: Vec<String> = (0..50).map(|number| format!("file-{number}")).collect();
+        for name in names.iter().filter(|name| *name != "file-7") {
+            served.with_file(name, 10);
+        }
+        let root = client.root();
+        let begun: Vec<_> =
+            names.iter().map(|name| client.begin_remove(&root, name.as_bytes()).unwrap()).collect();
+        for (name, removal) in names.iter().zip(begun) {
+            let error = removal.wait().err().and_then(|error| error.status());
+            assert_eq!(error, (name == "file-7").then_some(Status::NoEnt), "{name}");
+        }
+        let error = client.begin_remove(&root, b"directory").unwrap().wait().unwrap_err();
+        assert!(matches!(error.status(), Some(Status::Exist | Status::NotEmpty)));
+        client.begin_remove(&root, b"missing").map(drop).unwrap();
+        assert_eq!(std::fs::read_dir(served.path()).unwrap().count(), 1);
+    }
+}

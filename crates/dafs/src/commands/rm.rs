@@ -7,10 +7,13 @@
 
 use super::for_each;
 use crate::failure::Failure;
-use crate::limits::{REMOVE_BATCH, REMOVE_PASSES_MAX, WORKERS};
+use crate::limits::{REMOVALS_UNDER_WAY_MAX, REMOVE_BATCH, REMOVE_PASSES_MAX, WORKERS};
 use crate::output::complain;
-use crate::remote::{DirEntry, Error, Follow, Handle, Place, ReadDir, Remote, RemoteUrl, Status};
+use crate::remote::{
+    DirEntry, Error, Follow, Handle, PendingRemoval, Place, ReadDir, Remote, RemoteUrl, Status,
+};
 use crate::session::Sessions;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Remove files, and with -r directories
@@ -210,8 +213,16 @@ impl Tree<'_> {
         // Each removal is a round trip, so several are outstanding.
         let work = || -> Result<usize, Failure> {
             let mut failed = 0;
-            while let Some(entry) = batch.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match self.client.remove(directory, &entry.name) {
+            let mut under_way: VecDeque<(&DirEntry, PendingRemoval)> = VecDeque::new();
+            loop {
+                if under_way.len() < REMOVALS_UNDER_WAY_MAX
+                    && let Some(entry) = batch.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    under_way.push_back((entry, self.client.begin_remove(directory, &entry.name)));
+                    continue;
+                }
+                let Some((entry, removal)) = under_way.pop_front() else { return Ok(failed) };
+                match removal.wait() {
                     Ok(()) => {}
                     Err(error) if error.status() == Some(Status::NoEnt) => {}
                     Err(error) => {
@@ -225,9 +236,12 @@ impl Tree<'_> {
                     }
                 }
             }
-            Ok(failed)
         };
-        let workers = WORKERS.min(batch.len());
+        // One thread has many removals under way by DAFS, and one by NFS.
+        let workers = match self.client {
+            Remote::Dafs(_) => 1,
+            Remote::Nfs(_) => WORKERS.min(batch.len()),
+        };
         std::thread::scope(|scope| {
             let threads: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
             let mut result = work();

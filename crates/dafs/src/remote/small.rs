@@ -1,4 +1,4 @@
-//! Small files, made or read in one round trip each, with many of them under way.
+//! Small files, made, read or removed in one round trip each, with many of them under way.
 
 use super::error::Error;
 use super::types::Handle;
@@ -113,6 +113,37 @@ impl PendingFile {
     pub(crate) fn wait(self) -> Result<(), Error> {
         match self {
             Self::Dafs(pending) => Ok(pending.wait().map(drop)?),
+        }
+    }
+}
+
+/// A removal under way.
+#[derive(Debug)]
+pub(crate) enum PendingRemoval {
+    Dafs(dafs::PendingRemoval),
+    /// It is over.
+    Done(Result<(), Error>),
+}
+
+impl Remote {
+    /// Begins to remove a name, also that of an empty directory. Waits for the end if no more removals can
+    /// be under way.
+    pub(crate) fn begin_remove(&self, dir: &Handle, name: &[u8]) -> PendingRemoval {
+        let Self::Dafs(client) = self else { return PendingRemoval::Done(self.remove(dir, name)) };
+        match possible(client.begin_remove(&dir.dafs(), name)) {
+            Ok(Some(pending)) => PendingRemoval::Dafs(pending),
+            Ok(None) => PendingRemoval::Done(self.remove(dir, name)),
+            Err(error) => PendingRemoval::Done(Err(error.into())),
+        }
+    }
+}
+
+impl PendingRemoval {
+    /// Waits for the end of the removal.
+    pub(crate) fn wait(self) -> Result<(), Error> {
+        match self {
+            Self::Dafs(pending) => Ok(pending.wait()?),
+            Self::Done(result) => result,
         }
     }
 }
