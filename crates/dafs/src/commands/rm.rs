@@ -237,11 +237,7 @@ impl Tree<'_> {
                 }
             }
         };
-        // One thread has many removals under way by DAFS, and one by NFS.
-        let workers = match self.client {
-            Remote::Dafs(_) => 1,
-            Remote::Nfs(_) => WORKERS.min(batch.len()),
-        };
+        let workers = if self.client.has_small_requests() { 1 } else { WORKERS.min(batch.len()) };
         std::thread::scope(|scope| {
             let threads: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
             let mut result = work();

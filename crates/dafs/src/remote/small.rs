@@ -1,9 +1,10 @@
 //! Small files, made, read or removed in one round trip each, with many of them under way.
 
 use super::error::Error;
-use super::types::Handle;
+use super::types::{Handle, nfs_set};
 use super::{Remote, SetAttributes};
 use dafs_client as dafs;
+use dafs_nfs_client::mount as nfs;
 
 /// A small file to make.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +25,7 @@ pub(crate) struct NewFile<'a> {
 #[derive(Debug)]
 pub(crate) enum PendingFile {
     Dafs(dafs::PendingFile),
+    Nfs(nfs::PendingFile),
 }
 
 /// The start of a file, read without opening it.
@@ -39,15 +41,21 @@ pub(crate) struct FileStart {
 #[derive(Debug)]
 pub(crate) enum PendingStart {
     Dafs(dafs::PendingStart),
+    Nfs(nfs::PendingStart),
 }
 
 impl Remote {
+    /// True if one thread can have many of these requests under way.
+    pub(crate) fn has_small_requests(&self) -> bool {
+        self.small_bytes_max() > 0
+    }
+
     /// The longest content that [`Remote::begin_new_file`] sends, in bytes; 0 where the protocol has no such
     /// request.
     pub(crate) fn small_bytes_max(&self) -> usize {
         match self {
             Self::Dafs(client) => client.step_write_bytes_max(),
-            Self::Nfs(_) => 0,
+            Self::Nfs(mount) => mount.small_bytes_max(),
         }
     }
 
@@ -64,7 +72,16 @@ impl Remote {
                 });
                 Ok(possible(begun)?.map(PendingFile::Dafs))
             }
-            Self::Nfs(_) => Ok(None),
+            Self::Nfs(mount) => {
+                let begun = mount.begin_new_file(&nfs::NewFile {
+                    dir: &new.dir.nfs(),
+                    temporary_name: new.temporary_name,
+                    name: new.name,
+                    data: new.data,
+                    attributes: &nfs_set(new.attributes),
+                })?;
+                Ok(begun.map(PendingFile::Nfs))
+            }
         }
     }
 }
@@ -74,7 +91,7 @@ impl Remote {
     pub(crate) fn start_bytes_max(&self) -> usize {
         match self {
             Self::Dafs(client) => client.step_read_bytes_max(),
-            Self::Nfs(_) => 0,
+            Self::Nfs(mount) => mount.small_bytes_max(),
         }
     }
 
@@ -91,7 +108,10 @@ impl Remote {
                 let begun = client.begin_file_start(&dir.dafs(), name, bytes_max);
                 Ok(possible(begun)?.map(PendingStart::Dafs))
             }
-            Self::Nfs(_) => Ok(None),
+            Self::Nfs(mount) => {
+                let begun = mount.begin_file_start(&dir.nfs(), name, bytes_max)?;
+                Ok(begun.map(PendingStart::Nfs))
+            }
         }
     }
 }
@@ -103,6 +123,10 @@ impl PendingStart {
                 let dafs::FileStart { handle, data, is_whole, .. } = pending.wait()?;
                 Ok(FileStart { handle: handle.into(), data, is_whole })
             }
+            Self::Nfs(pending) => {
+                let nfs::FileStart { handle, data, is_whole, .. } = pending.wait()?;
+                Ok(FileStart { handle: (&handle).into(), data, is_whole })
+            }
         }
     }
 }
@@ -113,6 +137,7 @@ impl PendingFile {
     pub(crate) fn wait(self) -> Result<(), Error> {
         match self {
             Self::Dafs(pending) => Ok(pending.wait().map(drop)?),
+            Self::Nfs(pending) => Ok(pending.wait()?),
         }
     }
 }
@@ -121,6 +146,7 @@ impl PendingFile {
 #[derive(Debug)]
 pub(crate) enum PendingRemoval {
     Dafs(dafs::PendingRemoval),
+    Nfs(nfs::PendingRemoval),
     /// It is over.
     Done(Result<(), Error>),
 }
@@ -129,11 +155,19 @@ impl Remote {
     /// Begins to remove a name, also that of an empty directory. Waits for the end if no more removals can
     /// be under way.
     pub(crate) fn begin_remove(&self, dir: &Handle, name: &[u8]) -> PendingRemoval {
-        let Self::Dafs(client) = self else { return PendingRemoval::Done(self.remove(dir, name)) };
-        match possible(client.begin_remove(&dir.dafs(), name)) {
-            Ok(Some(pending)) => PendingRemoval::Dafs(pending),
+        let begun = match self {
+            Self::Dafs(client) => possible(client.begin_remove(&dir.dafs(), name))
+                .map(|begun| begun.map(PendingRemoval::Dafs))
+                .map_err(Error::from),
+            Self::Nfs(mount) => mount
+                .begin_remove(&dir.nfs(), name)
+                .map(|begun| begun.map(PendingRemoval::Nfs))
+                .map_err(Error::from),
+        };
+        match begun {
+            Ok(Some(pending)) => pending,
             Ok(None) => PendingRemoval::Done(self.remove(dir, name)),
-            Err(error) => PendingRemoval::Done(Err(error.into())),
+            Err(error) => PendingRemoval::Done(Err(error)),
         }
     }
 }
@@ -143,6 +177,7 @@ impl PendingRemoval {
     pub(crate) fn wait(self) -> Result<(), Error> {
         match self {
             Self::Dafs(pending) => Ok(pending.wait()?),
+            Self::Nfs(pending) => Ok(pending.wait()?),
             Self::Done(result) => result,
         }
     }
