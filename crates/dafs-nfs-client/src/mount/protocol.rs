@@ -115,6 +115,11 @@ pub(crate) trait Protocol: Names + Send + Sync + Debug {
         0
     }
 
+    /// Small files and removals that can be under way at a time.
+    fn small_under_way_max(&self) -> usize {
+        0
+    }
+
     /// Begins to make a small file; `None` if that needs more than one call, or too many are under way.
     fn begin_new_file(&self, _: &NewFile<'_>) -> Result<Option<NewFlight>> {
         Ok(None)

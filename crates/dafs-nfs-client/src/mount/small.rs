@@ -51,6 +51,11 @@ impl Mount {
         self.protocol().small_bytes_max()
     }
 
+    /// Small files and removals that can be under way at a time; 0 if the version has no compounds.
+    pub fn small_under_way_max(&self) -> usize {
+        self.protocol().small_under_way_max()
+    }
+
     /// Begins to make a file in one call: it is opened under its temporary name, filled, given its
     /// attributes, closed and renamed. Its content is stable then. `None` without compounds, or while
     /// many are under way.

@@ -210,12 +210,16 @@ impl Tree<'_> {
     /// Removes entries of a directory; returns the number of failures.
     fn remove_batch(&self, directory: &Handle, batch: &[DirEntry]) -> Result<usize, Failure> {
         let next = AtomicUsize::new(0);
+        let (workers, under_way_max) = match self.client.small_under_way_max() {
+            0 => (WORKERS.min(batch.len()), 1),
+            most => (1, most.min(REMOVALS_UNDER_WAY_MAX)),
+        };
         // Each removal is a round trip, so several are outstanding.
         let work = || -> Result<usize, Failure> {
             let mut failed = 0;
             let mut under_way: VecDeque<(&DirEntry, PendingRemoval)> = VecDeque::new();
             loop {
-                if under_way.len() < REMOVALS_UNDER_WAY_MAX
+                if under_way.len() < under_way_max
                     && let Some(entry) = batch.get(next.fetch_add(1, Ordering::Relaxed))
                 {
                     under_way.push_back((entry, self.client.begin_remove(directory, &entry.name)));
@@ -237,7 +241,6 @@ impl Tree<'_> {
                 }
             }
         };
-        let workers = if self.client.has_small_requests() { 1 } else { WORKERS.min(batch.len()) };
         std::thread::scope(|scope| {
             let threads: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
             let mut result = work();

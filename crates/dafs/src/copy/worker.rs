@@ -8,23 +8,29 @@ use super::error::Outcome;
 use super::queue::Queue;
 use super::report::Report;
 use super::room::Late;
-use crate::limits::SMALL_UNDER_WAY_MAX;
+use crate::limits::{SMALL_UNDER_WAY_MAX, WORKERS};
 use std::collections::VecDeque;
 
-/// Copies the objects of a queue. `step` copies an object, or begins a small file and returns it; for such a
-/// file it is called again, to end it. `bytes` is the length of an object.
+/// Small files that a worker may have under way if the server takes `under_way_max` of all.
+pub(super) fn share(under_way_max: usize) -> usize {
+    (under_way_max / WORKERS).clamp(1, SMALL_UNDER_WAY_MAX)
+}
+
+/// Copies the objects of a queue, with up to `under_way_max` small files under way. `step` copies an
+/// object, or begins a small file and returns it; for such a file it is called again, to end it. `bytes`
+/// is the length of an object.
 pub(super) fn work<T, S>(
     (report, late): (&Report, &Late<T>),
-    queue: &Queue<'_, T>,
+    (queue, under_way_max): (&Queue<'_, T>, usize),
     bytes: impl Fn(&T) -> u64,
     mut step: impl FnMut(&T, Option<S>) -> Outcome<Option<S>>,
 ) {
-    let mut under_way = VecDeque::with_capacity(SMALL_UNDER_WAY_MAX);
+    let mut under_way = VecDeque::with_capacity(under_way_max);
     loop {
         let next = match under_way.len() {
             0 => queue.pop(),
-            SMALL_UNDER_WAY_MAX => None,
-            _ => queue.pop_now(),
+            count if count < under_way_max => queue.pop_now(),
+            _ => None,
         };
         let (object, active, outcome) = match next {
             Some(object) => {
@@ -81,7 +87,7 @@ mod tests {
                 let mut own = 0;
                 work(
                     (&report, &late),
-                    queue,
+                    (queue, share(usize::MAX)),
                     |_| 1,
                     |&number, small| match small {
                         None if number % 10 == 0 => Ok(None),

@@ -45,9 +45,14 @@ pub(crate) enum PendingStart {
 }
 
 impl Remote {
-    /// True if one thread can have many of these requests under way.
-    pub(crate) fn has_small_requests(&self) -> bool {
-        self.small_bytes_max() > 0
+    /// Small files and removals that all threads together can have under way; 0 where the protocol has no
+    /// such requests.
+    pub(crate) fn small_under_way_max(&self) -> usize {
+        match self {
+            // Those without a credit wait for one.
+            Self::Dafs(_) => usize::MAX,
+            Self::Nfs(mount) => mount.small_under_way_max(),
+        }
     }
 
     /// The longest content that [`Remote::begin_new_file`] sends, in bytes; 0 where the protocol has no such

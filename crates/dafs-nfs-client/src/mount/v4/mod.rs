@@ -193,6 +193,10 @@ impl Protocol for V4 {
         self.client.small_bytes_max()
     }
 
+    fn small_under_way_max(&self) -> usize {
+        self.client.limits().requests_max as usize / 2
+    }
+
     fn begin_new_file(&self, new: &NewFile<'_>) -> Result<Option<NewFlight>> {
         self.client.begin_new_file(new)
     }

@@ -40,11 +40,12 @@ impl Get<'_> {
         Small(pending): Small,
     ) -> Outcome {
         let size = object.attributes.size;
-        // Another file may have taken the name since it was listed.
+        // Another file may have taken the name since it was listed. A file with other content than its
+        // size says may have more for a longer read, as those of /proc have.
         let is_it = |start: &FileStart| {
             start.is_whole
                 && start.handle == object.attributes.handle
-                && start.data.len() as u64 >= size
+                && start.data.len() as u64 == size
         };
         match pending.wait() {
             Ok(start) if is_it(&start) => self.store(object, start.data),

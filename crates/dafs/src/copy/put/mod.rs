@@ -144,9 +144,10 @@ impl<'a> Put<'a> {
     /// Copies the objects that `walk` puts into the queue.
     fn work<'s>(&'s self, walk: impl FnOnce(&Queue<'_, Object<'s>>)) {
         let (pieces, late) = (Pieces::new(self.client), Late::new());
+        let share = worker::share(self.client.small_under_way_max());
         queue::run(self.report, walk, |queue| {
             let mut worker = Worker::new(&pieces);
-            worker::work((self.report, &late), queue, Object::bytes, |object, small| {
+            worker::work((self.report, &late), (queue, share), Object::bytes, |object, small| {
                 self.copy(&mut worker, object, small)
             });
         });

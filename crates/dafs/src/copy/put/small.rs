@@ -12,8 +12,8 @@ use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
 use crate::remote::{NewFile, PendingFile};
 use rustix::fs::{FileType, Stat, fstat};
-use std::fs::File;
-use std::io::Read;
+use rustix::io::{Errno, pread};
+use std::os::fd::OwnedFd;
 
 /// A file under way.
 #[derive(Debug)]
@@ -38,15 +38,16 @@ impl Put<'_> {
         if !is_small(&stat, bytes_max) {
             return Ok(None);
         }
-        let size = stat.st_size.unsigned_abs();
-        let mut data = Vec::with_capacity(bytes_max.min(size as usize) + 1);
-        let source = File::from(source);
-        let read = source.take(bytes_max as u64 + 1).read_to_end(&mut data);
-        read.map_err(|error| object.here(error))?;
-        let bytes = data.len() as u64;
-        if bytes < size || data.len() > bytes_max {
+        // One byte more tests for the end. Files of /proc say that they are empty, and some have content
+        // only for a read at their start.
+        let size = stat.st_size as usize;
+        let mut data = vec![0; 1 + if size == 0 { bytes_max } else { size }];
+        let count = read_full(&source, &mut data).map_err(|error| object.here(error))?;
+        if count < size || count == data.len() {
             return Ok(None);
         }
+        data.truncate(count);
+        let bytes = count as u64;
         let begun = self.client.begin_new_file(&NewFile {
             dir: &object.directory.handle,
             temporary_name: temporary_name().as_bytes(),
@@ -75,6 +76,20 @@ impl Put<'_> {
             Err(_) => self.file(worker, object).map(drop),
         }
     }
+}
+
+/// Reads until `data` is full or the file ends; returns the number of bytes.
+fn read_full(source: &OwnedFd, data: &mut [u8]) -> Result<usize, Errno> {
+    let mut count = 0;
+    while count < data.len() {
+        match pread(source, &mut data[count..], count as u64) {
+            Ok(0) => break,
+            Ok(more) => count += more,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
 }
 
 /// True for a file without holes that fits, and whose set-id bits the server need not be asked for.
