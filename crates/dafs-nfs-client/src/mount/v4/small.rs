@@ -23,6 +23,9 @@ use dafs_wire::nfs4::{
 };
 use std::sync::Arc;
 
+/// Operations of the compound that makes a file.
+const NEW_FILE_OPERATIONS: u32 = 11;
+
 /// A compound under way. Dropping it waits for the answer, because the slot is in use until then.
 #[derive(Debug)]
 struct Flight {
@@ -82,6 +85,9 @@ impl Client {
 
     /// Begins to make a small file.
     pub(super) fn begin_new_file(self: &Arc<Self>, new: &NewFile<'_>) -> Result<Option<NewFlight>> {
+        if self.limits().operations_max < NEW_FILE_OPERATIONS {
+            return Ok(None);
+        }
         let owner = self.open_number().to_be_bytes();
         let private = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
         let asked = OpenOptions {
