@@ -12,6 +12,8 @@ const STOP_CHECK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 struct State<T> {
     waiting: VecDeque<T>,
+    /// Workers that wait for an object. A wake-up is a system call, also without a waiter.
+    idle: usize,
     closed: bool,
 }
 
@@ -26,7 +28,7 @@ pub(super) struct Queue<'a, T> {
 
 impl<'a, T> Queue<'a, T> {
     fn new(report: &'a Report) -> Self {
-        let state = State { waiting: VecDeque::new(), closed: false };
+        let state = State { waiting: VecDeque::new(), idle: 0, closed: false };
         let (filled, emptied) = (Condvar::new(), Condvar::new());
         Self { state: Mutex::new(state), filled, emptied, report }
     }
@@ -39,7 +41,9 @@ impl<'a, T> Queue<'a, T> {
         }
         if !self.report.is_stopped() {
             state.waiting.push_back(object);
-            self.filled.notify_one();
+            if state.idle > 0 {
+                self.filled.notify_one();
+            }
         }
     }
 
@@ -53,7 +57,9 @@ impl<'a, T> Queue<'a, T> {
             if state.closed || self.report.is_stopped() {
                 return None;
             }
+            state.idle += 1;
             state = self.filled.wait_timeout(state, STOP_CHECK).0;
+            state.idle -= 1;
         }
     }
 

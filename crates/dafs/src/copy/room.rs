@@ -30,8 +30,9 @@ struct State {
     ended: u64,
     /// True if an object has met a full file system.
     has_been_full: bool,
-    /// The time that directories have waited.
+    /// The time that directories have waited, and those that wait.
     waited: Duration,
+    waiting: u32,
 }
 
 /// An object that is being copied.
@@ -57,7 +58,9 @@ impl Room {
         let mut state = self.state.lock();
         state.active -= 1;
         state.ended += 1;
-        self.changed.notify_all();
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
         let Err(CopyError::NoSpace(why)) = outcome else { return outcome };
         let is_alone = others == 0 && state.begun == number;
         let is_first = !std::mem::replace(&mut state.has_been_full, true);
@@ -74,7 +77,7 @@ impl Room {
             };
             match make() {
                 Err(CopyError::NoSpace(text)) => {
-                    let state = self.state.lock();
+                    let mut state = self.state.lock();
                     let left = ROOM_WAIT.saturating_sub(state.waited);
                     let is_alone = others == 0 && state.active == 0 && state.ended == ended;
                     if is_alone || left.is_zero() {
@@ -82,7 +85,9 @@ impl Room {
                     }
                     let start = Instant::now();
                     let same = |state: &mut State| state.ended == ended && state.active > 0;
+                    state.waiting += 1;
                     let (mut state, _) = self.changed.wait_timeout_while(state, left, same);
+                    state.waiting -= 1;
                     state.waited += start.elapsed();
                 }
                 outcome => return outcome,
