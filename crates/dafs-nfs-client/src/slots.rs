@@ -55,6 +55,13 @@ impl Slots {
         })
     }
 
+    /// As [`take`](Self::take), if less than half of the slots are in use.
+    pub fn take_spare(&mut self, cache_this: bool) -> Option<SequenceArgs> {
+        let free: u32 = self.free.iter().map(|bits| bits.count_ones()).sum();
+        let used = self.count() - free;
+        if used >= self.target.div_ceil(2) { None } else { self.take(cache_this) }
+    }
+
     /// Ends the request of a slot whose SEQUENCE succeeded.
     pub fn done(&mut self, result: &SequenceResult) {
         self.target = result.target_highest_slot_id.min(self.count() - 1);
@@ -100,6 +107,16 @@ impl Slots {
 mod tests {
     use super::*;
     use dafs_wire::nfs4::SequenceStatus;
+
+    #[test]
+    fn a_spare_slot_is_one_of_the_first_half() {
+        for (count, spare) in [(1, 0), (2, 1), (3, 1), (8, 4), (64, 32), (65, 32), (130, 65)] {
+            let mut slots = Slots::new(SessionId::default(), count);
+            let taken = (0..count).map_while(|_| slots.take_spare(true)).count();
+            assert_eq!(taken, spare, "of {count}");
+            assert_eq!(slots.take(true).is_some(), count > spare as u32);
+        }
+    }
 
     fn done(args: &SequenceArgs, target: u32) -> SequenceResult {
         SequenceResult {

@@ -91,6 +91,12 @@ impl Session {
         }
     }
 
+    /// Takes a slot if less than half of them are in use.
+    pub(crate) fn take_spare(&self, cache_this: bool) -> Option<SequenceArgs> {
+        let mut table = self.table.lock();
+        if table.over { None } else { table.slots.take_spare(cache_this) }
+    }
+
     /// Records the transfer in a slot.
     pub(crate) fn occupy(&self, sequence: &SequenceArgs, flight: &Arc<TransferFlight>) {
         let mut table = self.table.lock();

@@ -17,7 +17,7 @@ use crate::remote::{Attributes, Error, File, Handle, OpenOptions, Time};
 use dafs_mem::{VolatileSlice, pwritev2};
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 impl Get<'_> {
     /// Copies a file under a temporary name and renames it when it is complete.
@@ -50,7 +50,7 @@ impl Get<'_> {
                 start = 0;
                 rustix::fs::ftruncate(temporary.file(), 0).map_err(|error| object.here(error))?;
             }
-            let places = (&source, temporary.file());
+            let places = (&source, temporary.file().as_fd());
             if let Err(error) = self.content(worker, object, &attributes, places, start) {
                 let is_lost = matches!(error, CopyError::Stop(Failure::Unreachable(_)));
                 if is_lost && self.part_name(object).is_some() {
@@ -59,13 +59,23 @@ impl Get<'_> {
                 return Err(error);
             }
         }
-        let file = temporary.file().try_clone_to_owned().map_err(|error| object.here(error))?;
+        self.complete(object, temporary, &attributes)
+    }
+
+    /// Gives a copy that has its content its attributes and its name.
+    pub(super) fn complete(
+        &self,
+        object: &Object<'_>,
+        temporary: Temporary<'_>,
+        attributes: &Attributes,
+    ) -> Outcome {
+        let file = temporary.file();
         if self.options.xattrs {
-            self.xattrs(&attributes.handle, &file, &object.source(), &object.path())?;
+            self.xattrs(&attributes.handle, file, &object.source(), &object.path())?;
         }
-        self.finish_open(&file, &attributes).map_err(|error| object.here(error))?;
+        self.finish_open(file, attributes).map_err(|error| object.here(error))?;
         if self.options.sync {
-            rustix::fs::fsync(&file).map_err(|error| object.here(error))?;
+            rustix::fs::fsync(file).map_err(|error| object.here(error))?;
         }
         temporary.rename(&object.name).map_err(|error| object.here(error))?;
         self.report.add(Copied::File);
@@ -167,7 +177,7 @@ fn view(part: &Part) -> VolatileSlice<'_> {
 }
 
 /// Writes a part of a file; of a sparse one, only blocks that are not zero.
-fn write_part(
+pub(super) fn write_part(
     target: BorrowedFd<'_>,
     view: VolatileSlice<'_>,
     offset: u64,
@@ -218,7 +228,6 @@ fn write_all(target: BorrowedFd<'_>, view: VolatileSlice<'_>, offset: u64) -> io
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
     use std::os::unix::fs::{FileExt, MetadataExt};
 
     #[test]

@@ -3,6 +3,7 @@
 mod file;
 mod mirror;
 mod object;
+mod small;
 
 pub(super) use mirror::sync;
 
@@ -17,7 +18,7 @@ use super::source::{Folder, Source, count_during, failed, leads_through};
 use super::sync::Policy;
 use super::tree::{self, Directory, Side, Step};
 use super::view::{Operand, Trouble};
-use super::{CopyOptions, supervise};
+use super::{CopyOptions, supervise, worker};
 use crate::failure::Failure;
 use crate::remote::{
     Attributes, DirEntry, Error, Follow, Handle, Owner, Remote, RemoteUrl, SetAttributes, SetTime,
@@ -26,6 +27,7 @@ use crate::remote::{
 use crate::session::Sessions;
 use dafs_client::SplitPath;
 use mirror::{Entries, There};
+use small::Small;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
@@ -218,15 +220,30 @@ impl<'a> Put<'a> {
     fn work<'s>(&'s self, walk: impl FnOnce(&Queue<'_, Object<'s>>)) {
         let other = (!self.is_same_server).then_some(self.server);
         let (pieces, late) = (Pieces::between(self.client, other), Late::new());
-        queue::run(self.report, walk, |next| {
+        let share = worker::share(self.client.small_under_way_max());
+        queue::run(self.report, walk, |queue| {
             let mut worker = Worker::new(&pieces);
-            while let Some(object) = next() {
-                let outcome = self.report.room.copy(|| self.object(&mut worker, &object));
-                late.book(self.report, outcome, object, Object::bytes);
-            }
+            worker::work((self.report, &late), (queue, share), Object::bytes, |object, small| {
+                self.copy(&mut worker, object, small)
+            });
         });
         let mut worker = Worker::new(&pieces);
-        late.finish(self.report, |object| self.object(&mut worker, object));
+        late.finish(self.report, |object| {
+            worker::alone(object, |object, small| self.copy(&mut worker, object, small))
+        });
+    }
+
+    /// Copies an object other than a directory, or begins a small file; for that it is called again.
+    fn copy(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+        small: Option<Small>,
+    ) -> Outcome<Option<Small>> {
+        match small {
+            Some(small) => self.end_small(worker, object, small).map(|()| None),
+            None => self.object(worker, object),
+        }
     }
 
     /// In `target` if that is a directory, else `target` itself.

@@ -1,6 +1,7 @@
 //! From this host, or from a server, to a server: links, pipes, sockets, devices, extended attributes;
 //! and the choice of the name under which a file is copied.
 
+use super::small::Small;
 use super::{Object, Put};
 use crate::copy::error::{CopyError, Outcome, remote};
 use crate::copy::links::Claim;
@@ -15,27 +16,45 @@ use crate::remote::{
 use crate::show::readable;
 
 impl Put<'_> {
-    /// Copies an object other than a directory.
-    pub(super) fn object(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
+    /// Copies an object other than a directory, or begins a small file with one name.
+    pub(super) fn object(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+    ) -> Outcome<Option<Small>> {
         let original = object.attributes()?;
         let there = self.unchanged(worker, object, &original)?;
         if !self.may_change() {
-            return match there {
-                Some(_) => Ok(()),
-                None => self.plan("copy", &object.directory, &object.name),
-            };
+            if there.is_none() {
+                self.plan("copy", &object.directory, &object.name)?;
+            }
+            return Ok(None);
         }
-        if original.links <= 1 {
-            return match there {
-                Some(_) => Ok(()),
-                None => self.make(worker, object, &original).map(drop),
-            };
+        if original.links > 1 {
+            return self.named_often(worker, object, (&original, there)).map(|()| None);
         }
+        if there.is_some() {
+            return Ok(None);
+        }
+        match self.begin_small(object, &original)? {
+            None => self.make(worker, object, &original).map(|_| None),
+            begun => Ok(begun),
+        }
+    }
+
+    /// Copies an object with several names, or links it to its copy. `there` is the copy if that is the
+    /// same.
+    fn named_often(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+        (original, there): (&Attributes, Option<Handle>),
+    ) -> Outcome {
         let key = original.handle;
         match self.links.claim(key, original.links) {
             Claim::First(first) => {
                 let copy = match there {
-                    None => self.make(worker, object, &original)?,
+                    None => self.make(worker, object, original)?,
                     there => there,
                 };
                 if let Some(handle) = copy {
@@ -48,7 +67,7 @@ impl Put<'_> {
                 self.report,
                 (key, copy),
                 |copy| self.link(object, copy).map_err(|error| object.remote(&error)),
-                || self.make(worker, object, &original).map(drop),
+                || self.make(worker, object, original).map(drop),
             ),
         }
     }
