@@ -313,6 +313,22 @@ diff -r --no-dereference "$work/a/deep" "$work/there/many/deep"
 [[ ! -e $work/there/some/build && ! -e $work/there/some/large && -e $work/there/some/deep/two.txt ]] ||
     fail "other files"
 
+step "between servers: files around the longest that take one round trip"
+mkdir "$work/export/bounds"
+for bytes in 0 1 8191 8192 8193 16384; do
+    head -c $bytes /dev/urandom >"$work/export/bounds/$bytes"
+done
+chmod 640 "$work/export/bounds/1"
+for from in "$here" "nfs://$here_tcp"; do
+    for to in "$there" "nfs://$tcp" "$here/same" "nfs://$here_tcp/same"; do
+        at=$work/there/bounds
+        [[ $to != */same ]] || at=$work/export/same/bounds
+        expect 0 '"files":6' "$dafs" cp --json "$from/bounds" "$to/bounds"
+        same_trees "$work/export/bounds" "$at" || fail "the copies of $from at $to differ"
+        rm -r "$at"
+    done
+done
+
 step "between servers: no directory is copied into itself"
 for to in "$here" "nfs://$here_tcp"; do
     for pair in "$here/b $to/b/deep/new" "$here/b $to/b" "$here/b/deep $to/b"; do
