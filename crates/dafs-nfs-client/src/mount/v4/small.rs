@@ -132,7 +132,9 @@ impl Client {
         name: &[u8],
         bytes_max: usize,
     ) -> Result<Option<StartFlight>> {
-        let count = u32::try_from(bytes_max).unwrap_or(u32::MAX);
+        let message = self.limits().response_bytes_max.saturating_sub(HEAD_BYTES);
+        let count = u32::try_from(bytes_max).unwrap_or(u32::MAX).min(message);
+        let bytes_max = count as usize;
         let flight = self.begin(false, bytes_max, &|compound| {
             compound.op(&putfh(dir)).op(&Op::Lookup(LookupArgs { name }));
             compound.op(&Op::Getfh(GetfhArgs));
