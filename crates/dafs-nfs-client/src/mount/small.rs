@@ -68,9 +68,9 @@ impl Mount {
         Ok(self.protocol().begin_new_file(new)?.map(PendingFile))
     }
 
-    /// Begins to read up to `bytes_max` bytes from the start of a file without opening it. Data that this
-    /// mount writes to data servers at the time may be missing. `None` without compounds, or while many are
-    /// under way.
+    /// Begins to read up to `bytes_max` bytes from the start of a file without opening it, and no more than
+    /// a message holds. Data that this mount writes to data servers at the time may be missing. `None`
+    /// without compounds, or while many are under way.
     ///
     /// # Errors
     /// [`MountError::Argument`](super::MountError::Argument): the name. The server cannot be reached.

@@ -14,6 +14,7 @@ use crate::files::{Handle, handle, putfh};
 use crate::mount::attributes::with_nfs4;
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::{HEAD_BYTES, SMALL_FILE_BYTES_MAX, SMALL_RESULT_BYTES};
+use crate::mount::retry_timer::RetryTimer;
 use crate::mount::small::{FileStart, NewFile};
 use crate::open::{Create, OpenOptions, append_open};
 use dafs_wire::nfs4::{
@@ -22,6 +23,7 @@ use dafs_wire::nfs4::{
     StableHow, Stateid, Status, VerifyArgs, Want, WriteArgs,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Operations of the compound that makes a file.
 const NEW_FILE_OPERATIONS: u32 = 11;
@@ -130,7 +132,9 @@ impl Client {
         name: &[u8],
         bytes_max: usize,
     ) -> Result<Option<StartFlight>> {
-        let count = u32::try_from(bytes_max).unwrap_or(u32::MAX);
+        let message = self.limits().response_bytes_max.saturating_sub(HEAD_BYTES);
+        let count = u32::try_from(bytes_max).unwrap_or(u32::MAX).min(message);
+        let bytes_max = count as usize;
         let flight = self.begin(false, bytes_max, &|compound| {
             compound.op(&putfh(dir)).op(&Op::Lookup(LookupArgs { name }));
             compound.op(&Op::Getfh(GetfhArgs));
@@ -160,7 +164,12 @@ impl Flight {
         let Some(exchange) = self.exchange.take() else {
             return Err(MountError::Argument("a compound was waited for twice"));
         };
-        match exchange.finish(&self.client.link, &mut self.client.link.retry_timer()) {
+        let mut retry_timer = match exchange.session().is_over() {
+            // Another request may have waited for the server for as long as one may.
+            true => RetryTimer::new(Duration::ZERO),
+            false => self.client.link.retry_timer(),
+        };
+        match exchange.finish(&self.client.link, &mut retry_timer) {
             Outcome::Done { results, status } => {
                 self.client.note(status);
                 Ok(results)
