@@ -330,13 +330,16 @@ for from in "$here" "nfs://$here_tcp"; do
 done
 
 step "between servers: no directory is copied into itself"
+ln -s b/deep "$work/export/way"
 for to in "$here" "nfs://$here_tcp"; do
-    for pair in "$here/b $to/b/deep/new" "$here/b $to/b" "$here/b/deep $to/b"; do
+    for pair in "$here/b $to/b/deep/new" "$here/b $to/b" "$here/b/deep $to/b" "$here/way $to/b" \
+        "$here/b $to/way/new"; do
         # shellcheck disable=SC2086
         expect 2 'inside of the other' "$dafs" sync --delete $pair
     done
     expect 1 'into itself' "$dafs" cp "$here/b" "$to/b/deep"
 done
+rm "$work/export/way"
 expect 1 'is the target of the copy' "$dafs" cp "$here/b" "$here/"
 expect 2 'no directory' "$dafs" sync "$here/b/one" "$there/one"
 same_trees "$work/a" "$work/export/b" || fail "the source was changed"

@@ -301,8 +301,8 @@ fn is_same(one: &Attributes, other: &Attributes, is_same_server: bool) -> bool {
     (is_same_server && one.handle == other.handle) || Identity::of(one).is(other)
 }
 
-/// True if the way to `url` leads through a directory, or ends there. With `is_same_server` the
-/// handles tell.
+/// True if the way to `url` leads through a directory, or ends there or below it, where symlinks may
+/// lead. With `is_same_server` the handles tell.
 pub(super) fn leads_through(
     client: &Remote,
     url: &RemoteUrl,
@@ -311,11 +311,29 @@ pub(super) fn leads_through(
 ) -> bool {
     let path = url.path();
     let is_end = |&end: &usize| path.get(end).is_none_or(|&letter| letter == b'/');
-    (0..=path.len()).filter(is_end).any(|end| {
+    let find = |way: &[u8]| client.resolve(way, Follow::Yes).ok().map(|found| found.attributes);
+    let is_it = |found: &Attributes| is_same(found, directory, is_same_server);
+    let mut nearest = None;
+    for end in (0..=path.len()).filter(is_end) {
         // The first way is that to the root.
-        let found = client.resolve(&path[..end.max(1)], Follow::Yes);
-        found.is_ok_and(|found| is_same(&found.attributes, directory, is_same_server))
-    })
+        let way = &path[..end.max(1)];
+        let Some(found) = find(way) else { break };
+        if is_it(&found) {
+            return true;
+        }
+        nearest = Some((way.to_vec(), found));
+    }
+    // The directories above the last one that exists are others behind a symlink.
+    while let Some((mut way, found)) = nearest {
+        way.extend_from_slice(b"/..");
+        // The root is above itself.
+        let above = find(&way).filter(|above| above.handle != found.handle);
+        if above.as_ref().is_some_and(is_it) {
+            return true;
+        }
+        nearest = above.map(|above| (way, above));
+    }
+    false
 }
 
 /// Runs `copy`, and meanwhile counts the bytes of the source for the progress line.
