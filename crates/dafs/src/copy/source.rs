@@ -315,9 +315,9 @@ pub(super) fn leads_through(
     let is_it = |found: &Attributes| is_same(found, directory, is_same_server);
     let mut nearest = None;
     for end in (0..=path.len()).filter(is_end) {
-        // The first way is that to the root.
+        // The first way is that to the root, which an NFS server may not show.
         let way = &path[..end.max(1)];
-        let Some(found) = find(way) else { break };
+        let Some(found) = find(way) else { continue };
         if is_it(&found) {
             return true;
         }
