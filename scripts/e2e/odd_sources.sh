@@ -56,6 +56,25 @@ for base in "${bases[@]}"; do
     done
 done
 
+step "files around the longest that take one round trip"
+mkdir "$work/local/bounds"
+for bytes in 1 4095 8191 8192 8193 9000 9728 16383 16384 16385; do
+    head -c $bytes /dev/urandom >"$work/local/bounds/$bytes"
+done
+truncate -s 8000 "$work/local/bounds/hole"
+for base in "${bases[@]}"; do
+    expect 0 '"files":11' "$dafs" put --json "$work/local/bounds" "$base/"
+    diff -r "$work/local/bounds" "$work/export/bounds" || fail "the copies there"
+    expect 0 '"files":11' "$dafs" get --json "$base/bounds" "$work/local/bounds-back"
+    diff -r "$work/local/bounds" "$work/local/bounds-back" || fail "the copies here"
+    [[ $(stat -c %b "$work/local/bounds-back/hole") == 0 ]] || fail "the hole is filled"
+    [[ ! $(find "$work/export" "$work/local" -name '.dafs-*') ]] || fail "a temporary name stays"
+    expect 0 '' "$dafs" rm -r "$base/bounds"
+    [[ ! -e $work/export/bounds ]] || fail "the files are not removed"
+    rm -rf "$work/local/bounds-back"
+done
+rm -rf "$work/local/bounds"
+
 step "a source that is cut while it is copied"
 # cut_short FILE COPY COMMAND... -- copies a large file, truncates it while the command is stopped
 # half-way, and expects an error.

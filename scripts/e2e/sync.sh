@@ -4,7 +4,8 @@
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export" "$work/a" "$work/empty"
-serve "$work/export" --lease 1 --no-root-squash
+nfs=(--nfs 127.0.0.1:0 --nfs-rdma 127.0.0.1:0 --nfs-unprivileged-ports)
+serve "$work/export" --lease 1 --no-root-squash "${nfs[@]}"
 
 # A tree with names that are no UTF-8, links, a pipe, an empty file, holes and a deep directory.
 mkdir -p "$work/a/deep/er" "$work/a/build"
@@ -99,8 +100,9 @@ step "cp is get or put"
 "$dafs" cp "$url/copied" "$work/copied"
 cmp "$work/a/large" "$work/copied"
 expect 2 'both on this host' "$dafs" cp "$work/a/large" "$work/other"
-expect 2 'both on servers' "$dafs" cp "$url/copied" "$url/other"
-rm "$work/export/copied" "$work/copied"
+"$dafs" cp "$url/copied" "$url/other"
+cmp "$work/a/large" "$work/export/other"
+rm "$work/export/copied" "$work/copied" "$work/export/other"
 
 step "warmup"
 [[ $(number files "$dafs" warmup "$url/b") == 8 ]] || fail "warmup read another number of files"
@@ -254,6 +256,139 @@ if is_root && command -v setpriv >/dev/null; then
     "$dafs" sync --delete "$work/a" "$url/b"
 fi
 
+# address WORDS -- where the server of the last `serve` listens for NFS.
+address() { sed -n "s/.*listening for NFS$1 *address=//p" "$log" | head -n 1; }
+addresses() { tcp=$(address '') rdma=$(address ' over RDMA (iWARP in software)'); }
+
+step "a second server"
+"$dafs" sync --delete "$work/a" "$url/b"
+addresses
+here=$url here_server=$server here_log=$log here_tcp=$tcp here_rdma=$rdma
+mkdir "$work/there"
+second=("$work/there" --lease 1 --no-root-squash --state-directory "$work/state-there")
+serve "${second[@]}" "${nfs[@]}"
+addresses
+there=$url
+[[ $here_tcp && $here_rdma && $tcp && $rdma ]] || fail "a log does not say where NFS is served"
+while read -r from to at; do
+    step "between servers: $from to $to"
+    "$dafs" sync -n "$from" "$to" >"$work/plan"
+    grep -q '^copy one$' "$work/plan" && grep -q '^make deep$' "$work/plan" || fail "$(cat "$work/plan")"
+    [[ ! -e $at ]] || fail "$at was made"
+    "$dafs" sync --verify "$from" "$to"
+    same_trees "$work/a" "$at" || fail "the trees differ"
+    [[ $(stat -c %h "$at/one") == 2 ]] || fail "the hard link is lost"
+    [[ $(stat -c %b "$at/hole") -lt 4096 ]] || fail "the hole is filled"
+    before=$(inodes "$at")
+    [[ $(number bytes "$dafs" sync "$from" "$to") == 0 ]] || fail "bytes were copied again"
+    [[ $(number bytes "$dafs" sync --checksum "$from" "$to") == 0 ]] || fail "the same contents were copied"
+    [[ $(inodes "$at") == "$before" ]] || fail "files were made again"
+    printf extra >"$at/extra"
+    printf UNO >"$at/one"
+    touch -d '2024-02-03 04:05:06.789' "$at/one"
+    [[ $(number deleted "$dafs" sync --checksum --delete "$from" "$to") == 1 ]] || fail "another number of removals"
+    same_trees "$work/a" "$at" || fail "the trees differ after a change"
+done <<END
+$here/b $there/dafs $work/there/dafs
+nfs://$here_tcp/b $there/from-nfs $work/there/from-nfs
+$here/b nfs://$tcp/to-nfs $work/there/to-nfs
+nfs://$here_tcp/b?vers=3 nfs://$tcp/nfs?vers=4.2 $work/there/nfs
+nfs+rdma://$here_rdma/b?transport=iwarp nfs+rdma://$rdma/rdma?transport=iwarp $work/there/rdma
+nfs+rdma://$here_rdma/b?transport=iwarp $there/from-rdma $work/there/from-rdma
+$here/b $here/same $work/export/same
+nfs://$here_tcp/b nfs://$here_tcp/same-nfs $work/export/same-nfs
+END
+
+step "between servers: the memory of the read is that of the write"
+"$dafs" --transport iwarp cp --json "$here/b/large" "$there/large" >"$work/said"
+cmp "$work/a/large" "$work/there/large"
+! grep -q client_staging "$work/said" || fail "data was copied: $(cat "$work/said")"
+
+step "between servers: sources of several hosts, and patterns"
+mkdir "$work/there/many"
+"$dafs" cp "$here/b/large" "$work/a/one" "nfs://$here_tcp/b/dangling" "$there/dafs/deep" "$there/many"
+diff <(printf '%s\n' dangling deep large one) <(LC_ALL=C ls "$work/there/many") || fail "other names"
+diff -r --no-dereference "$work/a/deep" "$work/there/many/deep"
+"$dafs" sync --exclude build --exclude '*e' "$here/b" "$there/some"
+[[ ! -e $work/there/some/build && ! -e $work/there/some/large && -e $work/there/some/deep/two.txt ]] ||
+    fail "other files"
+
+step "between servers: files around the longest that take one round trip"
+mkdir "$work/export/bounds"
+for bytes in 0 1 8191 8192 8193 16384; do
+    head -c $bytes /dev/urandom >"$work/export/bounds/$bytes"
+done
+chmod 640 "$work/export/bounds/1"
+for from in "$here" "nfs://$here_tcp"; do
+    for to in "$there" "nfs://$tcp" "$here/same" "nfs://$here_tcp/same"; do
+        at=$work/there/bounds
+        [[ $to != */same ]] || at=$work/export/same/bounds
+        expect 0 '"files":6' "$dafs" cp --json "$from/bounds" "$to/bounds"
+        same_trees "$work/export/bounds" "$at" || fail "the copies of $from at $to differ"
+        rm -r "$at"
+    done
+done
+
+step "between servers: no directory is copied into itself"
+ln -s b/deep "$work/export/way"
+for to in "$here" "nfs://$here_tcp"; do
+    for pair in "$here/b $to/b/deep/new" "$here/b $to/b" "$here/b/deep $to/b" "$here/way $to/b" \
+        "$here/b $to/way/new"; do
+        # shellcheck disable=SC2086
+        expect 2 'inside of the other' "$dafs" sync --delete $pair
+    done
+    expect 1 'into itself' "$dafs" cp "$here/b" "$to/b/deep"
+done
+rm "$work/export/way"
+expect 1 'is the target of the copy' "$dafs" cp "$here/b" "$here/"
+expect 2 'no directory' "$dafs" sync "$here/b/one" "$there/one"
+same_trees "$work/a" "$work/export/b" || fail "the source was changed"
+
+step "a target that is killed, and is back"
+# begun TARGET -- starts a synchronisation, and waits for 200 MiB in that directory of the second server.
+begun() {
+    "$dafs" sync --bwlimit 100m "$here/long" "$there/$1" 2>"$work/said" &
+    client=$!
+    started+=("$client")
+    is_long() { find "$work/there/${1%\?*}" -name '.dafs-*.part' -size +200M | grep . >/dev/null; }
+    eventually is_long "$1"
+}
+begun long
+kill_server
+serve "${second[@]}" --listen "${there#dafs://}"
+wait "$client" || fail "it ended with $?: $(cat "$work/said")"
+cmp "$work/export/long/long" "$work/there/long/long"
+[[ $(ls -A "$work/there/long") == long ]] || fail "left behind: $(ls -A "$work/there/long")"
+
+step "a target that is killed, and a later run"
+status=0
+begun 'later?recovery=1'
+kill_server
+wait "$client" || status=$?
+[[ $status == 3 ]] || fail "status $status: $(cat "$work/said")"
+serve "${second[@]}"
+there=$url
+[[ $(number resumed_bytes "$dafs" sync "$here/long" "$there/later") -gt 100000000 ]] || fail "it began again"
+cmp "$work/export/long/long" "$work/there/later/long"
+[[ $(ls -A "$work/there/later") == long ]] || fail "left behind: $(ls -A "$work/there/later")"
+
+step "a source that is killed"
+status=0
+"$dafs" sync --bwlimit 50m "$here/long?recovery=1" "$there/lost" 2>"$work/said" &
+client=$!
+started+=("$client")
+has_part() { find "$work/there/lost" -name '.dafs-*.part' | grep . >/dev/null; }
+eventually has_part
+second_server=$server second_log=$log
+server=$here_server log=$here_log
+kill_server
+wait "$client" || status=$?
+[[ $status == 3 ]] || fail "status $status: $(cat "$work/said")"
+[[ ! -e $work/there/lost/long ]] || fail "a part has the name of the file"
+server=$second_server log=$second_log
+stop_server
+serve "$work/export" --lease 1 --no-root-squash
+
 step "a narrow terminal, and one without a name"
 if command -v script >/dev/null; then
     for terminal in xterm dumb ''; do
@@ -262,6 +397,11 @@ if command -v script >/dev/null; then
             >"$work/drawn" </dev/null || fail "it failed on a terminal '$terminal'"
         same_trees "$work/a" "$work/back" || fail "the trees differ"
         [[ $terminal == xterm ]] || ! grep -q $'\x1b' "$work/drawn" || fail "it draws on '$terminal'"
+    done
+    rm -rf "$work/got" "$work/export/shown"
+    for copy in "get --verify $url/long $work/got" "put --verify $work/empty/long $url/shown"; do
+        env TERM=xterm script -qec "stty cols 80; '$dafs' $copy" /dev/null >"$work/drawn" </dev/null
+        grep -q '[0-9]% ' "$work/drawn" || fail "no percent: $copy"
     done
 fi
 

@@ -108,6 +108,7 @@ mod unlinked;
 mod url;
 mod wakeup;
 pub mod watch;
+mod whole;
 mod write_state;
 mod xattrs;
 
@@ -154,6 +155,7 @@ pub use crate::pending::Pending;
 pub use crate::steps::{Step, StepIn, StepOn, Stepped};
 pub use crate::successor::{ClientIdentity, ListingPlace};
 pub use crate::url::{DafsUrl, UrlError};
+pub use crate::whole::{NewFile, PendingFile, PendingRemoval, PendingStart};
 pub use crate::write_state::WriteState;
 pub use crate::xattrs::SetXattr;
 pub use dafs_dat::descriptors;

@@ -150,7 +150,7 @@ impl Drop for Flight<'_> {
 }
 
 /// An answer without a failure.
-fn succeeded(reply: ReplyMessage) -> Result<ReplyMessage> {
+pub(crate) fn succeeded(reply: ReplyMessage) -> Result<ReplyMessage> {
     match reply.status() {
         status if status.is_ok() => Ok(reply),
         status => Err(Error::Status { procedure: reply.procedure(), status }),

@@ -3,7 +3,8 @@
 //! Invariants
 //! * A slot has at most one request at a time, and its sequence number grows by one per request
 //!   that the server saw.
-//! * The lowest free slot is used first, and none above the server's target.
+//! * The lowest free slot is used first, and none above the server's target but for callers that would wait
+//!   for each other.
 
 use crate::limits::SLOTS_MAX;
 use dafs_wire::nfs4::{SequenceArgs, SequenceResult, SessionId};
@@ -55,6 +56,22 @@ impl Slots {
         })
     }
 
+    /// As [`take`](Self::take), if less than half of the slots are in use.
+    pub fn take_spare(&mut self, cache_this: bool) -> Option<SequenceArgs> {
+        let free: u32 = self.free.iter().map(|bits| bits.count_ones()).sum();
+        let used = self.count() - free;
+        if used >= self.target.div_ceil(2) { None } else { self.take(cache_this) }
+    }
+
+    /// As [`take`](Self::take), also above the server's target, which is only a wish (RFC 8881 18.46.3).
+    pub fn take_any(&mut self, cache_this: bool) -> Option<SequenceArgs> {
+        let highest = self.count() - 1;
+        let target = std::mem::replace(&mut self.target, highest);
+        let taken = self.take(cache_this);
+        self.target = target;
+        taken
+    }
+
     /// Ends the request of a slot whose SEQUENCE succeeded.
     pub fn done(&mut self, result: &SequenceResult) {
         self.target = result.target_highest_slot_id.min(self.count() - 1);
@@ -100,6 +117,26 @@ impl Slots {
 mod tests {
     use super::*;
     use dafs_wire::nfs4::SequenceStatus;
+
+    #[test]
+    fn a_spare_slot_is_one_of_the_first_half() {
+        for (count, spare) in [(1, 0), (2, 1), (3, 1), (8, 4), (64, 32), (65, 32), (130, 65)] {
+            let mut slots = Slots::new(SessionId::default(), count);
+            let taken = (0..count).map_while(|_| slots.take_spare(true)).count();
+            assert_eq!(taken, spare, "of {count}");
+            assert_eq!(slots.take(true).is_some(), count > spare as u32);
+        }
+    }
+
+    #[test]
+    fn any_slot_may_be_above_the_target() {
+        let mut slots = Slots::new(SessionId::default(), 8);
+        let first = slots.take(true).unwrap();
+        slots.done(&done(&first, 0));
+        assert!(slots.take(true).is_some() && slots.take(true).is_none());
+        assert_eq!(slots.take_any(true).unwrap().slot_id, 1);
+        assert!(slots.take(true).is_none(), "the target holds for others");
+    }
 
     fn done(args: &SequenceArgs, target: u32) -> SequenceResult {
         SequenceResult {

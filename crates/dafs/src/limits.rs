@@ -28,9 +28,12 @@ pub(crate) const TRIM_INTERVAL: Duration = Duration::from_secs(5);
 /// See [`TRIM_INTERVAL`].
 pub(crate) const TRIM_BYTES_MIN: usize = 4 << 20;
 
-/// Threads that copy or remove, each with one object at a time. Round trips limit small files, so
-/// this is the number of them under way together.
+/// Threads that copy or remove.
 pub(crate) const WORKERS: usize = 8;
+
+/// Small files that a worker has under way, each with its content in a message. Together they need more
+/// credits than a session has, so the server never waits for a file.
+pub(crate) const SMALL_UNDER_WAY_MAX: usize = 8;
 
 /// Bytes of a piece in which files are copied.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
@@ -81,6 +84,9 @@ pub(crate) const SMALL_BYTES: usize = 8192;
 
 /// Entries that `rm -r` takes from a listing at a time.
 pub(crate) const REMOVE_BATCH: usize = 512;
+
+/// Removals that one thread of `rm -r` has under way.
+pub(crate) const REMOVALS_UNDER_WAY_MAX: usize = 64;
 
 /// Times that `rm -r` lists a directory again because it was not empty after all.
 pub(crate) const REMOVE_PASSES_MAX: usize = 16;

@@ -53,9 +53,7 @@ impl<'a> Sessions<'a> {
 
     /// The session for `url`, opened if there is none yet.
     pub(crate) fn client(&mut self, url: &RemoteUrl) -> Result<Remote, Failure> {
-        let fits = |(known, _): &&(RemoteUrl, Remote)| {
-            known.is_same_server(url) && known.has_options_of(url)
-        };
+        let fits = |(known, _): &&(RemoteUrl, Remote)| known.is_same_session(url);
         if let Some((_, remote)) = self.open.iter().find(fits) {
             return Ok(remote.clone());
         }

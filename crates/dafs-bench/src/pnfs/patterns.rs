@@ -8,14 +8,16 @@
 //!   writes are stable before a file is closed.
 //! * "btio": processes write small pieces of one file in turn, and read them back (`checkpoint`).
 //! * "unpack", "configure" and "build": the stages of a build of a C program (`build`).
-//! * "files": makes small files, and then reads them; for kernel clients, which have no other
-//!   patterns here.
+//! * "files": makes small files, and then reads them, one after the other, each in one call where
+//!   NFSv4 is in use; for kernel clients, which have no other patterns here.
 
 use super::load::{Load, WINDOW, finish, go, piece};
 use super::{UNIT_BYTES, build, checkpoint};
 use anyhow::{Context, Result, ensure};
 use dafs_mem::Site;
-use dafs_nfs_client::mount::{Create, File, Memory, Mount, OpenOptions, StableHow};
+use dafs_nfs_client::mount::{
+    Create, File, Handle, Memory, Mount, NewFile, OpenOptions, SetAttributes, StableHow,
+};
 use std::collections::VecDeque;
 
 const RECORD_BYTES: usize = 8192;
@@ -37,6 +39,11 @@ pub(super) const SMALL_FILE_BYTES: u64 = 16_384;
 /// The large request of the ATLAS mix, and the longest small one.
 const LARGE_BYTES: u64 = 4 << 20;
 const SMALL_BYTES_MAX: u64 = 23_000;
+
+/// The last component of a path.
+fn last_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
 
 /// xorshift, which is short in every language.
 struct Random(u64);
@@ -197,15 +204,46 @@ impl Run<'_> {
     fn files(mut self) -> Result<Done> {
         let name = |number| format!("{}-{number}", self.path);
         let names: Vec<_> = (0..SMALL_FILES).map(name).collect();
+        let directory = self.mount.resolve_parent(self.path.as_bytes())?.dir;
+        let data = vec![7_u8; SMALL_FILE_BYTES as usize];
         go()?;
-        for name in &names {
-            let file = self.create(name)?;
-            self.write(&file, [(0, SMALL_FILE_BYTES)].into_iter())?;
-            file.close()?;
-        }
+        names.iter().try_for_each(|name| self.make_small(&directory, name, &data))?;
         go()?;
-        names.iter().try_for_each(|name| self.read_whole(name, SMALL_FILE_BYTES))?;
+        names.iter().try_for_each(|name| self.read_small(&directory, name))?;
         Ok(Done { bytes: self.bytes, transactions: 2 * SMALL_FILES })
+    }
+
+    fn make_small(&mut self, dir: &Handle, path: &str, data: &[u8]) -> Result<()> {
+        let name = last_of(path);
+        let begun = self.mount.begin_new_file(&NewFile {
+            dir,
+            temporary_name: format!(".{name}.part").as_bytes(),
+            name: name.as_bytes(),
+            data,
+            attributes: &SetAttributes::mode(0o644),
+        })?;
+        let Some(pending) = begun else {
+            let file = self.create(path)?;
+            self.write(&file, [(0, data.len() as u64)].into_iter())?;
+            return Ok(file.close()?);
+        };
+        pending.wait()?;
+        self.bytes += data.len() as u64;
+        Ok(())
+    }
+
+    fn read_small(&mut self, dir: &Handle, path: &str) -> Result<()> {
+        let bytes_max = SMALL_FILE_BYTES as usize + 1;
+        match self.mount.begin_file_start(dir, last_of(path).as_bytes(), bytes_max)? {
+            Some(pending) => {
+                let start = pending.wait()?;
+                let got = start.data.len() as u64;
+                ensure!(start.is_whole && got == SMALL_FILE_BYTES, "{path} has {got} bytes");
+                self.bytes += got;
+                Ok(())
+            }
+            None => self.read_whole(path, SMALL_FILE_BYTES),
+        }
     }
 
     fn oltp(mut self, bytes: u64) -> Result<Done> {

@@ -41,3 +41,4 @@ mod silent;
 mod tokio;
 mod undone;
 mod users;
+mod whole;

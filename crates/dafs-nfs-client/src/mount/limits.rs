@@ -46,6 +46,9 @@ pub(crate) const LINK_TEXT_BYTES_MAX: usize = 4096;
 /// The size of a compound or a call without its data, in bytes.
 pub(crate) const HEAD_BYTES: u32 = 4096;
 
+/// The longest content of a file that is made or read in one compound, in bytes.
+pub(crate) const SMALL_FILE_BYTES_MAX: usize = 16 << 10;
+
 /// Slots of a session, and NFSv3 transfers under way.
 pub(crate) const REQUESTS_MAX: u32 = 256;
 

@@ -49,6 +49,7 @@ mod reserved;
 mod retry_timer;
 mod route;
 mod security;
+mod small;
 mod url;
 mod v3;
 mod v4;
@@ -68,6 +69,7 @@ pub use path::{Follow, Found, Place};
 pub use pending::{PendingRead, PendingWrite, Written};
 pub use reader::{Piece, Reader};
 pub use security::{SecurityFlavour, UrlSecurity};
+pub use small::{FileStart, NewFile, PendingFile, PendingRemoval, PendingStart};
 pub use url::{NfsUrl, NfsUrlError, NfsVersion, RDMA_PORT, RdmaTransport, TCP_PORT, UrlOptions};
 pub use xprtsec::UrlTls;
 

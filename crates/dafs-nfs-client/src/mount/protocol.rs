@@ -6,7 +6,9 @@ use super::link::Link;
 use super::open::{Committed, Direction, Flight, Open, Transfer};
 use super::options::OpenOptions;
 use super::pending::{Part, Parts};
+use super::small::NewFile;
 use super::url::NfsVersion;
+use super::v4::{NewFlight, RemovalFlight, StartFlight};
 use crate::files::Handle;
 use dafs_wire::nfs4::SeekWhat;
 use std::fmt::Debug;
@@ -107,6 +109,31 @@ pub(crate) trait Protocol: Names + Send + Sync + Debug {
     fn seek(&self, open: &Open, offset: u64, what: SeekWhat) -> Result<Option<u64>>;
     /// Ends the mount in order.
     fn unmount(&self);
+
+    /// The longest content of a small file, in bytes.
+    fn small_bytes_max(&self) -> usize {
+        0
+    }
+
+    /// Small files and removals that can be under way at a time.
+    fn small_under_way_max(&self) -> usize {
+        0
+    }
+
+    /// Begins to make a small file; `None` if that needs more than one call, or too many are under way.
+    fn begin_new_file(&self, _: &NewFile<'_>) -> Result<Option<NewFlight>> {
+        Ok(None)
+    }
+
+    /// As that, to read the start of a file.
+    fn begin_start(&self, _: &Handle, _: &[u8], _: usize) -> Result<Option<StartFlight>> {
+        Ok(None)
+    }
+
+    /// As that, to remove a name.
+    fn begin_remove(&self, _: &Handle, _: &[u8]) -> Result<Option<RemovalFlight>> {
+        Ok(None)
+    }
 }
 
 /// Sends a transfer of any length to the server itself.

@@ -1,4 +1,4 @@
-//! `dafs cp`: `get` and `put` under the name that everybody types first.
+//! `dafs cp`: `get` and `put` under the name that everybody types first, and copies between servers.
 
 use crate::copy::view::Operand;
 use crate::copy::{self, CopyOptions};
@@ -6,14 +6,14 @@ use crate::failure::Failure;
 use crate::remote::RemoteUrl;
 use crate::session::Sessions;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
-/// Copy files and directory trees from a server to this host, or the other way round
+/// Copy files and directory trees from a server to this host, the other way round, or between servers
 ///
-/// The same as get where the sources are URLs, and as put where the target is one.
+/// The same as get where the target is on this host, and as put where it is a URL. Sources may be URLs
+/// then, too, of the same server or of others. Their data goes through this host.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Cp {
-    /// The files and directories to copy: all paths of this host, or all URLs
+    /// The files and directories to copy: paths of this host, or URLs
     #[arg(required = true, num_args = 1.., value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// The target: a directory, or the name of the copy
@@ -26,29 +26,23 @@ pub(crate) struct Cp {
 impl Cp {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         sessions.expect_many_threads();
-        let (mut paths, mut urls): (Vec<PathBuf>, Vec<RemoteUrl>) = (Vec::new(), Vec::new());
-        for source in &self.sources {
-            match Operand::parse(source)? {
-                Operand::Local(path) => paths.push(path),
-                Operand::Remote(url) => urls.push(url),
+        let sources = self.sources.iter().map(|source| Operand::parse(source));
+        let sources = sources.collect::<Result<Vec<Operand>, Failure>>()?;
+        let target = match Operand::parse(&self.target)? {
+            Operand::Remote(target) => {
+                return copy::put::run(sessions, &sources, &target, &self.options);
             }
-        }
-        match Operand::parse(&self.target)? {
-            Operand::Local(target) if paths.is_empty() => {
-                copy::get::run(sessions, &urls, &target, &self.options)
-            }
-            Operand::Remote(target) if urls.is_empty() => {
-                copy::put::run(sessions, &paths, &target, &self.options)
-            }
+            Operand::Local(target) => target,
+        };
+        let url = |source: Operand| match source {
+            Operand::Remote(url) => Ok(url),
             Operand::Local(_) => Err(Failure::Usage(
                 "a source and the target are both on this host; use cp -a, or name one of them by \
                  its URL"
                     .to_owned(),
             )),
-            Operand::Remote(target) => Err(Failure::Usage(format!(
-                "a source and {target} are both on servers; copy to this host first, or from a \
-                 mount of dafs mount"
-            ))),
-        }
+        };
+        let urls = sources.into_iter().map(url).collect::<Result<Vec<RemoteUrl>, Failure>>()?;
+        copy::get::run(sessions, &urls, &target, &self.options)
     }
 }

@@ -1,5 +1,6 @@
 //! `dafs put`: copies from this host to a server.
 
+use crate::copy::view::Operand;
 use crate::copy::{self, CopyOptions};
 use crate::failure::Failure;
 use crate::remote::RemoteUrl;
@@ -29,6 +30,7 @@ pub(crate) struct Put {
 impl Put {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         sessions.expect_many_threads();
-        copy::put::run(sessions, &self.sources, &self.target, &self.options)
+        let sources: Vec<Operand> = self.sources.iter().cloned().map(Operand::Local).collect();
+        copy::put::run(sessions, &sources, &self.target, &self.options)
     }
 }

@@ -7,10 +7,13 @@
 
 use super::for_each;
 use crate::failure::Failure;
-use crate::limits::{REMOVE_BATCH, REMOVE_PASSES_MAX, WORKERS};
+use crate::limits::{REMOVALS_UNDER_WAY_MAX, REMOVE_BATCH, REMOVE_PASSES_MAX, WORKERS};
 use crate::output::complain;
-use crate::remote::{DirEntry, Error, Follow, Handle, Place, ReadDir, Remote, RemoteUrl, Status};
+use crate::remote::{
+    DirEntry, Error, Follow, Handle, PendingRemoval, Place, ReadDir, Remote, RemoteUrl, Status,
+};
 use crate::session::Sessions;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Remove files, and with -r directories
@@ -207,11 +210,23 @@ impl Tree<'_> {
     /// Removes entries of a directory; returns the number of failures.
     fn remove_batch(&self, directory: &Handle, batch: &[DirEntry]) -> Result<usize, Failure> {
         let next = AtomicUsize::new(0);
+        let (workers, under_way_max) = match self.client.small_under_way_max() {
+            0 => (WORKERS.min(batch.len()), 1),
+            most => (1, most.min(REMOVALS_UNDER_WAY_MAX)),
+        };
         // Each removal is a round trip, so several are outstanding.
         let work = || -> Result<usize, Failure> {
             let mut failed = 0;
-            while let Some(entry) = batch.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match self.client.remove(directory, &entry.name) {
+            let mut under_way: VecDeque<(&DirEntry, PendingRemoval)> = VecDeque::new();
+            loop {
+                if under_way.len() < under_way_max
+                    && let Some(entry) = batch.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    under_way.push_back((entry, self.client.begin_remove(directory, &entry.name)));
+                    continue;
+                }
+                let Some((entry, removal)) = under_way.pop_front() else { return Ok(failed) };
+                match removal.wait() {
                     Ok(()) => {}
                     Err(error) if error.status() == Some(Status::NoEnt) => {}
                     Err(error) => {
@@ -225,9 +240,7 @@ impl Tree<'_> {
                     }
                 }
             }
-            Ok(failed)
         };
-        let workers = WORKERS.min(batch.len());
         std::thread::scope(|scope| {
             let threads: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
             let mut result = work();

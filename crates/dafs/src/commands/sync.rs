@@ -9,8 +9,8 @@ use std::ffi::OsString;
 
 /// Make a directory a copy of another one, and copy only the differences
 ///
-/// One of the directories is on this host, and the other one is a URL. The contents of SOURCE go into
-/// TARGET, which is made if it is missing. A file that is there with the same size and time of change
+/// At least one of the directories is a URL. Both may be, of one server or of two. The contents of SOURCE
+/// go into TARGET, which is made if it is missing. A file that is there with the same size and time of change
 /// is left alone, and so is each other object that is the same. A file appears under its name when it
 /// is complete. Objects that SOURCE does not have stay, unless --delete is given. In a GLOB, ? and
 /// [a-z] stand for a letter, * for letters but the slash, ** for any letters. A GLOB with a slash is

@@ -99,10 +99,10 @@ impl Check<'_> {
         queue::run(
             self.report,
             |queue| self.report.book(self.walk(queue, top)),
-            |next| {
+            |queue| {
                 let workers = pieces.each_ref();
                 let mut workers = workers.map(|pieces| pieces.as_ref().map(Worker::new));
-                while let Some(pair) = next() {
+                while let Some(pair) = queue.pop() {
                     self.report.book(self.contents(&mut workers, &pair));
                 }
             },

@@ -125,6 +125,16 @@ pub(super) fn identity(directory: impl AsFd) -> Result<Identity, Errno> {
 }
 
 impl Identity {
+    /// The identity of a directory of a server.
+    pub(super) fn of(attributes: &Attributes) -> Self {
+        let parts = |time: Time| (time.seconds, time.nseconds);
+        Self {
+            number: attributes.file_id,
+            born: attributes.created.map(parts),
+            changed: attributes.changed.map_or((0, 0), parts),
+        }
+    }
+
     /// True if these are the attributes of that directory on a server.
     pub(super) fn is(&self, attributes: &Attributes) -> bool {
         let parts = |time: Time| (time.seconds, time.nseconds);

@@ -1,9 +1,11 @@
-//! Copying trees between this host and a server: the common part of `get` and `put`.
+//! Copying trees between this host and a server, or between servers: the common part of `get` and `put`.
+//! The source of `put` may be on a server, too.
 //!
 //! One thread walks the source tree, depth first, and puts the objects into a bounded queue.
-//! Workers take them from there, so that many small files are under way together. A large file is
-//! cut into pieces of which several are under way. File data goes between the kernel and transfer
-//! memory without a user-space copy.
+//! Workers take them from there. A small file is one round trip to the server that gets it, and each worker
+//! has several of them under way. A large file is cut into pieces of which several are under way. Its data
+//! goes between the kernel and transfer memory without a user-space copy, and stays in that memory between
+//! two servers.
 //!
 //! Invariants
 //! * Memory does not grow with the size of the tree. The exceptions are one entry for each file
@@ -31,11 +33,13 @@ pub(crate) mod put;
 mod queue;
 mod report;
 mod room;
+mod source;
 pub(crate) mod sync;
 mod temporary;
 mod tree;
 pub(crate) mod view;
 pub(crate) mod warmup;
+mod worker;
 
 use crate::failure::Failure;
 use crate::remote::RemoteUrl;

@@ -12,6 +12,8 @@ const STOP_CHECK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 struct State<T> {
     waiting: VecDeque<T>,
+    /// Workers that wait for an object. A wake-up is a system call, also without a waiter.
+    idle: usize,
     closed: bool,
 }
 
@@ -19,66 +21,80 @@ struct State<T> {
 #[derive(Debug)]
 pub(super) struct Queue<'a, T> {
     state: Mutex<State<T>>,
-    changed: Condvar,
+    filled: Condvar,
+    emptied: Condvar,
     report: &'a Report,
 }
 
 impl<'a, T> Queue<'a, T> {
     fn new(report: &'a Report) -> Self {
-        let state = State { waiting: VecDeque::new(), closed: false };
-        Self { state: Mutex::new(state), changed: Condvar::new(), report }
+        let state = State { waiting: VecDeque::new(), idle: 0, closed: false };
+        let (filled, emptied) = (Condvar::new(), Condvar::new());
+        Self { state: Mutex::new(state), filled, emptied, report }
     }
 
     /// Adds an object, waiting for room. Drops it when the copy has been stopped.
     pub(super) fn push(&self, object: T) {
         let mut state = self.state.lock();
         while state.waiting.len() >= QUEUED_OBJECTS_MAX && !self.report.is_stopped() {
-            state = self.changed.wait_timeout(state, STOP_CHECK).0;
+            state = self.emptied.wait_timeout(state, STOP_CHECK).0;
         }
         if !self.report.is_stopped() {
             state.waiting.push_back(object);
-            self.changed.notify_all();
+            if state.idle > 0 {
+                self.filled.notify_one();
+            }
         }
     }
 
     /// The next object; `None` after the last, or when the copy has been stopped.
-    fn pop(&self) -> Option<T> {
+    pub(super) fn pop(&self) -> Option<T> {
         let mut state = self.state.lock();
         loop {
-            if self.report.is_stopped() {
-                return None;
-            }
-            if let Some(object) = state.waiting.pop_front() {
-                // Only the walk may wait for room, and it polls anyway.
-                if state.waiting.len() + 1 == QUEUED_OBJECTS_MAX {
-                    self.changed.notify_all();
-                }
+            if let Some(object) = self.take(&mut state) {
                 return Some(object);
             }
-            if state.closed {
+            if state.closed || self.report.is_stopped() {
                 return None;
             }
-            state = self.changed.wait_timeout(state, STOP_CHECK).0;
+            state.idle += 1;
+            state = self.filled.wait_timeout(state, STOP_CHECK).0;
+            state.idle -= 1;
         }
+    }
+
+    /// The next object if one waits.
+    pub(super) fn pop_now(&self) -> Option<T> {
+        self.take(&mut self.state.lock())
+    }
+
+    fn take(&self, state: &mut State<T>) -> Option<T> {
+        if self.report.is_stopped() {
+            return None;
+        }
+        let object = state.waiting.pop_front()?;
+        if state.waiting.len() + 1 == QUEUED_OBJECTS_MAX {
+            self.emptied.notify_all();
+        }
+        Some(object)
     }
 
     fn close(&self) {
         self.state.lock().closed = true;
-        self.changed.notify_all();
+        self.filled.notify_all();
     }
 }
 
-/// Lets `walk` fill a queue that workers empty. Each worker runs `work` once, with a function that
-/// returns the next object.
+/// Lets `walk` fill a queue that workers empty. Each worker runs `work` once.
 pub(super) fn run<T: Send>(
     report: &Report,
     walk: impl FnOnce(&Queue<'_, T>),
-    work: impl Fn(&dyn Fn() -> Option<T>) + Sync,
+    work: impl Fn(&Queue<'_, T>) + Sync,
 ) {
     let queue = Queue::new(report);
     std::thread::scope(|scope| {
         for _ in 0..WORKERS {
-            scope.spawn(|| work(&|| queue.pop()));
+            scope.spawn(|| work(&queue));
         }
         walk(&queue);
         queue.close();
@@ -98,8 +114,8 @@ mod tests {
         run(
             &report,
             |queue| (1..=10_000).for_each(|number| queue.push(number)),
-            |next| {
-                while let Some(number) = next() {
+            |queue| {
+                while let Some(number) = queue.pop() {
                     sum.fetch_add(number, Ordering::Relaxed);
                 }
             },
@@ -113,8 +129,8 @@ mod tests {
         run(
             &report,
             |queue| (0..QUEUED_OBJECTS_MAX * 4).for_each(|number| queue.push(number)),
-            |next| {
-                next();
+            |queue| {
+                queue.pop();
                 report.stop(Failure::Reported);
             },
         );

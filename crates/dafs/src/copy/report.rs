@@ -146,6 +146,11 @@ impl Report {
         self.deleted.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The bytes that the progress line shows as done.
+    pub(super) fn position(&self) -> u64 {
+        self.bar.position()
+    }
+
     /// True if somebody sees the progress.
     pub(super) fn is_shown(&self) -> bool {
         !self.bar.is_hidden()

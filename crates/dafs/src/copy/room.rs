@@ -30,25 +30,37 @@ struct State {
     ended: u64,
     /// True if an object has met a full file system.
     has_been_full: bool,
-    /// The time that directories have waited.
+    /// The time that directories have waited, and those that wait.
     waited: Duration,
+    waiting: u32,
+}
+
+/// An object that is being copied.
+#[derive(Debug)]
+pub(super) struct Active {
+    /// Objects that were being copied when it began.
+    others: u32,
+    number: u64,
 }
 
 impl Room {
-    /// Copies an object with `copy`. A full file system is an error like others for one to which no
-    /// other object will leave space.
-    pub(super) fn copy(&self, copy: impl FnOnce() -> Outcome) -> Outcome {
-        let (others, number) = {
-            let mut state = self.state.lock();
-            state.active += 1;
-            state.begun += 1;
-            (state.active - 1, state.begun)
-        };
-        let outcome = copy();
+    /// Begins to copy an object.
+    pub(super) fn begin(&self) -> Active {
+        let mut state = self.state.lock();
+        state.active += 1;
+        state.begun += 1;
+        Active { others: state.active - 1, number: state.begun }
+    }
+
+    /// Ends that, with its outcome. A full file system is an error like others for an object to which no
+    /// other one will leave space.
+    pub(super) fn end(&self, Active { others, number }: Active, outcome: Outcome) -> Outcome {
         let mut state = self.state.lock();
         state.active -= 1;
         state.ended += 1;
-        self.changed.notify_all();
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
         let Err(CopyError::NoSpace(why)) = outcome else { return outcome };
         let is_alone = others == 0 && state.begun == number;
         let is_first = !std::mem::replace(&mut state.has_been_full, true);
@@ -65,7 +77,7 @@ impl Room {
             };
             match make() {
                 Err(CopyError::NoSpace(text)) => {
-                    let state = self.state.lock();
+                    let mut state = self.state.lock();
                     let left = ROOM_WAIT.saturating_sub(state.waited);
                     let is_alone = others == 0 && state.active == 0 && state.ended == ended;
                     if is_alone || left.is_zero() {
@@ -73,7 +85,9 @@ impl Room {
                     }
                     let start = Instant::now();
                     let same = |state: &mut State| state.ended == ended && state.active > 0;
+                    state.waiting += 1;
                     let (mut state, _) = self.changed.wait_timeout_while(state, left, same);
+                    state.waiting -= 1;
                     state.waited += start.elapsed();
                 }
                 outcome => return outcome,
@@ -159,6 +173,11 @@ mod tests {
         Err(CopyError::NoSpace("the disk is full".to_owned()))
     }
 
+    fn copied(room: &Room, copy: impl FnOnce() -> Outcome) -> Outcome {
+        let active = room.begin();
+        room.end(active, copy())
+    }
+
     #[test]
     fn objects_that_fit_alone_are_copied_at_the_end() {
         let (late, report) = (Late::new(), Report::new());
@@ -212,7 +231,7 @@ mod tests {
         let is_removed = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                room.copy(|| {
+                copied(&room, || {
                     both_run.wait();
                     both_run.wait();
                     std::thread::sleep(Duration::from_millis(20));
@@ -232,9 +251,12 @@ mod tests {
             assert!(made.is_ok());
         });
         assert_eq!(tries.load(Ordering::Relaxed), 2);
-        assert!(matches!(room.copy(full), Err(CopyError::NoSpace(_))), "the first may free more");
+        assert!(
+            matches!(copied(&room, full), Err(CopyError::NoSpace(_))),
+            "the first may free more"
+        );
         let room = Room::default();
-        assert!(matches!(room.copy(full), Err(CopyError::Object(_))), "it is not to be kept");
+        assert!(matches!(copied(&room, full), Err(CopyError::Object(_))), "it is not to be kept");
         let mut alone = 0;
         let made = room.directory(|| {
             alone += 1;

@@ -105,17 +105,13 @@ pub(crate) fn run(
         (Operand::Remote(source), Operand::Local(target)) => {
             super::get::sync(sessions, (source, target), (options, &policy), report)
         }
-        (Operand::Local(source), Operand::Remote(target)) => {
+        (source, Operand::Remote(target)) => {
             super::put::sync(sessions, (source, target), (options, &policy), report)
         }
         (Operand::Local(_), Operand::Local(_)) => Err(Failure::Usage(
             "both directories are on this host; use cp -a or rsync, or name one of them by its URL"
                 .to_owned(),
         )),
-        (Operand::Remote(source), Operand::Remote(target)) => Err(Failure::Usage(format!(
-            "{source} and {target} are both on servers; one of the directories must be on this \
-             host, or on a mount of dafs mount"
-        ))),
     })
 }
 

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Letters of temporary names; 64, so that six random bits choose one.
@@ -143,8 +143,8 @@ impl<'a> Temporary<'a> {
         self.registry.files.lock().remove(&self.name);
     }
 
-    pub(super) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    pub(super) fn file(&self) -> &OwnedFd {
+        &self.file
     }
 
     /// Renames the complete file, and replaces an object of that name.

@@ -1,10 +1,10 @@
 //! The directories of a copy that is being made, and the walk through its source.
 
 use super::error::Outcome;
-use super::local::Parent;
 use super::report::Report;
 use crate::remote::{Handle, RemoteUrl};
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +15,11 @@ pub(super) trait Side {
     type Attributes;
     /// The entries of a directory of the source.
     type Listing;
+    /// An open directory on the side that has no URL here: of the copy for `get`, of the source for
+    /// `put`.
+    type Folder: Clone + fmt::Debug;
+    /// Its name for messages.
+    type Path: fmt::Debug;
 
     fn report(&self) -> &Report;
 
@@ -26,9 +31,9 @@ pub(super) trait Side {
 
 /// The copy of a source of the command line, or the directory that it goes into.
 #[derive(Debug)]
-pub(super) struct Top {
-    pub(super) local: Parent,
-    pub(super) path: PathBuf,
+pub(super) struct Top<S: Side> {
+    pub(super) local: S::Folder,
+    pub(super) path: S::Path,
     pub(super) url: RemoteUrl,
 }
 
@@ -38,11 +43,11 @@ pub(super) struct Top {
 #[derive(Debug)]
 pub(super) struct Directory<'a, S: Side> {
     pub(super) side: &'a S,
-    pub(super) top: Arc<Top>,
+    pub(super) top: Arc<Top<S>>,
     /// The directory above it, and its name there; `None` for the top.
     pub(super) above: Option<(Arc<Directory<'a, S>>, OsString)>,
-    /// It on this host.
-    pub(super) local: Parent,
+    /// It on the side without a URL here.
+    pub(super) local: S::Folder,
     /// It at the server.
     pub(super) handle: Handle,
     /// The final attributes of the copy; `None` for an existing directory that the user has named.
@@ -53,8 +58,8 @@ impl<'a, S: Side> Directory<'a, S> {
     /// The directory at the top of a copy.
     pub(super) fn top(
         side: &'a S,
-        (path, url): (PathBuf, RemoteUrl),
-        (local, handle): (Parent, Handle),
+        (path, url): (S::Path, RemoteUrl),
+        (local, handle): (S::Folder, Handle),
         final_attributes: Option<S::Attributes>,
     ) -> Arc<Self> {
         let top = Arc::new(Top { local: local.clone(), path, url });
@@ -78,12 +83,6 @@ impl<'a, S: Side> Directory<'a, S> {
         let mut path = PathBuf::from_iter(self.inside());
         path.push(name);
         path.into_os_string().into_vec()
-    }
-
-    pub(super) fn path(&self) -> PathBuf {
-        let mut path = self.top.path.clone();
-        path.extend(self.inside());
-        path
     }
 
     pub(super) fn url(&self) -> RemoteUrl {

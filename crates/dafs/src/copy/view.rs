@@ -6,6 +6,7 @@
 //!   allows.
 
 use super::local::{self, Parent};
+use super::source::{Folder, Source};
 use crate::failure::Failure;
 use crate::output::complain;
 use crate::remote::{Attributes, DirEntry, Error, Follow, Handle, Remote, RemoteUrl, Status};
@@ -37,6 +38,15 @@ impl Operand {
         match url {
             Some(url) => RemoteUrl::parse(url).map(Self::Remote).map_err(Failure::Usage),
             None => Ok(Self::Local(PathBuf::from(text))),
+        }
+    }
+
+    /// True if both are on this host, or one session serves both.
+    pub(crate) fn is_on_server_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Local(_), Self::Local(_)) => true,
+            (Self::Remote(one), Self::Remote(other)) => one.is_same_session(other),
+            _ => false,
         }
     }
 
@@ -118,6 +128,16 @@ impl Tree {
             Some(directory) => Ok((tree, directory)),
             None => Err(Failure::Usage(format!("{top} is no directory"))),
         }
+    }
+
+    /// The tree as the source of a copy; `None` if it is no directory.
+    pub(super) fn source(&self) -> Option<Source> {
+        let folder = match (self.directory.clone()?, &self.remote) {
+            (Opened::Local(parent), _) => Folder::Local(parent),
+            (Opened::Remote(handle), client) => Folder::Remote(client.clone()?, handle),
+        };
+        let (attributes, path) = (self.attributes.clone(), self.top.clone());
+        Some(Source { name: None, attributes, folder, path })
     }
 
     /// An error about the object at a path below the top.
@@ -299,6 +319,15 @@ mod tests {
         assert!(matches!(parse("./x://y"), Ok(Operand::Local(_))));
         assert!(matches!(parse("a:b"), Ok(Operand::Local(_))));
         assert!(matches!(parse("http://h/"), Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn operands_of_one_session_are_told() {
+        let parse = |text: &str| Operand::parse(OsStr::new(text)).unwrap();
+        let same = |one: &str, other: &str| parse(one).is_on_server_of(&parse(other));
+        assert!(same("a", "/b") && same("nfs://h/a", "nfs://h/b"));
+        assert!(!same("a", "dafs://h/a") && !same("nfs://h/a", "dafs://h/a"));
+        assert!(!same("dafs://h/a", "dafs://g/a"));
     }
 
     #[test]

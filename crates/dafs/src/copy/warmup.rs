@@ -61,9 +61,9 @@ fn warm(report: &Report, tree: &Tree, client: &Remote) {
                 report.stop_after_walk(failure);
             }
         },
-        |next| {
+        |queue| {
             let mut worker = Worker::new(&pieces);
-            while let Some(object) = next() {
+            while let Some(object) = queue.pop() {
                 report.book(read(report, &mut worker, (tree, client), &object));
             }
         },

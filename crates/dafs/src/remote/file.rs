@@ -88,13 +88,18 @@ impl OpenOptions {
 pub(crate) enum Buffer {
     Dafs(dafs::IoBuffer),
     Nfs(nfs::Memory),
+    /// Memory of another connection. It is dropped after its registration here.
+    Shared {
+        registered: dafs::IoBuffer,
+        _memory: Box<Buffer>,
+    },
 }
 
 impl Buffer {
     /// The whole memory.
     pub(crate) fn view(&self) -> VolatileSlice<'_> {
         match self {
-            Self::Dafs(buffer) => buffer.view(),
+            Self::Dafs(buffer) | Self::Shared { registered: buffer, .. } => buffer.view(),
             Self::Nfs(memory) => memory.view(),
         }
     }
@@ -107,14 +112,14 @@ impl Buffer {
     fn nfs(&self, range: Range<usize>) -> Result<nfs::MemorySlice, Error> {
         let slice = match self {
             Self::Nfs(memory) => memory.slice(range),
-            Self::Dafs(_) => None,
+            Self::Dafs(_) | Self::Shared { .. } => None,
         };
         slice.ok_or(Error::Nfs(nfs::MountError::Argument("the range leaves the buffer")))
     }
 
     fn dafs(&self) -> Result<&dafs::IoBuffer, Error> {
         match self {
-            Self::Dafs(buffer) => Ok(buffer),
+            Self::Dafs(buffer) | Self::Shared { registered: buffer, .. } => Ok(buffer),
             Self::Nfs(_) => Err(Error::Dafs(dafs::Error::ForeignBuffer)),
         }
     }
@@ -198,6 +203,25 @@ impl Remote {
                 self.dafs_file(client.open_at(&dir.dafs(), name, &options.dafs())?)
             }
             Self::Nfs(mount) => self.nfs_file(mount.open_at(&dir.nfs(), name, &options.nfs())?),
+        })
+    }
+
+    /// The same memory for transfers of this connection, too; `None` if its transport needs memory of
+    /// its own. It is dropped after its transfers, as those of a ring of pieces are.
+    pub(crate) fn share(&self, memory: &Buffer) -> Result<Option<Buffer>, Error> {
+        Ok(match (self, memory) {
+            (Self::Dafs(client), _) => {
+                let view = memory.view();
+                // SAFETY: the result keeps the memory mapped until the registration is dropped, which
+                // is after all transfers. Buffers give out no references into themselves.
+                let registered = unsafe { client.register(view.as_ptr(), view.len())? };
+                Some(Buffer::Shared { registered, _memory: Box::new(memory.clone()) })
+            }
+            // RDMA takes only memory of its own port.
+            (Self::Nfs(mount), Buffer::Nfs(_)) if mount.transport() == "tcp" => {
+                Some(memory.clone())
+            }
+            (Self::Nfs(_), _) => None,
         })
     }
 

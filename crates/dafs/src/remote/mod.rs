@@ -8,6 +8,7 @@
 mod error;
 mod file;
 mod names;
+mod small;
 mod types;
 mod url;
 
@@ -17,6 +18,7 @@ pub(crate) use dafs_client::{
 };
 pub(crate) use error::Error;
 pub(crate) use file::{Buffer, Create, File, OpenOptions, Pending};
+pub(crate) use small::{FileStart, NewFile, PendingFile, PendingRemoval, PendingStart};
 pub(crate) use types::{Attributes, DirEntry, Found, Handle, Place};
 pub(crate) use url::RemoteUrl;
 

@@ -12,22 +12,30 @@ const NFS_HANDLE_BYTES_MAX: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Handle {
     Dafs(dafs::FileHandle),
-    Nfs { len: u8, bytes: [u8; NFS_HANDLE_BYTES_MAX] },
+    Nfs {
+        len: u8,
+        bytes: [u8; NFS_HANDLE_BYTES_MAX],
+    },
+    /// An object of this host, which no server knows.
+    Local {
+        device: u64,
+        inode: u64,
+    },
 }
 
 impl Handle {
-    /// The handle for DAFS. An NFS handle becomes one that no server knows.
+    /// The handle for DAFS. Another one becomes one that no server knows.
     pub(super) fn dafs(&self) -> dafs::FileHandle {
         match self {
             Self::Dafs(handle) => *handle,
-            Self::Nfs { .. } => dafs::FileHandle::ZERO,
+            Self::Nfs { .. } | Self::Local { .. } => dafs::FileHandle::ZERO,
         }
     }
 
-    /// The handle for NFS. A DAFS handle becomes one that no server knows.
+    /// The handle for NFS. Another one becomes one that no server knows.
     pub(super) fn nfs(&self) -> nfs::Handle {
         match self {
-            Self::Dafs(_) => nfs::Handle(Vec::new()),
+            Self::Dafs(_) | Self::Local { .. } => nfs::Handle(Vec::new()),
             Self::Nfs { len, bytes } => nfs::Handle(bytes[..usize::from(*len)].to_vec()),
         }
     }
@@ -110,7 +118,7 @@ impl Attributes {
             modified: time(stat.st_mtime, stat.st_mtime_nsec),
             changed: time(stat.st_ctime, stat.st_ctime_nsec),
             created: None,
-            handle: Handle::Dafs(dafs::FileHandle::ZERO),
+            handle: Handle::Local { device: stat.st_dev, inode: stat.st_ino },
         }
     }
 

@@ -55,12 +55,17 @@ impl RemoteUrl {
     }
 
     /// True if both have the same connection options.
-    pub(crate) fn has_options_of(&self, other: &Self) -> bool {
+    fn has_options_of(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Dafs(a), Self::Dafs(b)) => a.has_options_of(b),
             // NFS options are part of the mount.
             _ => true,
         }
+    }
+
+    /// True if one session serves both.
+    pub(crate) fn is_same_session(&self, other: &Self) -> bool {
+        self.is_same_server(other) && self.has_options_of(other)
     }
 
     /// True if one connection serves both.
@@ -120,6 +125,9 @@ mod tests {
         assert!(same("dafs://h/a", "dafs://h/b") && same("nfs://h/a", "nfs://h:2049/b"));
         assert!(!same("nfs://h/a", "nfs+rdma://h/a") && !same("nfs://h/", "nfs://h/?vers=3"));
         assert!(!same("nfs://h/", "dafs://h/"));
+        let parse = |text: &str| RemoteUrl::parse(text).unwrap();
+        assert!(parse("dafs://h/a").is_same_session(&parse("dafs://h/b")));
+        assert!(!parse("dafs://h/?recovery=5").is_same_session(&parse("dafs://h/")));
         assert!(
             same("dafs://h/?recovery=5", "dafs://h/") && !same("dafs://h/?fence-id=a", "dafs://h/")
         );

@@ -210,7 +210,7 @@ fn committed(mut results: Results) -> Result<[u8; 8]> {
 }
 
 /// The open in the result of OPEN, and a delegation that came with it.
-fn opened(results: &mut Results) -> Result<(Stateid, Option<Stateid>)> {
+pub(super) fn opened(results: &mut Results) -> Result<(Stateid, Option<Stateid>)> {
     let result = results.skip(&[OpNum::Putfh])?.take_open()?;
     let delegation = match &result.delegation {
         OpenDelegation::Read(given) => Some(given.stateid),

@@ -11,6 +11,7 @@
 //! | `layouts` | files at data servers (pNFS) |
 //! | `secinfo` | the flavours that a server takes |
 //! | `names`, `files` | operations |
+//! | `small` | small files, each in one compound |
 
 mod client;
 mod exchange;
@@ -22,6 +23,7 @@ mod reclaim;
 mod renew;
 mod secinfo;
 mod session;
+mod small;
 
 use super::attributes::Attributes;
 use super::error::{MountError, Result};
@@ -31,6 +33,7 @@ use super::open::{Committed, Flight, Open, Transfer};
 use super::options::host_name;
 use super::pending::Parts;
 use super::protocol::{Protocol, Sizes, Start, submit_pieces};
+use super::small::NewFile;
 use super::url::NfsVersion;
 use crate::compound::Results;
 use crate::files::{Handle, handle};
@@ -46,6 +49,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use client::random;
+pub(crate) use small::{NewFlight, RemovalFlight, StartFlight};
 
 /// A mount by NFSv4.
 #[derive(Debug)]
@@ -183,5 +187,30 @@ impl Protocol for V4 {
             layouts.end();
         }
         self.client.end();
+    }
+
+    fn small_bytes_max(&self) -> usize {
+        self.client.small_bytes_max()
+    }
+
+    fn small_under_way_max(&self) -> usize {
+        self.client.limits().requests_max as usize / 2
+    }
+
+    fn begin_new_file(&self, new: &NewFile<'_>) -> Result<Option<NewFlight>> {
+        self.client.begin_new_file(new)
+    }
+
+    fn begin_start(
+        &self,
+        dir: &Handle,
+        name: &[u8],
+        bytes_max: usize,
+    ) -> Result<Option<StartFlight>> {
+        self.client.begin_start(dir, name, bytes_max)
+    }
+
+    fn begin_remove(&self, dir: &Handle, name: &[u8]) -> Result<Option<RemovalFlight>> {
+        self.client.begin_remove(dir, name)
     }
 }

@@ -17,6 +17,10 @@ use std::time::Duration;
 /// read.
 const SLOT_WATCH: Duration = Duration::from_millis(20);
 
+/// Intervals after which such a thread takes a slot above the server's target. The server may have lowered
+/// that while compounds of the waiting threads were under way in all slots below it.
+const WATCHES_MAX: u32 = 50;
+
 /// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -67,11 +71,16 @@ impl Session {
     /// Takes a slot, and waits for one if there is none.
     pub(crate) fn take(&self, cache_this: bool) -> Result<SequenceArgs, Over> {
         let mut table = self.table.lock();
+        let mut watches = 0;
         loop {
             if table.over {
                 return Err(Over);
             }
-            if let Some(sequence) = table.slots.take(cache_this) {
+            let taken = match watches < WATCHES_MAX {
+                true => table.slots.take(cache_this),
+                false => table.slots.take_any(cache_this),
+            };
+            if let Some(sequence) = taken {
                 return Ok(sequence);
             }
             let under_way = table.flights.iter().flatten();
@@ -88,7 +97,14 @@ impl Session {
             // transfer.
             let waited = self.freed.wait_timeout(table, SLOT_WATCH);
             table = waited.0;
+            watches += u32::from(waited.1.timed_out());
         }
+    }
+
+    /// Takes a slot if less than half of them are in use.
+    pub(crate) fn take_spare(&self, cache_this: bool) -> Option<SequenceArgs> {
+        let mut table = self.table.lock();
+        if table.over { None } else { table.slots.take_spare(cache_this) }
     }
 
     /// Records the transfer in a slot.

@@ -5,3 +5,4 @@ mod files;
 mod harness;
 mod names;
 mod recovery;
+mod small;

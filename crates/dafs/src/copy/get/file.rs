@@ -8,7 +8,7 @@ use super::{Get, Object};
 use crate::copy::content::local_digest;
 use crate::copy::digest::Digest;
 use crate::copy::error::{CopyError, Outcome};
-use crate::copy::pieces::{Part, Ring, Worker, next_run};
+use crate::copy::pieces::{Part, Worker, next_run};
 use crate::copy::report::Copied;
 use crate::copy::temporary::{Temporary, crosses_stable_step, resumable_name};
 use crate::failure::Failure;
@@ -17,7 +17,7 @@ use crate::remote::{Attributes, Error, File, Handle, OpenOptions, Time};
 use dafs_mem::{VolatileSlice, pwritev2};
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 impl Get<'_> {
     /// Copies a file under a temporary name and renames it when it is complete.
@@ -50,7 +50,7 @@ impl Get<'_> {
                 start = 0;
                 rustix::fs::ftruncate(temporary.file(), 0).map_err(|error| object.here(error))?;
             }
-            let places = (&source, temporary.file());
+            let places = (&source, temporary.file().as_fd());
             if let Err(error) = self.content(worker, object, &attributes, places, start) {
                 let is_lost = matches!(error, CopyError::Stop(Failure::Unreachable(_)));
                 if is_lost && self.part_name(object).is_some() {
@@ -59,13 +59,23 @@ impl Get<'_> {
                 return Err(error);
             }
         }
-        let file = temporary.file().try_clone_to_owned().map_err(|error| object.here(error))?;
+        self.complete(object, temporary, &attributes)
+    }
+
+    /// Gives a copy that has its content its attributes and its name.
+    pub(super) fn complete(
+        &self,
+        object: &Object<'_>,
+        temporary: Temporary<'_>,
+        attributes: &Attributes,
+    ) -> Outcome {
+        let file = temporary.file();
         if self.options.xattrs {
-            self.xattrs(&attributes.handle, &file, &object.source(), &object.path())?;
+            self.xattrs(&attributes.handle, file, &object.source(), &object.path())?;
         }
-        self.finish_open(&file, &attributes).map_err(|error| object.here(error))?;
+        self.finish_open(file, attributes).map_err(|error| object.here(error))?;
         if self.options.sync {
-            rustix::fs::fsync(&file).map_err(|error| object.here(error))?;
+            rustix::fs::fsync(file).map_err(|error| object.here(error))?;
         }
         temporary.rename(&object.name).map_err(|error| object.here(error))?;
         self.report.add(Copied::File);
@@ -83,20 +93,20 @@ impl Get<'_> {
         let sparse = attributes.space_used < attributes.size;
         let mut digest = Digest::new(self.options.verify);
         let mut ring = worker.ring(attributes.size)?;
-        let failed = |error: Error| object.remote(&error);
+        let failed = |error: &Error| object.remote(error);
         let (mut length, mut is_over) = (start, false);
         self.report.resumed(start);
         let resumable = self.part_name(object).is_some();
         while !is_over {
             let run = if sparse {
-                next_run(source, length).map_err(failed)?
+                next_run(source, length).map_err(|e| failed(&e))?
             } else {
                 Some(start..u64::MAX)
             };
             let Some(run) = run else { break };
             digest.add_zeros(run.start - length);
             length = run.start;
-            is_over = self.read_run(&mut ring, object, (run, attributes.size), source, |part| {
+            let mut take = |part: &Part| -> Outcome<bool> {
                 let view = view(part);
                 digest.add(view);
                 if resumable && crosses_stable_step(part.offset, part.bytes) {
@@ -106,11 +116,17 @@ impl Get<'_> {
                     .map_err(|error| object.here(error))?;
                 length = part.offset + part.bytes as u64;
                 self.report.add_bytes(part.bytes as u64);
-                Ok(())
+                Ok(true)
+            };
+            let original = (source, attributes.size);
+            is_over = ring.read_run(self.report, original, run, failed, |ring, part| {
+                let taken = if part.bytes > 0 { take(&part) } else { Ok(true) };
+                ring.give_back(part.piece);
+                taken
             })?;
         }
         if length < attributes.size {
-            let now = source.attributes().map_err(failed)?.size;
+            let now = source.attributes().map_err(|e| failed(&e))?.size;
             // Data ends where reading ends, whatever the reported size; otherwise there is a hole.
             let end = if is_over { length } else { attributes.size.min(now).max(length) };
             digest.add_zeros(end - length);
@@ -148,46 +164,6 @@ impl Get<'_> {
             resumable_name((object.source().to_string(), path, state(attributes)))
         })
     }
-
-    /// Reads a run of a file of the reported `size`, with as many pieces outstanding as the ring
-    /// has, and passes them to `take` in order. Returns true if the file ended in it.
-    fn read_run(
-        &self,
-        ring: &mut Ring<'_, '_>,
-        object: &Object<'_>,
-        (run, size): (Range<u64>, u64),
-        source: &File,
-        mut take: impl FnMut(&Part) -> Outcome,
-    ) -> Outcome<bool> {
-        let failed = |error: Error| object.remote(&error);
-        let mut next = run.start;
-        loop {
-            // One byte beyond the size tests for the end. Mostly there is no more data, so later
-            // pieces are requested one by one. Each is a whole piece, as some files of /proc have
-            // content only for a read at their start.
-            while next < run.end
-                && (next < size || !ring.is_busy())
-                && let Some(piece) = ring.take()
-            {
-                let rest = size.checked_sub(next).filter(|&rest| rest > 0);
-                let wanted = rest.map_or(u64::MAX, |rest| rest.saturating_add(1));
-                let bytes = wanted.min(run.end - next).min(ring.piece_bytes() as u64) as usize;
-                ring.read(source, piece, next, bytes).map_err(failed)?;
-                next += bytes as u64;
-            }
-            let Some(part) = ring.next_read(source, size).map_err(failed)? else {
-                return Ok(false);
-            };
-            let taken = if part.bytes > 0 { take(&part) } else { Ok(()) };
-            ring.give_back(part.piece);
-            taken?;
-            if part.is_last {
-                ring.drain();
-                return Ok(true);
-            }
-            self.report.go_on()?;
-        }
-    }
 }
 
 /// An original in its present state: the file, and all that shows a change of its content.
@@ -201,7 +177,7 @@ fn view(part: &Part) -> VolatileSlice<'_> {
 }
 
 /// Writes a part of a file; of a sparse one, only blocks that are not zero.
-fn write_part(
+pub(super) fn write_part(
     target: BorrowedFd<'_>,
     view: VolatileSlice<'_>,
     offset: u64,
@@ -252,7 +228,6 @@ fn write_all(target: BorrowedFd<'_>, view: VolatileSlice<'_>, offset: u64) -> io
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
     use std::os::unix::fs::{FileExt, MetadataExt};
 
     #[test]

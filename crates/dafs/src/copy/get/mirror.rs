@@ -10,12 +10,12 @@ use crate::copy::error::{CopyError, Outcome, here};
 use crate::copy::local::{self, Parent};
 use crate::copy::pieces::Worker;
 use crate::copy::report::Report;
+use crate::copy::source::{Folder, Source, count_during};
 use crate::copy::sync::{Policy, is_same_time};
 use crate::copy::tree::Directory;
+use crate::copy::view::Operand;
 use crate::failure::Failure;
-use crate::remote::{
-    Attributes, Error, Follow, Handle, ObjectType, OpenOptions, ReadDir, RemoteUrl,
-};
+use crate::remote::{Attributes, Error, Follow, ObjectType, OpenOptions, ReadDir, RemoteUrl};
 use crate::session::Sessions;
 use crate::show::readable;
 use rustix::fs::{AtFlags, FileType, Mode, Stat, readlinkat, statat};
@@ -26,7 +26,6 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The entries of a directory of the source.
 #[derive(Debug)]
@@ -89,15 +88,14 @@ impl Get<'_> {
             }
             Err(error) => return Err(failed(error)),
         };
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            if self.report.is_shown() {
-                scope.spawn(|| {
-                    if let Some(bytes) = self.total(found.handle, &is_over) {
-                        self.report.set_total(bytes);
-                    }
-                });
-            }
+        let original = Source {
+            name: None,
+            attributes: found.attributes.clone(),
+            folder: Folder::Remote(self.client.clone(), found.handle),
+            path: Operand::Remote(url.clone()),
+        };
+        let originals = || vec![original];
+        count_during(self.report, Some(policy), originals, || {
             self.work(|queue| {
                 let names = (target.to_owned(), url.clone());
                 let places = (Arc::new(local), found.handle);
@@ -105,36 +103,8 @@ impl Get<'_> {
                 let top = Directory::top(self, names, places, attributes);
                 self.report.book(self.walk(queue, top, Some(there)));
             });
-            is_over.store(true, Ordering::Relaxed);
         });
         Ok(())
-    }
-
-    /// The bytes of all files of the source; `None` if the copy is over first. The walk reports
-    /// errors.
-    fn total(&self, top: Handle, is_over: &AtomicBool) -> Option<u64> {
-        let (mut bytes, mut left) = (0u64, vec![(top, Vec::<u8>::new())]);
-        while let Some((directory, above)) = left.pop() {
-            for entry in self.client.read_dir(&directory).flatten() {
-                if is_over.load(Ordering::Relaxed) || self.report.is_stopped() {
-                    return None;
-                }
-                let Some(attributes) = entry.attributes else { continue };
-                let path = [&above[..], &entry.name].concat();
-                let leaves_out = |policy: &Policy| {
-                    policy.leaves_out(&entry.name, || path.clone(), attributes.is_directory())
-                };
-                if self.policy.is_some_and(leaves_out) {
-                    continue;
-                }
-                if attributes.is_directory() {
-                    left.push((attributes.handle, [&path[..], b"/"].concat()));
-                } else {
-                    bytes = bytes.saturating_add(attributes.size);
-                }
-            }
-        }
-        Some(bytes)
     }
 
     /// Makes a directory of the copy where it is missing. Returns it with the names in it. On a dry

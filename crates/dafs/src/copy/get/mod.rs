@@ -3,6 +3,7 @@
 mod file;
 mod mirror;
 mod object;
+mod small;
 
 pub(super) use mirror::sync;
 
@@ -12,9 +13,10 @@ use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
 use super::room::Late;
+use super::source::{Source, count_during};
 use super::sync::Policy;
 use super::tree::{self, Directory, Side, Step};
-use super::{CopyOptions, supervise};
+use super::{CopyOptions, supervise, worker};
 use crate::failure::Failure;
 use crate::remote::{Attributes, Error, Follow, Handle, Remote, RemoteUrl};
 use crate::session::Sessions;
@@ -24,6 +26,7 @@ use mirror::Entries;
 use object::LinkPlace;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, futimens, mkdirat};
 use rustix::io::Errno;
+use small::Small;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -73,6 +76,8 @@ struct Get<'a> {
 impl Side for Get<'_> {
     type Attributes = Attributes;
     type Listing = Entries;
+    type Folder = Parent;
+    type Path = PathBuf;
 
     fn report(&self) -> &Report {
         self.report
@@ -81,6 +86,15 @@ impl Side for Get<'_> {
     fn finish(&self, directory: &Directory<'_, Self>, attributes: &Attributes) -> Outcome {
         self.finish_open(&directory.local, attributes)
             .map_err(|error| here(directory.path().display(), error))
+    }
+}
+
+impl Directory<'_, Get<'_>> {
+    /// The path of the copy.
+    fn path(&self) -> PathBuf {
+        let mut path = self.top.path.clone();
+        path.extend(self.inside());
+        path
     }
 }
 
@@ -135,16 +149,21 @@ impl<'a> Get<'a> {
 
     fn sources(&self, urls: &[&RemoteUrl], target: &Path, several: bool) -> Result<(), Failure> {
         let mut result = Ok(());
-        self.work(|queue| {
-            for url in urls {
-                if self.report.is_stopped() {
-                    return;
+        let originals = || -> Vec<Source> {
+            urls.iter().filter_map(|url| Source::remote(self.client, url).ok()).collect()
+        };
+        count_during(self.report, None, originals, || {
+            self.work(|queue| {
+                for url in urls {
+                    if self.report.is_stopped() {
+                        return;
+                    }
+                    match self.source(queue, url, target, several) {
+                        Ok(outcome) => self.report.book(outcome),
+                        Err(failure) => return result = Err(failure),
+                    }
                 }
-                match self.source(queue, url, target, several) {
-                    Ok(outcome) => self.report.book(outcome),
-                    Err(failure) => return result = Err(failure),
-                }
-            }
+            });
         });
         result
     }
@@ -152,15 +171,30 @@ impl<'a> Get<'a> {
     /// Copies the objects that `walk` puts into the queue.
     fn work<'s>(&'s self, walk: impl FnOnce(&Queue<'_, Object<'s>>)) {
         let (pieces, late) = (Pieces::new(self.client), Late::new());
-        queue::run(self.report, walk, |next| {
+        let share = worker::share(self.client.small_under_way_max());
+        queue::run(self.report, walk, |queue| {
             let mut worker = Worker::new(&pieces);
-            while let Some(object) = next() {
-                let outcome = self.report.room.copy(|| self.object(&mut worker, &object));
-                late.book(self.report, outcome, object, Object::bytes);
-            }
+            worker::work((self.report, &late), (queue, share), Object::bytes, |object, small| {
+                self.copy(&mut worker, object, small)
+            });
         });
         let mut worker = Worker::new(&pieces);
-        late.finish(self.report, |object| self.object(&mut worker, object));
+        late.finish(self.report, |object| {
+            worker::alone(object, |object, small| self.copy(&mut worker, object, small))
+        });
+    }
+
+    /// Copies an object other than a directory, or begins a small file; for that it is called again.
+    fn copy(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+        small: Option<Small>,
+    ) -> Outcome<Option<Small>> {
+        match small {
+            Some(small) => self.end_small(worker, object, small).map(|()| None),
+            None => self.object(worker, object),
+        }
     }
 
     /// Copies one URL of the command line.

@@ -1,6 +1,7 @@
 //! From the server to this host: links, pipes, sockets, devices, extended attributes; and the
 //! choice of the name under which a file is copied.
 
+use super::small::Small;
 use super::{Get, Object};
 use crate::copy::error::{CopyError, Outcome, remote};
 use crate::copy::links::Claim;
@@ -26,18 +27,33 @@ pub(super) struct LinkPlace {
 }
 
 impl<'a> Get<'a> {
-    /// Copies an object other than a directory.
-    pub(super) fn object(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
+    /// Copies an object other than a directory, or begins a small file with one name.
+    pub(super) fn object(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+    ) -> Outcome<Option<Small>> {
         let is_there = self.is_unchanged(worker, object)?;
         if !self.may_change() {
-            return match is_there {
-                true => Ok(()),
-                false => self.plan("copy", &object.directory, &object.name),
-            };
+            if !is_there {
+                self.plan("copy", &object.directory, &object.name)?;
+            }
+            return Ok(None);
         }
-        if object.attributes.links <= 1 {
-            return if is_there { Ok(()) } else { self.make(worker, object) };
+        if object.attributes.links > 1 {
+            return self.named_often(worker, object, is_there).map(|()| None);
         }
+        if is_there {
+            return Ok(None);
+        }
+        match self.begin_small(object)? {
+            None => self.make(worker, object).map(|()| None),
+            begun => Ok(begun),
+        }
+    }
+
+    /// Copies an object with several names, or links it to its copy, which is there if `is_there`.
+    fn named_often(&self, worker: &mut Worker<'_>, object: &Object<'_>, is_there: bool) -> Outcome {
         match self.links.claim(object.attributes.handle, object.attributes.links) {
             Claim::First(first) => {
                 if !is_there {

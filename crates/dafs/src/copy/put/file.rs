@@ -1,25 +1,29 @@
-//! From this host to the server: the content of a file.
+//! From this host, or from a server, to a server: the content of a file.
 //!
 //! Invariants
 //! * A copy ends where reading ends, not at the reported size. A source that was truncated
 //!   meanwhile is an error.
+//! * Data goes from one server to the other in the memory that it was read into, where both transports
+//!   can use it.
 
 use super::{Object, Put};
 use crate::copy::content::remote_digest;
 use crate::copy::digest::Digest;
-use crate::copy::error::{CopyError, Outcome};
-use crate::copy::local;
-use crate::copy::pieces::{Ring, Worker};
+use crate::copy::error::{CopyError, Outcome, here, remote};
+use crate::copy::pieces::{Part, Piece, Ring, Worker};
 use crate::copy::report::Copied;
+use crate::copy::source::{Folder, Original};
 use crate::copy::temporary::{
     crosses_stable_step, resumable_bytes, resumable_name, temporary_name,
 };
+use crate::failure::Failure;
 use crate::limits::{RESUME_BYTES, SENDS_MAX, TEMPORARY_NAME_TRIES};
-use crate::remote::{Create, Error, File, Handle, OpenOptions, SetAttributes, Status};
+use crate::remote::{
+    Attributes, Create, Error, File, Handle, ObjectType, OpenOptions, Owner, SetAttributes, Status,
+};
 use dafs_mem::{VolatileSlice, preadv2};
-use rustix::fs::{FileType, SeekFrom, Stat, fstat, seek};
-use rustix::io::Errno;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// An unfinished file on the server. Removed when dropped.
@@ -80,6 +84,11 @@ impl<'a> Temporary<'a> {
         Ok((Self { put, directory, name, renamed: false }, file, start))
     }
 
+    /// Leaves the file for a later run.
+    fn keep(mut self) {
+        self.renamed = true;
+    }
+
     /// Renames the complete file, and replaces an object of that name.
     fn rename(mut self, name: &[u8]) -> Result<(), Error> {
         let (client, directory, old) = (&self.put.client, &self.directory, self.name.as_bytes());
@@ -111,35 +120,42 @@ impl Put<'_> {
     /// Copies a file under a temporary name and renames it when it is complete.
     pub(super) fn file(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome<Handle> {
         self.report.go_on()?;
-        let source = local::open_for_reading(&object.directory.local, &object.name)
-            .map_err(|error| object.here(error))?;
-        let stat = fstat(&source).map_err(|error| object.here(error))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            let path = object.path();
-            let text = format!("{}: became something else meanwhile", path.display());
+        let source = object.directory.local.open(&object.name);
+        let source = source.map_err(|error| object.failed(&error))?;
+        let original = source.attributes().map_err(|error| object.failed(&error))?;
+        if original.kind != ObjectType::Regular {
+            let text = format!("{}: became something else meanwhile", object.source());
             return Err(CopyError::Object(text));
         }
         let failed = |error: Error| object.remote(&error);
         let directory = object.directory.handle;
-        let name = self.part_name(object, &stat);
+        let name = self.part_name(object, &original);
         let resumable = name.is_some();
         let (temporary, file, start) = match name {
             Some(name) => Temporary::resume(self, directory, name),
             None => Temporary::create(self, directory).map(|(made, file)| (made, file, 0)),
         }
         .map_err(failed)?;
-        let mut ring = worker.ring(stat.st_size.unsigned_abs())?;
-        let original = (object, &source, &stat);
-        let (content, was_longer) = self.send(&mut ring, original, &file, start, resumable)?;
+        let mut ring = worker.ring(original.size)?;
+        let sent = self.send(&mut ring, (object, &source, &original), &file, start, resumable);
+        let (content, was_longer) = match sent {
+            Err(error @ CopyError::Stop(Failure::Unreachable(_))) if resumable => {
+                temporary.keep();
+                return Err(error);
+            }
+            other => other?,
+        };
         if self.options.xattrs {
-            self.xattrs(&source, file.handle(), &object.path(), &object.target())?;
+            let found = source.xattrs().map_err(|error| object.failed(&error))?;
+            self.xattrs(found, file.handle(), &object.target())?;
         }
-        let mut final_attributes = self.final_attributes(&stat);
+        let mut final_attributes = self.final_attributes(&original);
         if content.length != content.written || was_longer {
             // The file ends in a hole, or an earlier attempt sent more.
             final_attributes.size = Some(content.length);
         }
-        let lost = self.keep_set_id_bits(&file, &stat, &mut final_attributes).map_err(failed)?;
+        let lost =
+            self.keep_set_id_bits(&file, &original, &mut final_attributes).map_err(failed)?;
         file.set_attributes(&final_attributes).map_err(failed)?;
         if self.options.verify {
             self.verify(&mut ring, object, &file, &content)?;
@@ -153,7 +169,7 @@ impl Put<'_> {
         if content.is_cut {
             self.report.book(Err(CopyError::Object(format!(
                 "{}: became shorter while it was copied; the copy has {} bytes",
-                object.path().display(),
+                object.source(),
                 content.length
             ))));
         }
@@ -173,18 +189,19 @@ impl Put<'_> {
     fn send(
         &self,
         ring: &mut Ring<'_, '_>,
-        (object, source, stat): (&Object<'_>, &OwnedFd, &Stat),
+        (object, source, original): (&Object<'_>, &Original, &Attributes),
         file: &File,
         start: u64,
         resumable: bool,
     ) -> Outcome<(Content, bool)> {
         self.report.resumed(start);
+        ring.read_from_source(true);
         let mut from = start;
         for attempt in 1..=SENDS_MAX {
             let digest = Digest::new(self.options.verify);
             let (length, written, is_cut, is_lost) = (from, from, false, false);
             let mut content = Content { length, written, is_cut, is_lost, resumable, digest };
-            content.send(self, ring, object, source, stat, file)?;
+            content.send(self, ring, object, (source, original), file)?;
             from = 0;
             // While the file can still be written: its owner and mode are about to change.
             match file.check_writes() {
@@ -200,19 +217,20 @@ impl Put<'_> {
 
     /// The name under which a later run finds the unfinished copy of a long file; `None` for others,
     /// which begin again.
-    fn part_name(&self, object: &Object<'_>, stat: &Stat) -> Option<String> {
-        let size = stat.st_size.unsigned_abs();
-        let is_dense = stat.st_blocks.unsigned_abs().saturating_mul(512) >= size;
-        let is_long = size > RESUME_BYTES && is_dense;
+    fn part_name(&self, object: &Object<'_>, original: &Attributes) -> Option<String> {
+        let size = original.size;
+        let is_long = size > RESUME_BYTES && original.space_used >= size;
         if self.policy.is_none() || !is_long || self.options.verify {
             return None;
         }
+        let directory = &object.directory;
         // The numbers of a file are those of one host.
-        let host = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
-        let path = object.directory.relative(&object.name);
-        let file = (stat.st_dev, stat.st_ino, size);
-        let times = (stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec);
-        Some(resumable_name((host, path, file, times)))
+        let host = match &directory.local {
+            Folder::Local(_) => std::fs::read("/proc/sys/kernel/random/boot_id").ok()?,
+            Folder::Remote(..) => directory.top.path.to_string().into_bytes(),
+        };
+        let file = (original.handle, original.change, size, original.modified, original.changed);
+        Some(resumable_name((host, directory.relative(&object.name), file)))
     }
 
     /// Clears set-id bits of a copy that has another owner or group, because they would grant the
@@ -220,7 +238,7 @@ impl Put<'_> {
     fn keep_set_id_bits(
         &self,
         file: &File,
-        stat: &Stat,
+        original: &Attributes,
         final_attributes: &mut SetAttributes,
     ) -> Result<bool, Error> {
         let Some(mode) = final_attributes.mode.filter(|mode| mode & 0o6000 != 0) else {
@@ -230,11 +248,12 @@ impl Put<'_> {
             return Ok(false);
         }
         let copy = file.attributes()?;
+        let is_same = |one: &Owner, other: &Owner| one.id().is_some() && one.id() == other.id();
         let mut kept = mode;
-        if copy.owner.id() != Some(stat.st_uid) {
+        if !is_same(&copy.owner, &original.owner) {
             kept &= !0o4000;
         }
-        if copy.group.id() != Some(stat.st_gid) {
+        if !is_same(&copy.group, &original.group) {
             kept &= !0o2000;
         }
         final_attributes.mode = Some(kept);
@@ -249,6 +268,7 @@ impl Put<'_> {
         content: &Content,
     ) -> Outcome {
         let failed = |error: &Error| object.remote(error);
+        ring.read_from_source(false);
         let (copy, length) = remote_digest(self.report, ring, file, content.length, failed)?;
         if length == content.length && copy.value() == content.digest.value() {
             return Ok(());
@@ -282,28 +302,35 @@ impl Content {
         put: &Put<'_>,
         ring: &mut Ring<'_, '_>,
         object: &Object<'_>,
-        source: &OwnedFd,
-        stat: &Stat,
+        (source, original): (&Original, &Attributes),
         file: &File,
     ) -> Outcome {
-        let size = stat.st_size.unsigned_abs();
-        let sparse = stat.st_blocks.unsigned_abs().saturating_mul(512) < size;
+        let size = original.size;
+        let sparse = original.space_used < size;
         let mut is_over = false;
-        while let Some((start, end)) =
-            self.next_run(source, sparse, size).map_err(|error| object.here(error))?
-        {
-            self.digest.add_zeros(start - self.length);
-            self.length = start;
-            if !self.send_run(put, ring, object, source, end, file)? {
-                is_over = true;
-                break;
-            }
+        while !is_over {
+            // A file without holes is one run, in which the file ends.
+            let run = match sparse {
+                true => source.next_run(self.length, size).map_err(|e| object.failed(&e))?,
+                false => Some(self.length..u64::MAX),
+            };
+            let Some(run) = run else { break };
+            self.digest.add_zeros(run.start - self.length);
+            self.length = run.start;
+            is_over = match source {
+                Original::Local(local) => {
+                    !self.send_run(put, ring, object, local, run.end, file)?
+                }
+                Original::Remote(remote) => {
+                    self.relay_run(put, ring, object, (remote, size), (run, sparse), file)?
+                }
+            };
         }
-        while ring.is_busy() {
+        while ring.is_writing() {
             self.finish_one(put, ring, object, file)?;
         }
         if self.length < size {
-            let now = fstat(source).map_err(|error| object.here(error))?.st_size.unsigned_abs();
+            let now = source.attributes().map_err(|error| object.failed(&error))?.size;
             self.is_cut = now < size;
             // Data ends where reading ends, whatever the reported size; otherwise there is a hole.
             let end = if is_over || !sparse { self.length } else { size.min(now).max(self.length) };
@@ -313,32 +340,7 @@ impl Content {
         Ok(())
     }
 
-    /// The next run of data behind the sent part: its begin and end. A file without holes is one
-    /// run, in which the file ends.
-    fn next_run(
-        &self,
-        source: &OwnedFd,
-        sparse: bool,
-        size: u64,
-    ) -> Result<Option<(u64, u64)>, Errno> {
-        if !sparse {
-            return Ok(Some((self.length, u64::MAX)));
-        }
-        if self.length >= size {
-            return Ok(None);
-        }
-        let start = match seek(source, SeekFrom::Data(self.length)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => return Ok(None),
-            // A file system without holes has only data.
-            Err(Errno::INVAL) => return Ok(Some((self.length, u64::MAX))),
-            Err(error) => return Err(error),
-        };
-        let end = seek(source, SeekFrom::Hole(start))?;
-        Ok((start < end).then_some((start, end)))
-    }
-
-    /// Sends data up to `end`; returns false if the file ended before that.
+    /// Sends data of this host up to `end`; returns false if the file ended before that.
     fn send_run(
         &mut self,
         put: &Put<'_>,
@@ -363,36 +365,78 @@ impl Content {
                 Ok(count) => count,
                 Err(error) => {
                     ring.give_back(piece);
-                    return Err(object.here(error));
+                    return Err(here(object.source(), error));
                 }
             };
             if count == 0 {
                 ring.give_back(piece);
                 return Ok(false);
             }
-            if let Some(filled) = view.slice(0, count) {
-                self.digest.add(filled);
-            }
-            if self.resumable && crosses_stable_step(self.length, count) {
-                while ring.is_busy() {
-                    self.finish_one(put, ring, object, file)?;
-                }
-                match file.commit() {
-                    Err(error) if error.is_loss_of_writes() => {
-                        ring.give_back(piece);
-                        self.is_lost = true;
-                        return Ok(false);
-                    }
-                    other => other.map_err(|error| object.remote(&error))?,
-                }
-            }
-            ring.write(file, piece, self.length, count).map_err(|error| object.remote(&error))?;
-            self.length += count as u64;
-            self.written = self.length;
-            if count < wanted {
+            if !self.send_part(put, ring, object, (piece, count), file)? || count < wanted {
                 return Ok(false);
             }
         }
+        Ok(true)
+    }
+
+    /// Sends a run of a file of another server, of the reported `size`. Returns true if the file ended
+    /// in it.
+    fn relay_run(
+        &mut self,
+        put: &Put<'_>,
+        ring: &mut Ring<'_, '_>,
+        object: &Object<'_>,
+        (source, size): (&File, u64),
+        (run, sparse): (Range<u64>, bool),
+        file: &File,
+    ) -> Outcome<bool> {
+        let failed = |error: &Error| remote(object.source(), error);
+        ring.read_run(put.report, (source, size), run, failed, |ring, part| {
+            let Part { piece, bytes, .. } = part;
+            // Servers that do not report holes send zeros.
+            if bytes == 0 || (sparse && is_zero(&piece, bytes)) {
+                self.digest.add_zeros(bytes as u64);
+                self.length += bytes as u64;
+                ring.give_back(piece);
+                return Ok(true);
+            }
+            let goes_on = self.send_part(put, ring, object, (piece, bytes), file)?;
+            // The next read needs a piece.
+            while goes_on && !ring.is_reading() && !ring.has_free() {
+                self.finish_one(put, ring, object, file)?;
+            }
+            Ok(goes_on)
+        })
+    }
+
+    /// Sends the first `count` bytes of a piece. Returns false if the server has lost data.
+    fn send_part(
+        &mut self,
+        put: &Put<'_>,
+        ring: &mut Ring<'_, '_>,
+        object: &Object<'_>,
+        (piece, count): (Piece, usize),
+        file: &File,
+    ) -> Outcome<bool> {
+        if let Some(filled) = piece.slice(0, count) {
+            self.digest.add(filled);
+        }
+        if self.resumable && crosses_stable_step(self.length, count) {
+            while ring.is_writing() {
+                self.finish_one(put, ring, object, file)?;
+            }
+            match file.commit() {
+                Err(error) if error.is_loss_of_writes() => {
+                    ring.give_back(piece);
+                    self.is_lost = true;
+                    return Ok(false);
+                }
+                other => other.map_err(|error| object.remote(&error))?,
+            }
+        }
+        ring.write(file, piece, self.length, count).map_err(|error| object.remote(&error))?;
+        self.length += count as u64;
+        self.written = self.length;
         Ok(true)
     }
 
@@ -407,6 +451,15 @@ impl Content {
         put.report.add_bytes(bytes as u64);
         Ok(())
     }
+}
+
+/// True if the first `bytes` of a piece are zeros.
+fn is_zero(piece: &Piece, bytes: usize) -> bool {
+    let mut all = 0u8;
+    if let Some(view) = piece.slice(0, bytes) {
+        view.scan(|block| all = block.iter().fold(all, |all, byte| all | byte));
+    }
+    all == 0
 }
 
 /// Reads until `view` is full or the file ends.

@@ -1,19 +1,20 @@
-//! From this host to the server: the synchronisation of a tree with its original.
+//! From this host, or from a server, to a server: the synchronisation of a tree with its original.
 //!
 //! Invariants
 //! * See those of [`Policy`]'s module.
 
-use super::{Object, Put};
+use super::{Object, Put, server_of};
 use crate::commands::rm::empty_directory;
 use crate::copy::CopyOptions;
 use crate::copy::content::{local_digest, remote_digest};
-use crate::copy::error::{CopyError, Outcome, remote};
-use crate::copy::links::Links;
-use crate::copy::local::{self, Parent};
+use crate::copy::error::{CopyError, Outcome, here, remote};
+use crate::copy::local;
 use crate::copy::pieces::Worker;
 use crate::copy::report::Report;
+use crate::copy::source::{Folder, Listing, Original, Source, count_during, leads_through};
 use crate::copy::sync::{Policy, is_same_time};
 use crate::copy::tree::Directory;
+use crate::copy::view::{Operand, Tree};
 use crate::failure::Failure;
 use crate::remote::{
     Attributes, DirEntry, Error, Follow, Handle, ObjectType, OpenOptions, RemoteUrl, SetAttributes,
@@ -21,17 +22,11 @@ use crate::remote::{
 };
 use crate::session::Sessions;
 use crate::show::readable;
-use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, major, minor, readlinkat, statat,
-};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The objects in a directory of the copy, by name.
 pub(super) type There = BTreeMap<Vec<u8>, DirEntry>;
@@ -39,7 +34,7 @@ pub(super) type There = BTreeMap<Vec<u8>, DirEntry>;
 /// The entries of a directory of the source.
 #[derive(Debug)]
 pub(super) struct Entries {
-    pub(super) listing: Dir,
+    pub(super) listing: Listing,
     /// The objects in the copy whose names have not been listed so far; `None` unless this is a
     /// synchronisation, and all names of the source can be known.
     pub(super) there: Option<There>,
@@ -55,24 +50,20 @@ impl Entries {
 /// Makes the directory at `target` a copy of the directory `source`.
 pub(in crate::copy) fn sync(
     sessions: &mut Sessions<'_>,
-    (source, target): (&Path, &RemoteUrl),
+    (source, target): (&Operand, &RemoteUrl),
     (options, policy): (&CopyOptions, &Policy),
     report: &Report,
 ) -> Result<(), Failure> {
     options.check(target)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(source, flags, Mode::empty()).map_err(|error| match error {
-        Errno::NOTDIR => Failure::Usage(format!(
-            "{} is no directory; copy a file with dafs put",
-            source.display()
-        )),
-        error => Failure::local(source.display(), &error.into()),
+    let top = Tree::open(sessions, source)?.source();
+    let top = top.ok_or_else(|| {
+        Failure::Usage(format!("{source} is no directory; copy a file with dafs cp"))
     })?;
     let client = sessions.client(target)?;
     report.connected(&client);
-    let policy = Some(policy);
-    let put = Put { client: &client, options, report, policy, links: Links::new() };
-    put.mirror((source, opened), target)
+    let server = server_of(sessions, (source, target), &client, options)?;
+    let put = Put::new((&client, &server), source, target, options, report);
+    Put { policy: Some(policy), ..put }.mirror(top, target)
 }
 
 impl Put<'_> {
@@ -81,9 +72,9 @@ impl Put<'_> {
         !self.policy.is_some_and(|policy| policy.dry_run)
     }
 
-    fn mirror(&self, (path, opened): (&Path, OwnedFd), url: &RemoteUrl) -> Result<(), Failure> {
+    fn mirror(&self, original: Source, url: &RemoteUrl) -> Result<(), Failure> {
         let failed = |error: Error| Failure::remote(url, &error);
-        let stat = fstat(&opened).map_err(|error| Failure::local(path.display(), &error.into()))?;
+        self.refuse_loop(&original, url)?;
         let (handle, there) = match self.client.resolve(url.path(), Follow::Yes) {
             Ok(found) if found.attributes.is_directory() => {
                 let there = self.objects(&found.handle).map_err(failed)?;
@@ -104,58 +95,37 @@ impl Put<'_> {
             }
             Err(error) => return Err(failed(error)),
         };
-        let (source, is_over) = (Arc::new(opened), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            if self.report.is_shown() {
-                let (source, is_over) = (source.clone(), &is_over);
-                scope.spawn(move || {
-                    if let Some(bytes) = self.total(source, is_over) {
-                        self.report.set_total(bytes);
-                    }
-                });
-            }
+        let top = original.clone();
+        let originals = || vec![original];
+        count_during(self.report, self.policy, originals, || {
             self.work(|queue| {
-                let names = (path.to_owned(), url.clone());
-                let attributes = self.may_change().then(|| self.final_attributes(&stat));
-                let top = Directory::top(self, names, (source, handle), attributes);
+                let final_attributes =
+                    self.may_change().then(|| self.final_attributes(&top.attributes));
+                let (names, places) = ((top.path, url.clone()), (top.folder, handle));
+                let top = Directory::top(self, names, places, final_attributes);
                 self.report.book(self.walk(queue, top, Some(there)));
             });
-            is_over.store(true, Ordering::Relaxed);
         });
         Ok(())
     }
 
-    /// The bytes of all files of the source; `None` if the copy is over first. The walk reports
-    /// errors.
-    fn total(&self, top: Parent, is_over: &AtomicBool) -> Option<u64> {
-        let (mut bytes, mut left) = (0u64, vec![(top, None::<OsString>, Vec::<u8>::new())]);
-        while let Some((mut directory, name, above)) = left.pop() {
-            if let Some(name) = name {
-                let Ok(inner) = local::open_directory(&directory, &name) else { continue };
-                directory = Arc::new(inner);
-            }
-            for name in local::names(&directory).unwrap_or_default() {
-                if is_over.load(Ordering::Relaxed) || self.report.is_stopped() {
-                    return None;
-                }
-                let stat = statat(&directory, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
-                let Ok(stat) = stat else { continue };
-                let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-                let path = [&above[..], name.as_bytes()].concat();
-                let leaves_out = |policy: &Policy| {
-                    policy.leaves_out(name.as_bytes(), || path.clone(), is_directory)
-                };
-                if self.policy.is_some_and(leaves_out) {
-                    continue;
-                }
-                if is_directory {
-                    left.push((directory.clone(), Some(name), [&path[..], b"/"].concat()));
-                } else {
-                    bytes = bytes.saturating_add(stat.st_size.unsigned_abs());
-                }
-            }
+    /// Refuses two directories of which one is inside of the other one: the copy would copy itself, or
+    /// `--delete` remove the source.
+    fn refuse_loop(&self, original: &Source, url: &RemoteUrl) -> Result<(), Failure> {
+        let (Operand::Remote(source), is_same) = (&original.path, self.is_same_server) else {
+            return Ok(());
+        };
+        let is_above = leads_through(self.client, url, &original.attributes, is_same);
+        let found = self.client.resolve(url.path(), Follow::Yes);
+        let is_below = || {
+            found.is_ok_and(|found| leads_through(self.server, source, &found.attributes, is_same))
+        };
+        if is_above || is_below() {
+            let text =
+                format!("{source} and {url} are the same, or one is inside of the other one");
+            return Err(Failure::Usage(text));
         }
-        Some(bytes)
+        Ok(())
     }
 
     fn objects(&self, directory: &Handle) -> Result<There, Error> {
@@ -170,7 +140,7 @@ impl Put<'_> {
         policy: &Policy,
         directory: &Directory<'_, Put<'_>>,
         (name, there): (&OsString, Option<DirEntry>),
-        source: &OwnedFd,
+        source: &Folder,
     ) -> Outcome<(Handle, Option<There>)> {
         let url = || {
             let url = directory.url();
@@ -198,7 +168,7 @@ impl Put<'_> {
             };
             return Ok((handle, Some(self.objects(&handle).map_err(fail)?)));
         }
-        let names = || (directory.path().join(name), url());
+        let names = || (directory.source().join(name.as_bytes()), url());
         let handle = self.make_directory(&directory.handle, name.as_bytes(), source, names)?;
         let there = match kept {
             Some(_) => self.objects(&handle).map_err(fail)?,
@@ -295,7 +265,7 @@ impl Put<'_> {
         &self,
         worker: &mut Worker<'_>,
         object: &Object<'_>,
-        stat: &Stat,
+        original: &Attributes,
     ) -> Outcome<Option<Handle>> {
         let (Some(policy), Some(entry)) = (self.policy, &object.there) else { return Ok(None) };
         let directory = &object.directory;
@@ -303,8 +273,7 @@ impl Put<'_> {
         let Some(there) = self.attributes_of(directory, entry).map_err(failed)? else {
             return Ok(None);
         };
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        let is_same = match (kind, there.kind) {
+        let is_same = match (original.kind, there.kind) {
             _ if there.is_directory() && policy.delete => {
                 self.delete(policy, directory, entry)?;
                 false
@@ -315,20 +284,20 @@ impl Put<'_> {
                     object.target()
                 )));
             }
-            (FileType::RegularFile, ObjectType::Regular) => {
-                self.is_same_file(worker, (object, stat), &there, policy.checksum)?
+            (ObjectType::Regular, ObjectType::Regular) => {
+                self.is_same_file(worker, (object, original), &there, policy.checksum)?
             }
-            (FileType::Symlink, ObjectType::Symlink) => {
-                let own = readlinkat(&directory.local, object.name.as_os_str(), Vec::new());
-                let own = own.map_err(|error| object.here(error))?;
-                self.client.readlink(&there.handle).is_ok_and(|text| text == own.as_bytes())
+            (ObjectType::Symlink, ObjectType::Symlink) => {
+                let own = directory.local.readlink(&object.name, original);
+                let own = own.map_err(|error| object.failed(&error))?;
+                self.client.readlink(&there.handle).is_ok_and(|text| text == own)
             }
-            _ => {
-                let numbers = (u64::from(major(stat.st_rdev)), u64::from(minor(stat.st_rdev)));
-                let is_device = matches!(kind, FileType::BlockDevice | FileType::CharacterDevice);
-                local::special_type(there.kind) == Some(kind)
-                    && local::permissions(stat) & 0o1777 == there.mode & 0o1777
-                    && (!is_device || numbers == there.raw_device)
+            (kind, copy) => {
+                let is_device = matches!(kind, ObjectType::BlockDevice | ObjectType::CharDevice);
+                kind == copy
+                    && local::special_type(kind).is_some()
+                    && original.mode & 0o1777 == there.mode & 0o1777
+                    && (!is_device || original.raw_device == there.raw_device)
             }
         };
         if is_same {
@@ -340,31 +309,19 @@ impl Put<'_> {
     fn is_same_file(
         &self,
         worker: &mut Worker<'_>,
-        (object, stat): (&Object<'_>, &Stat),
+        (object, original): (&Object<'_>, &Attributes),
         there: &Attributes,
         by_content: bool,
     ) -> Outcome<bool> {
-        let time = local::time(stat.st_mtime, stat.st_mtime_nsec);
-        let has_time = there.modified.is_some_and(|copy| is_same_time(copy, time));
-        if there.size != stat.st_size.unsigned_abs() || !(by_content || has_time) {
+        let times = there.modified.zip(original.modified);
+        let has_time = times.is_some_and(|(copy, own)| is_same_time(copy, own));
+        if there.size != original.size || !(by_content || has_time) {
             return Ok(false);
         }
-        let failed = |error: &Error| object.remote(error);
-        if by_content {
-            let directory = &object.directory;
-            let original = local::open_for_reading(&directory.local, &object.name)
-                .map_err(|error| object.here(error))?;
-            let options = OpenOptions::read();
-            let copy = self.client.open_at(&directory.handle, object.target_name(), &options);
-            let Ok(copy) = copy else { return Ok(false) };
-            let own = local_digest(self.report, original.as_fd(), |error| object.here(error))?;
-            let mut ring = worker.ring(there.size)?;
-            let (sum, length) = remote_digest(self.report, &mut ring, &copy, there.size, failed)?;
-            if length != there.size || sum.value() != own.value() {
-                return Ok(false);
-            }
+        if by_content && !self.has_same_content(worker, object, there.size)? {
+            return Ok(false);
         }
-        let mut attributes = self.final_attributes(stat);
+        let mut attributes = self.final_attributes(original);
         if !self.options.owner {
             // Set-id bits of a copy that belongs to another user are left as they are.
             attributes.mode = attributes.mode.map(|mode| (mode & 0o1777) | (there.mode & 0o6000));
@@ -372,8 +329,39 @@ impl Put<'_> {
         let has_mode = attributes.mode == Some(there.mode & 0o7777);
         if self.may_change() && !(has_mode && has_time) {
             let set = self.client.set_attributes(&there.handle, &attributes);
-            set.map_err(|error| failed(&error))?;
+            set.map_err(|error| object.remote(&error))?;
         }
         Ok(true)
+    }
+
+    /// True if a file of `size` bytes and its copy have the same content.
+    fn has_same_content(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+        size: u64,
+    ) -> Outcome<bool> {
+        let directory = &object.directory;
+        let opened = directory.local.open(&object.name);
+        let original = opened.map_err(|error| object.failed(&error))?;
+        let options = OpenOptions::read();
+        let copy = self.client.open_at(&directory.handle, object.target_name(), &options);
+        let Ok(copy) = copy else { return Ok(false) };
+        let mut ring = worker.ring(size)?;
+        let (own, own_length) = match &original {
+            Original::Local(file) => {
+                let failed = |error: Errno| here(object.source(), error);
+                (local_digest(self.report, file.as_fd(), failed)?, size)
+            }
+            Original::Remote(file) => {
+                let failed = |error: &Error| remote(object.source(), error);
+                ring.read_from_source(true);
+                remote_digest(self.report, &mut ring, file, size, failed)?
+            }
+        };
+        let failed = |error: &Error| object.remote(error);
+        ring.read_from_source(false);
+        let (sum, length) = remote_digest(self.report, &mut ring, &copy, size, failed)?;
+        Ok((length, sum.value()) == (own_length, own.value()) && length == size)
     }
 }

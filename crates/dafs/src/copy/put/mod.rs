@@ -1,40 +1,41 @@
-//! From this host to the server: the walk through a local tree.
+//! From this host, or from a server, to a server: the walk through the source.
 
 mod file;
 mod mirror;
 mod object;
+mod small;
 
 pub(super) use mirror::sync;
 
-use super::error::{CopyError, Outcome, here, remote};
+use super::error::{CopyError, Outcome, remote};
 use super::links::Links;
-use super::local::{self, Parent};
+use super::local::component;
 use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
 use super::room::Late;
+use super::source::{Folder, Source, count_during, failed, leads_through};
 use super::sync::Policy;
 use super::tree::{self, Directory, Side, Step};
-use super::{CopyOptions, supervise};
+use super::view::{Operand, Trouble};
+use super::{CopyOptions, supervise, worker};
 use crate::failure::Failure;
 use crate::remote::{
-    Attributes, DirEntry, Error, Follow, Handle, Remote, RemoteUrl, SetAttributes, SetTime, Status,
+    Attributes, DirEntry, Error, Follow, Handle, Owner, Remote, RemoteUrl, SetAttributes, SetTime,
+    Status,
 };
 use crate::session::Sessions;
 use dafs_client::SplitPath;
 use mirror::{Entries, There};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, statat};
-use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use small::Small;
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Copies `sources` to `target` on its server.
 pub(crate) fn run(
     sessions: &mut Sessions<'_>,
-    sources: &[PathBuf],
+    sources: &[Operand],
     target: &RemoteUrl,
     options: &CopyOptions,
 ) -> Result<(), Failure> {
@@ -42,26 +43,57 @@ pub(crate) fn run(
         options.check(target)?;
         let client = sessions.client(target)?;
         report.connected(&client);
-        let put = Put { client: &client, options, report, policy: None, links: Links::new() };
-        put.sources(sources, target)
+        let mut result = Ok(());
+        // One server after the other, with all its sources.
+        let mut left: Vec<&Operand> = sources.iter().collect();
+        while let Some(&first) = left.first() {
+            let server = server_of(sessions, (first, target), &client, options)?;
+            let (now, later): (Vec<&Operand>, Vec<&Operand>) =
+                left.iter().partition(|other| first.is_on_server_of(other));
+            let put = Put::new((&client, &server), first, target, options, report);
+            result = result.and(put.sources(&now, target, sources.len() > 1));
+            left = later;
+        }
+        result
     })
+}
+
+/// The session for a source; that of the copy for a source on this host.
+fn server_of(
+    sessions: &mut Sessions<'_>,
+    (source, target): (&Operand, &RemoteUrl),
+    client: &Remote,
+    options: &CopyOptions,
+) -> Result<Remote, Failure> {
+    match source {
+        Operand::Remote(url) if !url.is_same_session(target) => {
+            options.check(url)?;
+            sessions.client(url)
+        }
+        _ => Ok(client.clone()),
+    }
 }
 
 /// The state that all workers of one copy share.
 #[derive(Debug)]
 struct Put<'a> {
     client: &'a Remote,
+    /// The server of the sources; that of the copy for sources on this host.
+    server: &'a Remote,
+    /// Both are one session.
+    is_same_server: bool,
     options: &'a CopyOptions,
     report: &'a Report,
     /// The rules of a synchronisation, if it is one.
     policy: Option<&'a Policy>,
-    /// By device and inode number.
-    links: Links<(u64, u64), Handle>,
+    links: Links<Handle, Handle>,
 }
 
 impl Side for Put<'_> {
     type Attributes = SetAttributes;
     type Listing = Entries;
+    type Folder = Folder;
+    type Path = Operand;
 
     fn report(&self) -> &Report {
         self.report
@@ -73,27 +105,46 @@ impl Side for Put<'_> {
     }
 }
 
+impl Directory<'_, Put<'_>> {
+    /// The name of the original for messages.
+    fn source(&self) -> Operand {
+        let join = |path: Operand, name: OsString| path.join(name.as_bytes());
+        self.inside().into_iter().fold(self.top.path.clone(), join)
+    }
+}
+
 /// An object to copy into a directory.
 #[derive(Debug)]
 struct Object<'a> {
     directory: Arc<Directory<'a, Put<'a>>>,
-    /// Its name on this host.
+    /// Its name at the source.
     name: OsString,
     /// Its name on the server, if that differs.
     renamed: Option<Vec<u8>>,
+    /// Its attributes, if the listing of the source had them.
+    listed: Option<Box<Attributes>>,
     /// The object that the directory of the copy listed under its name.
     there: Option<Box<DirEntry>>,
 }
 
 impl Object<'_> {
-    fn path(&self) -> PathBuf {
-        self.directory.path().join(&self.name)
+    fn source(&self) -> Operand {
+        self.directory.source().join(self.name.as_bytes())
+    }
+
+    fn attributes(&self) -> Outcome<Attributes> {
+        match &self.listed {
+            Some(attributes) => Ok(Attributes::clone(attributes)),
+            None => {
+                let found = self.directory.local.attributes_of(&self.name);
+                found.map_err(|error| self.failed(&error))
+            }
+        }
     }
 
     /// Its length; 0 if it is unknown.
     fn bytes(&self) -> u64 {
-        let stat = statat(&self.directory.local, self.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
-        stat.map_or(0, |stat| stat.st_size.unsigned_abs())
+        self.attributes().map_or(0, |attributes| attributes.size)
     }
 
     fn target_name(&self) -> &[u8] {
@@ -105,9 +156,9 @@ impl Object<'_> {
         directory.join(self.target_name()).unwrap_or(directory)
     }
 
-    /// A local error about the original.
-    fn here(&self, error: impl Into<std::io::Error>) -> CopyError {
-        here(self.path().display(), error)
+    /// An error about the original.
+    fn failed(&self, error: &Trouble) -> CopyError {
+        failed(self.source(), error)
     }
 
     /// The server's error about the copy.
@@ -127,30 +178,72 @@ struct Place {
 }
 
 impl<'a> Put<'a> {
-    fn sources(&self, paths: &[PathBuf], target: &RemoteUrl) -> Result<(), Failure> {
-        let place = self.place(target, paths.len() > 1)?;
-        self.work(|queue| {
-            for path in paths {
-                if !self.report.is_stopped() {
-                    self.report.book(self.source(queue, path, &place));
+    /// A copy from the server, the second one, of `source`.
+    fn new(
+        (client, server): (&'a Remote, &'a Remote),
+        source: &Operand,
+        target: &RemoteUrl,
+        options: &'a CopyOptions,
+        report: &'a Report,
+    ) -> Self {
+        let is_same_server = match source {
+            Operand::Local(_) => true,
+            Operand::Remote(url) => url.is_same_session(target),
+        };
+        let links = Links::new();
+        Self { client, server, is_same_server, options, report, policy: None, links }
+    }
+
+    fn sources(
+        &self,
+        sources: &[&Operand],
+        target: &RemoteUrl,
+        several: bool,
+    ) -> Result<(), Failure> {
+        let place = self.place(target, several)?;
+        let originals = || -> Vec<Source> {
+            sources.iter().filter_map(|source| Source::open(self.server, source).ok()).collect()
+        };
+        count_during(self.report, None, originals, || {
+            self.work(|queue| {
+                for source in sources {
+                    if !self.report.is_stopped() {
+                        self.report.book(self.source(queue, source, &place));
+                    }
                 }
-            }
+            });
         });
         Ok(())
     }
 
     /// Copies the objects that `walk` puts into the queue.
     fn work<'s>(&'s self, walk: impl FnOnce(&Queue<'_, Object<'s>>)) {
-        let (pieces, late) = (Pieces::new(self.client), Late::new());
-        queue::run(self.report, walk, |next| {
+        let other = (!self.is_same_server).then_some(self.server);
+        let (pieces, late) = (Pieces::between(self.client, other), Late::new());
+        let share = worker::share(self.client.small_under_way_max());
+        queue::run(self.report, walk, |queue| {
             let mut worker = Worker::new(&pieces);
-            while let Some(object) = next() {
-                let outcome = self.report.room.copy(|| self.object(&mut worker, &object));
-                late.book(self.report, outcome, object, Object::bytes);
-            }
+            worker::work((self.report, &late), (queue, share), Object::bytes, |object, small| {
+                self.copy(&mut worker, object, small)
+            });
         });
         let mut worker = Worker::new(&pieces);
-        late.finish(self.report, |object| self.object(&mut worker, object));
+        late.finish(self.report, |object| {
+            worker::alone(object, |object, small| self.copy(&mut worker, object, small))
+        });
+    }
+
+    /// Copies an object other than a directory, or begins a small file; for that it is called again.
+    fn copy(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+        small: Option<Small>,
+    ) -> Outcome<Option<Small>> {
+        match small {
+            Some(small) => self.end_small(worker, object, small).map(|()| None),
+            None => self.object(worker, object),
+        }
     }
 
     /// In `target` if that is a directory, else `target` itself.
@@ -185,68 +278,60 @@ impl<'a> Put<'a> {
     }
 
     /// Copies one source of the command line.
-    fn source(&'a self, queue: &Queue<'_, Object<'a>>, path: &Path, place: &Place) -> Outcome {
-        let fail = |error: Errno| here(path.display(), error);
-        let Source { parent, name, path: parent_path, directory } =
-            Source::open(path).map_err(fail)?;
-        let Some(name) = name else {
-            // The path ends in "." or "..": the contents go into the target, if that exists.
-            let stat = rustix::fs::fstat(&parent).map_err(fail)?;
-            return match &place.name {
-                None => self.contents(queue, parent, path, place),
-                Some(target_name) => {
-                    let made = self.make_directory(&place.handle, target_name, &parent, || {
-                        (path.to_owned(), place.url.join(target_name).unwrap_or(place.url.clone()))
-                    })?;
-                    let names =
-                        (path.to_owned(), place.url.join(target_name).unwrap_or(place.url.clone()));
-                    let attributes = Some(self.final_attributes(&stat));
-                    self.walk(queue, Directory::top(self, names, (parent, made), attributes), None)
-                }
-            };
+    fn source(
+        &'a self,
+        queue: &Queue<'_, Object<'a>>,
+        operand: &Operand,
+        place: &Place,
+    ) -> Outcome {
+        let opened = Source::open(self.server, operand).map_err(|error| failed(operand, &error))?;
+        let Source { name, attributes, folder, path } = opened;
+        let is_directory = attributes.is_directory();
+        let is_loop = |folder: &Folder| {
+            let is_remote = matches!(folder, Folder::Remote(..));
+            is_remote && leads_through(self.client, &place.url, &attributes, self.is_same_server)
         };
-        let stat = match &directory {
-            Some(directory) => rustix::fs::fstat(directory),
-            None => statat(&parent, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW),
+        if is_directory && is_loop(&folder) {
+            return Err(CopyError::Object(format!(
+                "{operand} cannot be copied into itself: {} is inside of it",
+                place.url
+            )));
+        }
+        let wanted = place.name.clone().or_else(|| name.clone().map(OsString::into_vec));
+        let Some(target_name) = wanted.filter(|_| is_directory || name.is_some()) else {
+            if !is_directory {
+                let text = format!("{operand} has no name that {} could take", place.url);
+                return Err(CopyError::Object(text));
+            }
+            // The contents go into an existing directory that the user has named.
+            let names = (path, place.url.clone());
+            let top = Directory::top(self, names, (folder, place.handle), None);
+            return self.walk(queue, top, None);
         };
-        let stat = stat.map_err(fail)?;
-        let target_name = place.name.clone().unwrap_or_else(|| name.as_bytes().to_vec());
         let target = place.url.join(&target_name).unwrap_or(place.url.clone());
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            let source = match directory {
-                Some(directory) => directory,
-                None => Arc::new(local::open_directory(&parent, &name).map_err(fail)?),
-            };
-            let handle = self.make_directory(&place.handle, &target_name, &source, || {
-                (path.to_owned(), target.clone())
-            })?;
-            let attributes = Some(self.final_attributes(&stat));
-            let names = (path.to_owned(), target);
-            let top = Directory::top(self, names, (source, handle), attributes);
+        if is_directory {
+            let names = || (operand.clone(), target.clone());
+            let handle = self.make_directory(&place.handle, &target_name, &folder, names)?;
+            let attributes = Some(self.final_attributes(&attributes));
+            let top = Directory::top(self, (path, target), (folder, handle), attributes);
             return self.walk(queue, top, None);
         }
         if place.for_directory {
             return Err(CopyError::Object(format!(
-                "{}: {target} is no directory; make it first with dafs mkdir, or leave out the slash \
-                 for a copy of that name",
-                path.display()
+                "{operand}: {target} is no directory; make it first with dafs mkdir, or leave out the \
+                 slash for a copy of that name"
             )));
         }
-        let names = (parent_path, place.url.clone());
-        let directory = Directory::top(self, names, (parent, place.handle), None);
-        queue.push(Object { directory, name, renamed: Some(target_name), there: None });
+        let names = (path, place.url.clone());
+        let directory = Directory::top(self, names, (folder, place.handle), None);
+        queue.push(Object {
+            directory,
+            name: name.unwrap_or_default(),
+            renamed: Some(target_name),
+            listed: Some(Box::new(attributes)),
+            there: None,
+        });
         Ok(())
-    }
-
-    fn contents(
-        &'a self,
-        queue: &Queue<'_, Object<'a>>,
-        source: Parent,
-        path: &Path,
-        place: &Place,
-    ) -> Outcome {
-        let names = (path.to_owned(), place.url.clone());
-        self.walk(queue, Directory::top(self, names, (source, place.handle), None), None)
     }
 
     /// Walks through a tree. `there` has the objects in its copy, for a synchronisation.
@@ -259,8 +344,16 @@ impl<'a> Put<'a> {
         // The copy must not copy itself where the target is inside the source.
         let target = self.client.attributes(&top.handle);
         let target = target.map_err(|error| remote(top.url(), &error))?;
-        let listing = Dir::read_from(&top.local);
-        let listing = listing.map_err(|error| here(top.path().display(), error))?;
+        let fail = |error: Trouble| failed(top.source(), &error);
+        if let Folder::Remote(..) = &top.local {
+            let own = top.local.attributes().map_err(fail)?;
+            let is_target = top.local.is(&own, &target, self.is_same_server);
+            if is_target.map_err(|error| fail(error.into()))? {
+                let text = format!("{} is the target of the copy; left out", top.source());
+                return Err(CopyError::Object(text));
+            }
+        }
+        let listing = top.local.list().map_err(fail)?;
         let entries = Entries { listing, there };
         tree::walk(entries, top, |entries, directory| self.step(queue, entries, directory, &target))
     }
@@ -273,34 +366,30 @@ impl<'a> Put<'a> {
         directory: &Arc<Directory<'a, Self>>,
         target: &Attributes,
     ) -> Outcome<Step<'a, Self>> {
-        let entry = match entries.listing.read() {
+        let entry = match entries.listing.next() {
             Some(Ok(entry)) => entry,
             Some(Err(error)) => {
                 // Names that are not listed may exist all the same.
                 entries.there = None;
-                return Err(here(directory.path().display(), error));
+                return Err(failed(directory.source(), &error));
             }
             None => {
                 self.delete_rest(entries.there.take(), directory);
                 return Ok(Step::End);
             }
         };
-        let name = entry.file_name().to_bytes();
-        if name == b"." || name == b".." {
-            return Ok(Step::Object);
-        }
-        let there = entries.take(name);
-        let name = OsString::from_vec(name.to_vec());
-        let path = || directory.path().join(&name);
-        let fail = |error: Errno| here(path().display(), error);
-        let is_directory = match entry.file_type() {
-            FileType::Directory => true,
-            // Some file systems do not report the type in a listing.
-            FileType::Unknown => {
-                let stat = statat(&directory.local, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
-                FileType::from_raw_mode(stat.map_err(fail)?.st_mode) == FileType::Directory
-            }
-            _ => false,
+        let there = entries.take(&entry.name);
+        let above = &directory.local;
+        let what = || directory.source().join(&entry.name);
+        let fail = |error: Trouble| failed(what(), &error);
+        let Some(name) = component(entry.name.clone()) else {
+            let text = format!("{}: the server returned a name that is not valid here", what());
+            return Err(CopyError::Object(text));
+        };
+        let mut listed = entry.attributes;
+        let is_directory = match entry.is_directory {
+            Some(is_directory) => is_directory,
+            None => listed.insert(above.attributes_of(&name).map_err(fail)?).is_directory(),
         };
         let relative = || directory.relative(&name);
         let leaves_out =
@@ -309,28 +398,31 @@ impl<'a> Put<'a> {
             return Ok(Step::Object);
         }
         if !is_directory {
-            let there = there.map(Box::new);
-            queue.push(Object { directory: directory.clone(), name, renamed: None, there });
+            let (listed, there) = (listed.map(Box::new), there.map(Box::new));
+            let directory = directory.clone();
+            queue.push(Object { directory, name, renamed: None, listed, there });
             return Ok(Step::Object);
         }
         // Taken before the directory is read, for its time of access.
-        let stat = statat(&directory.local, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
-        let stat = stat.map_err(fail)?;
-        let source = local::open_directory(&directory.local, &name).map_err(fail)?;
-        if local::identity(&source).map_err(fail)?.is(target) {
-            let path = path();
-            let text = format!("{} is the target of the copy; left out", path.display());
+        let attributes = match listed {
+            Some(attributes) => attributes,
+            None => above.attributes_of(&name).map_err(fail)?,
+        };
+        let source = above.enter(&name, &attributes).map_err(fail)?;
+        let is_target = source.is(&attributes, target, self.is_same_server);
+        if is_target.map_err(|error| fail(error.into()))? {
+            let text = format!("{} is the target of the copy; left out", what());
             return Err(CopyError::Object(text));
         }
-        let listing = Dir::read_from(&source).map_err(fail)?;
+        let listing = source.list().map_err(fail)?;
         let (handle, there) = self.inner(directory, (&name, there), &source)?;
         let inner = Directory {
             side: self,
             top: directory.top.clone(),
             above: Some((directory.clone(), name)),
-            local: Arc::new(source),
+            local: source,
             handle,
-            final_attributes: self.may_change().then(|| self.final_attributes(&stat)),
+            final_attributes: self.may_change().then(|| self.final_attributes(&attributes)),
         };
         Ok(Step::Directory(Entries { listing, there }, Arc::new(inner)))
     }
@@ -340,25 +432,27 @@ impl<'a> Put<'a> {
         &self,
         directory: &Directory<'_, Put<'_>>,
         (name, there): (&OsString, Option<DirEntry>),
-        source: &OwnedFd,
+        source: &Folder,
     ) -> Outcome<(Handle, Option<There>)> {
         if let Some(policy) = self.policy {
             return self.mirror_directory(policy, directory, (name, there), source);
         }
         let made = self.make_directory(&directory.handle, name.as_bytes(), source, || {
             let url = directory.url();
-            (directory.path().join(name), url.join(name.as_bytes()).unwrap_or(url))
+            let source = directory.source().join(name.as_bytes());
+            (source, url.join(name.as_bytes()).unwrap_or(url))
         });
         Ok((made?, None))
     }
 
-    /// Makes a directory, or uses an existing one. `names` returns path and URL for messages.
+    /// Makes a directory, or uses an existing one. `names` returns those of the original and of the
+    /// copy for messages.
     fn make_directory(
         &self,
         above: &Handle,
         name: &[u8],
-        source: &OwnedFd,
-        names: impl Fn() -> (PathBuf, RemoteUrl),
+        source: &Folder,
+        names: impl Fn() -> (Operand, RemoteUrl),
     ) -> Outcome<Handle> {
         self.report.room.directory(|| {
             let fail = |error: Error| remote(names().1, &error);
@@ -376,8 +470,9 @@ impl<'a> Put<'a> {
                 Err(error) => return Err(fail(error)),
             };
             if self.options.xattrs {
-                let (path, target) = names();
-                self.xattrs(source, &handle, &path, &target)?;
+                let (original, target) = names();
+                let found = source.xattrs().map_err(|error| failed(original, &error))?;
+                self.xattrs(found, &handle, &target)?;
             }
             self.report.add(Copied::Directory);
             Ok(handle)
@@ -385,42 +480,15 @@ impl<'a> Put<'a> {
     }
 
     /// The final attributes of an object's copy.
-    fn final_attributes(&self, stat: &Stat) -> SetAttributes {
-        let owner = self.options.owner;
+    fn final_attributes(&self, original: &Attributes) -> SetAttributes {
+        let kept = |owner: &Owner| owner.id().filter(|_| self.options.owner);
         SetAttributes {
-            mode: Some(local::permissions(stat)),
-            owner: owner.then_some(stat.st_uid),
-            group: owner.then_some(stat.st_gid),
+            mode: Some(original.mode & 0o7777),
+            owner: kept(&original.owner),
+            group: kept(&original.group),
             size: None,
-            accessed: Some(SetTime::Client(local::time(stat.st_atime, stat.st_atime_nsec))),
-            modified: Some(SetTime::Client(local::time(stat.st_mtime, stat.st_mtime_nsec))),
+            accessed: original.accessed.map(SetTime::Client),
+            modified: original.modified.map(SetTime::Client),
         }
-    }
-}
-
-/// A source from the command line.
-struct Source {
-    parent: Parent,
-    /// `None` for a path that ends in "." or "..", or is the root.
-    name: Option<OsString>,
-    path: PathBuf,
-    /// The directory behind the name, if a slash at its end demands one.
-    directory: Option<Parent>,
-}
-
-impl Source {
-    fn open(path: &Path) -> Result<Self, Errno> {
-        let split = SplitPath::of(path.as_os_str().as_bytes());
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = |path: &Path| rustix::fs::open(path, flags, Mode::empty()).map(Arc::new);
-        if split.name.is_empty() || split.ends_in_dots() {
-            let parent = open(path)?;
-            return Ok(Self { parent, name: None, path: path.to_owned(), directory: None });
-        }
-        let above = if split.parent.is_empty() { &b"."[..] } else { split.parent };
-        let above = Path::new(OsStr::from_bytes(above));
-        let name = Some(OsString::from_vec(split.name.to_vec()));
-        let directory = if split.wants_directory { Some(open(path)?) } else { None };
-        Ok(Self { parent: open(above)?, name, path: above.to_owned(), directory })
     }
 }

@@ -1,45 +1,60 @@
-//! From this host to the server: links, pipes, sockets, devices, extended attributes; and the
-//! choice of the name under which a file is copied.
+//! From this host, or from a server, to a server: links, pipes, sockets, devices, extended attributes;
+//! and the choice of the name under which a file is copied.
 
+use super::small::Small;
 use super::{Object, Put};
-use crate::copy::error::{CopyError, Outcome, here, remote};
+use crate::copy::error::{CopyError, Outcome, remote};
 use crate::copy::links::Claim;
-use crate::copy::local;
+use crate::copy::local::Xattr;
 use crate::copy::pieces::Worker;
 use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
 use crate::failure::words;
-use crate::remote::{Error, Handle, RemoteUrl, SetAttributes, SpecialFile, Status};
+use crate::remote::{
+    Attributes, Error, Handle, ObjectType, RemoteUrl, SetAttributes, SpecialFile, Status,
+};
 use crate::show::readable;
-use rustix::fs::{AtFlags, FileType, Stat, major, minor, readlinkat, statat};
-use std::os::fd::OwnedFd;
-use std::path::Path;
 
 impl Put<'_> {
-    /// Copies an object other than a directory.
-    pub(super) fn object(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
-        let source = &object.directory.local;
-        let stat = statat(source, object.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|error| object.here(error))?;
-        let there = self.unchanged(worker, object, &stat)?;
+    /// Copies an object other than a directory, or begins a small file with one name.
+    pub(super) fn object(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+    ) -> Outcome<Option<Small>> {
+        let original = object.attributes()?;
+        let there = self.unchanged(worker, object, &original)?;
         if !self.may_change() {
-            return match there {
-                Some(_) => Ok(()),
-                None => self.plan("copy", &object.directory, &object.name),
-            };
+            if there.is_none() {
+                self.plan("copy", &object.directory, &object.name)?;
+            }
+            return Ok(None);
         }
-        if stat.st_nlink <= 1 {
-            return match there {
-                Some(_) => Ok(()),
-                None => self.make(worker, object, &stat).map(drop),
-            };
+        if original.links > 1 {
+            return self.named_often(worker, object, (&original, there)).map(|()| None);
         }
-        let names = u32::try_from(stat.st_nlink).unwrap_or(u32::MAX);
-        let key = (stat.st_dev, stat.st_ino);
-        match self.links.claim(key, names) {
+        if there.is_some() {
+            return Ok(None);
+        }
+        match self.begin_small(object, &original)? {
+            None => self.make(worker, object, &original).map(|_| None),
+            begun => Ok(begun),
+        }
+    }
+
+    /// Copies an object with several names, or links it to its copy. `there` is the copy if that is the
+    /// same.
+    fn named_often(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+        (original, there): (&Attributes, Option<Handle>),
+    ) -> Outcome {
+        let key = original.handle;
+        match self.links.claim(key, original.links) {
             Claim::First(first) => {
                 let copy = match there {
-                    None => self.make(worker, object, &stat)?,
+                    None => self.make(worker, object, original)?,
                     there => there,
                 };
                 if let Some(handle) = copy {
@@ -52,7 +67,7 @@ impl Put<'_> {
                 self.report,
                 (key, copy),
                 |copy| self.link(object, copy).map_err(|error| object.remote(&error)),
-                || self.make(worker, object, &stat).map(drop),
+                || self.make(worker, object, original).map(drop),
             ),
         }
     }
@@ -62,41 +77,34 @@ impl Put<'_> {
         &self,
         worker: &mut Worker<'_>,
         object: &Object<'_>,
-        stat: &Stat,
+        original: &Attributes,
     ) -> Outcome<Option<Handle>> {
-        let device = || (major(stat.st_rdev), minor(stat.st_rdev));
-        let special = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => return self.file(worker, object).map(Some),
-            FileType::Symlink => return self.symlink(object, stat).map(Some),
-            FileType::Fifo => SpecialFile::Fifo,
-            FileType::Socket => SpecialFile::Socket,
-            FileType::BlockDevice => {
-                let (major, minor) = device();
-                SpecialFile::BlockDevice { major, minor }
-            }
-            FileType::CharacterDevice => {
-                let (major, minor) = device();
-                SpecialFile::CharDevice { major, minor }
-            }
+        let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let (major, minor) = (number(original.raw_device.0), number(original.raw_device.1));
+        let special = match original.kind {
+            ObjectType::Regular => return self.file(worker, object).map(Some),
+            ObjectType::Symlink => return self.symlink(object, original).map(Some),
+            ObjectType::Fifo => SpecialFile::Fifo,
+            ObjectType::Socket => SpecialFile::Socket,
+            ObjectType::BlockDevice => SpecialFile::BlockDevice { major, minor },
+            ObjectType::CharDevice => SpecialFile::CharDevice { major, minor },
             _ => {
-                let path = object.path();
-                let text = format!("{}: objects of this type cannot be copied", path.display());
+                let text = format!("{}: objects of this type cannot be copied", object.source());
                 return Err(CopyError::Object(text));
             }
         };
-        self.special(object, special, stat)
+        self.special(object, special, original)
     }
 
-    fn symlink(&self, object: &Object<'_>, stat: &Stat) -> Outcome<Handle> {
-        let source = &object.directory.local;
-        let text = readlinkat(source, object.name.as_os_str(), Vec::new())
-            .map_err(|error| object.here(error))?;
+    fn symlink(&self, object: &Object<'_>, original: &Attributes) -> Outcome<Handle> {
+        let text = object.directory.local.readlink(&object.name, original);
+        let text = text.map_err(|error| object.failed(&error))?;
         let directory = &object.directory.handle;
         let handle = self
-            .make_or_replace(object, |name| self.client.symlink(directory, name, text.as_bytes()))
+            .make_or_replace(object, |name| self.client.symlink(directory, name, &text))
             .map_err(|error| object.remote(&error))?;
         // A symlink has no permissions of its own.
-        let final_attributes = SetAttributes { mode: None, ..self.final_attributes(stat) };
+        let final_attributes = SetAttributes { mode: None, ..self.final_attributes(original) };
         self.client
             .set_attributes(&handle, &final_attributes)
             .map_err(|error| object.remote(&error))?;
@@ -108,10 +116,10 @@ impl Put<'_> {
         &self,
         object: &Object<'_>,
         kind: SpecialFile,
-        stat: &Stat,
+        original: &Attributes,
     ) -> Outcome<Option<Handle>> {
         let directory = &object.directory.handle;
-        let final_attributes = self.final_attributes(stat);
+        let final_attributes = self.final_attributes(original);
         let made = self.make_or_replace(object, |name| {
             self.client.mknod(directory, name, kind, &final_attributes)
         });
@@ -165,18 +173,8 @@ impl Put<'_> {
         }
     }
 
-    /// Copies `user.*` extended attributes of an open file or directory.
-    pub(super) fn xattrs(
-        &self,
-        from: &OwnedFd,
-        to: &Handle,
-        path: &Path,
-        target: &RemoteUrl,
-    ) -> Outcome {
-        let found = local::xattrs(from).map_err(|error| here(path.display(), error))?;
-        if found.is_empty() {
-            return Ok(());
-        }
+    /// Sets extended attributes of a copy.
+    pub(super) fn xattrs(&self, found: Vec<Xattr>, to: &Handle, target: &RemoteUrl) -> Outcome {
         let failed = |error: Error| remote(target, &error);
         for (name, value) in found {
             let error = match self.client.set_xattr(to, &name, &value) {
