@@ -5,7 +5,7 @@ source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export" "$work/a" "$work/empty"
 nfs=(--nfs 127.0.0.1:0 --nfs-rdma 127.0.0.1:0 --nfs-unprivileged-ports)
-serve "$work/export" --lease 1 --no-root-squash "${nfs[@]}"
+serve "$work/export" --lease 3 --no-root-squash "${nfs[@]}"
 
 # A tree with names that are no UTF-8, links, a pipe, an empty file, holes and a deep directory.
 mkdir -p "$work/a/deep/er" "$work/a/build"
@@ -265,7 +265,7 @@ step "a second server"
 addresses
 here=$url here_server=$server here_log=$log here_tcp=$tcp here_rdma=$rdma
 mkdir "$work/there"
-second=("$work/there" --lease 1 --no-root-squash --state-directory "$work/state-there")
+second=("$work/there" --lease 3 --no-root-squash --state-directory "$work/state-there")
 serve "${second[@]}" "${nfs[@]}"
 addresses
 there=$url
@@ -387,7 +387,7 @@ wait "$client" || status=$?
 [[ ! -e $work/there/lost/long ]] || fail "a part has the name of the file"
 server=$second_server log=$second_log
 stop_server
-serve "$work/export" --lease 1 --no-root-squash
+serve "$work/export" --lease 3 --no-root-squash
 
 step "a narrow terminal, and one without a name"
 if command -v script >/dev/null; then
