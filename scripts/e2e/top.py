@@ -52,6 +52,12 @@ class Session:
         if select.select([self.master], [], [], seconds)[0]:
             self.output += os.read(self.master, 1 << 16).decode("latin-1")
 
+    def settle(self, seconds):
+        """Takes all output of this time. A key at the moment of a resize waits for the next one."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.read(left)
+
     def screen(self):
         """The text that is on the screen now."""
         cells, row, column = {}, 0, 0
@@ -117,7 +123,7 @@ def keys(command, columns, rows):
     session.wait("[clients")
     for size in [(20, 5), (1, 1), (200, 50), (columns, rows)]:
         session.resize(*size)
-        session.read(0.3)
+        session.settle(0.5)
     session.press("\t\t")
     session.wait("[files")
     session.press("\x1b[B\x1b[6~\x1b[H")
