@@ -136,7 +136,9 @@ def test_a_checker_of_types_understands_them(tmp_path):
     complaints = [line for line in checked.stdout.splitlines() if "error:" in line]
     # Types that fsspec does not have are not ours to tell.
     complaints = [line for line in complaints if "fsspec" not in line or "program.py" in line]
-    assert len(complaints) == 4, checked.stdout + checked.stderr
+    # Some versions of mypy tell of a wrong keyword twice.
+    lines = {each.split(":", 2)[1] for each in complaints}
+    assert len(lines) == 4, checked.stdout + checked.stderr
     assert all('variable has type "int"' in each for each in complaints[:2])
     assert '"deadlin"' in complaints[2]
-    assert 'No overload variant of "open"' in complaints[3]
+    assert 'No overload variant of "open"' in complaints[-1]
