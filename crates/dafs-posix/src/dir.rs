@@ -6,10 +6,13 @@
 //! A listing in pages continues the stream that the last page left, so that its cost is linear. A
 //! stream belongs to one caller. It drops prefetched entries when the directory has changed.
 //!
+//! Each entry with attributes takes one `statx`. Its id is remembered from an earlier listing
+//! (`known`), or takes one more call.
+//!
 //! Mount points below the export are listed by name, with neither id nor attributes. A lookup of
 //! them fails with `CrossDevice`.
 
-use super::export::{Export, stat_fd, stat_name};
+use super::export::{Export, mount_of, stat_fd, stat_name};
 use super::ident::Caller;
 use super::node::Node;
 use super::sys;
@@ -17,15 +20,18 @@ use crate::limits::DIRECTORY_STREAMS_MAX;
 use dafs_mem::Mutex;
 use dafs_store::backend::COOKIE_FIRST;
 use dafs_store::{Attr, Cred, DirEntry, FileId, Result, StoreError};
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{OFlags, SeekFrom, Statx, Timespec};
 use rustix::io::Errno;
+use rustix::time::ClockId;
 use std::collections::VecDeque;
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// One record of the kernel's listing.
 pub(super) struct RawEntry<'a> {
     pub(super) name: &'a [u8],
+    /// The name once more, as system calls take it.
+    c_name: &'a CStr,
     ino: u64,
     position: i64,
     /// The offset of the next record in the buffer.
@@ -39,9 +45,8 @@ fn entry_at(buffer: &[u8], start: usize) -> Option<RawEntry<'_>> {
     let ino = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
     let position = i64::from_ne_bytes(record.get(8..16)?.try_into().ok()?);
     let len = usize::from(u16::from_ne_bytes(record.get(16..18)?.try_into().ok()?));
-    let name = record.get(NAME..len)?;
-    let name = &name[..name.iter().position(|&byte| byte == 0)?];
-    Some(RawEntry { name, ino, position, end: start + len })
+    let c_name = CStr::from_bytes_until_nul(record.get(NAME..len)?).ok()?;
+    Some(RawEntry { name: c_name.to_bytes(), c_name, ino, position, end: start + len })
 }
 
 /// All records of a buffer.
@@ -195,6 +200,7 @@ impl Export {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<bool> {
         position_of(cookie)?;
+        let begun = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
         let waiting = if cookie == 0 { None } else { self.streams.take(&node.id, cookie, cred) };
         let mut stream = match waiting {
             Some(mut stream) => {
@@ -210,8 +216,11 @@ impl Export {
             let entry = entry_at(&stream.buffer, stream.at).ok_or(StoreError::Io)?;
             let (name, end, cookie) = (entry.name, entry.end, cookie_of(entry.position)?);
             if name != b"." && name != b".." {
-                let object =
-                    if with_attr { self.entry_object(node, &stream.fd, name) } else { None };
+                let object = if with_attr {
+                    self.entry_object(node, &stream.fd, entry.c_name, begun)
+                } else {
+                    None
+                };
                 if !sink(DirEntry { name, cookie, file_id: entry.ino, object }) {
                     self.streams.put(stream);
                     return Ok(false);
@@ -223,22 +232,163 @@ impl Export {
     }
 
     /// Returns id and attributes of an entry. `None` if it vanished, is a mount point, or is not
-    /// accessible.
-    fn entry_object(&self, node: &Node, dir: &OwnedFd, name: &[u8]) -> Option<(FileId, Attr)> {
-        let c_name = CString::new(name).ok()?;
-        let stat = stat_name(dir.as_fd(), &c_name).ok()?;
-        let handle = sys::name_to_handle(dir.as_fd(), &c_name).ok()?;
-        let id = self.id_of(&stat, handle).ok()?;
+    /// accessible. The listing began at `begun` by the kernel's coarse clock.
+    fn entry_object(
+        &self,
+        node: &Node,
+        dir: &OwnedFd,
+        name: &CStr,
+        begun: Timespec,
+    ) -> Option<(FileId, Attr)> {
+        let stat = stat_name(dir.as_fd(), name).ok()?;
+        let id = self.entry_id(dir, name, &stat, begun)?;
         if let Some(index) = &self.index {
-            index.learn(id, node.id, name);
+            index.learn(id, node.id, name.to_bytes());
         }
         Some((id, super::attr::attr(&stat, self.tell_listed(&id, &stat)).ok()?))
+    }
+
+    fn entry_id(
+        &self,
+        dir: &OwnedFd,
+        name: &CStr,
+        stat: &Statx,
+        begun: Timespec,
+    ) -> Option<FileId> {
+        // The same object may be mounted on the entry. Then it is not shown.
+        let is_here = self.mount_id.is_some() && mount_of(stat) == self.mount_id;
+        if is_here && let Some(id) = self.known_ids.find(stat) {
+            return Some(id);
+        }
+        let handle = sys::name_to_handle(dir.as_fd(), name).ok()?;
+        let id = self.id_of(stat, handle).ok()?;
+        if is_here && let Some((handle, _)) = &handle {
+            self.known_ids.remember(begun, stat, handle, id);
+        }
+        Some(id)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::known::FILE_SYSTEMS;
+    use crate::{PosixOptions, PosixStore};
+    use dafs_store::{ExportSecret, Store};
+    use rustix::fs::{Mode, StatxFlags};
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::Arc;
+
+    fn now() -> Timespec {
+        rustix::time::clock_gettime(ClockId::RealtimeCoarse)
+    }
+
+    /// Waits until whatever changes from now on gets another time. Returns a time at which all files
+    /// of a test are old.
+    fn later() -> Timespec {
+        let begun = now();
+        while now() == begun {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Timespec { tv_sec: i64::MAX / 2, tv_nsec: 0 }
+    }
+
+    /// Lists the root as at this time. Returns the ids of the entries with ids, and the number of
+    /// handles that it asked the kernel for.
+    fn listed(export: &Export, begun: Timespec) -> (BTreeMap<String, FileId>, u32) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&export.root, c".", flags, Mode::empty()).unwrap();
+        let (mut found, mut buffer) = (BTreeMap::new(), Vec::new());
+        let before = sys::HANDLES_ASKED.get();
+        loop {
+            sys::read_directory(dir.as_fd(), &mut buffer).unwrap();
+            if buffer.is_empty() {
+                return (found, sys::HANDLES_ASKED.get() - before);
+            }
+            for entry in entries(&buffer).filter(|entry| !matches!(entry.name, b"." | b"..")) {
+                let object = export.entry_object(&export.root, &dir, entry.c_name, begun);
+                let name = String::from_utf8(entry.name.to_vec()).unwrap();
+                found.extend(object.map(|(id, _)| (name, id)));
+            }
+        }
+    }
+
+    /// Lists the root, compares the ids with those of lookups, and returns the handles asked for.
+    fn listed_well(store: &PosixStore, begun: Timespec) -> u32 {
+        let cred =
+            Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (found, asked) = listed(&store.export, begun);
+        for (name, id) in &found {
+            let (looked_up, _) = store.lookup(&cred, &store.root(), name.as_bytes()).unwrap();
+            assert_eq!(looked_up, *id, "{name}");
+        }
+        asked
+    }
+
+    /// Opens a store in memory, if possible.
+    fn store() -> (tempfile::TempDir, PosixStore) {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let options = PosixOptions::new(ExportSecret::from_bytes([7; 16]));
+        let store = PosixStore::open(dir.path(), options).unwrap();
+        (dir, store)
+    }
+
+    #[test]
+    fn an_entry_takes_one_system_call_once_its_id_is_known() {
+        let (dir, store) = store();
+        let (path, export) = (|name: &str| dir.path().join(name), &store.export);
+        let kind = rustix::fs::fstatfs(&export.root).unwrap().f_type as u64;
+        let stat = stat_fd(export.root.as_fd()).unwrap();
+        let has_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let remembers = FILE_SYSTEMS.contains(&kind) && has_birth && mount_of(&stat).is_some();
+        let calls = |count| if remembers { count } else { 4 };
+        fs::write(path("file"), "x").unwrap();
+        fs::hard_link(path("file"), path("other name")).unwrap();
+        fs::create_dir(path("directory")).unwrap();
+        symlink("file", path("symlink")).unwrap();
+        assert_eq!([now(), now()].map(|begun| listed_well(&store, begun)), [4, 4], "too young");
+        // The two names of the file share its id.
+        assert_eq!(listed_well(&store, later()), calls(3));
+        assert_eq!(listed_well(&store, later()), calls(0));
+        fs::set_permissions(path("directory"), fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(listed_well(&store, later()), calls(1), "another ctime");
+        let (ids, asked) = listed(export, later());
+        assert_eq!(asked, calls(0));
+        assert_eq!(ids["file"], ids["other name"]);
+        assert_ne!(ids["file"], ids["symlink"]);
+    }
+
+    #[test]
+    fn a_name_of_another_object_never_keeps_its_id() {
+        let (dir, store) = store();
+        let path = |name: &str| dir.path().join(name);
+        let mut seen = Vec::new();
+        for round in 0..20 {
+            fs::write(path("new"), "x").unwrap();
+            if round % 4 == 3 {
+                // Some file systems give the next file the number of this one.
+                fs::remove_file(path("f")).unwrap();
+            }
+            fs::rename(path("new"), path("f")).unwrap();
+            listed_well(&store, now());
+            listed_well(&store, later());
+            let (ids, _) = listed(&store.export, later());
+            assert!(!seen.contains(&ids["f"]), "{round}");
+            seen.push(ids["f"]);
+        }
+    }
+
+    #[test]
+    fn an_object_is_not_shown_on_the_mount_of_another() {
+        let (dir, mut store) = store();
+        fs::write(dir.path().join("f"), "x").unwrap();
+        assert_eq!(listed(&store.export, later()).0.len(), 1);
+        let export = Arc::get_mut(&mut store.export).unwrap();
+        export.mount_id = export.mount_id.map(|ours| ours + 1);
+        assert_eq!(listed(&store.export, later()).0.len(), 0);
+    }
 
     #[test]
     fn cookies_and_positions_map_one_to_one() {

@@ -16,6 +16,7 @@ use super::hint::NameHints;
 use super::id::{Form, Ids, Target, device, stable_fs_id};
 use super::ident::{AsServer, Caller, Identity};
 use super::index::Index;
+use super::known::KnownIds;
 use super::node::{Node, NodeTable};
 use super::sys::{self, KernelHandle};
 use super::watch::Watches;
@@ -39,6 +40,10 @@ use std::time::Instant;
 /// The directory of this process's open descriptors.
 const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 
+/// The magic numbers of file systems that live in memory.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
+
 /// The fields that all `statx` calls ask for.
 const STAT_MASK: StatxFlags =
     StatxFlags::BASIC_STATS.union(StatxFlags::BTIME).union(StatxFlags::MNT_ID);
@@ -52,6 +57,7 @@ pub(super) struct Export {
     pub(super) nodes: NodeTable,
     pub(super) name_hints: NameHints,
     pub(super) streams: Streams,
+    pub(super) known_ids: KnownIds,
     /// The index of names, if the kernel does not open objects by handle or if `subtree_check`
     /// needs names.
     pub(super) index: Option<Index>,
@@ -81,7 +87,7 @@ pub(super) struct Export {
     pub(super) own_descriptors: OwnedFd,
     /// A readable descriptor of the root, as `open_by_handle_at` needs it.
     mount: OwnedFd,
-    mount_id: Option<u64>,
+    pub(super) mount_id: Option<u64>,
     device: u64,
     /// False on old kernels and in sandboxes that refuse it.
     pub(super) has_openat2: bool,
@@ -97,7 +103,8 @@ impl Export {
         let mount = reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
         let stat = stat_fd(fd.as_fd())?;
         let handle = sys::name_to_handle(fd.as_fd(), c"")?;
-        let (fs_id, in_memory) = identify(&fd, &stat, handle, &options)?;
+        let kind = rustix::fs::fstatfs(&fd)?.f_type as u64;
+        let fs_id = identify(&fd, &stat, kind, handle, &options)?;
         let ids = Ids::new(fs_id, options.secret, device(&stat));
         let mount_id = handle.map(|(_, mount)| mount).or_else(|| mount_of(&stat));
         let by_handle =
@@ -121,6 +128,7 @@ impl Export {
             nodes: NodeTable::new(options.nodes_max.unwrap_or_else(nodes_max_default)),
             name_hints: NameHints::new(),
             streams: Streams::new(),
+            known_ids: KnownIds::new(kind, device(&stat)),
             index: (!by_handle || options.subtree_check).then(|| Index::new(scan_entries_max)),
             by_handle,
             subtree_check: options.subtree_check,
@@ -128,7 +136,7 @@ impl Export {
             abilities,
             watches,
             leaving: Leaving::new(options.leaving_bytes_max),
-            in_memory,
+            in_memory: kind == TMPFS_MAGIC || kind == RAMFS_MAGIC,
             no_nowait_read: AtomicBool::new(false),
             no_nowait_write: AtomicBool::new(false),
             no_fchmodat2: AtomicBool::new(false),
@@ -413,26 +421,23 @@ fn id_from(ids: &Ids, handle: Option<(KernelHandle, u64)>, stat: &Statx) -> File
     }
 }
 
-/// Returns the identity of the file system, and true if it lives in memory.
+/// Returns the identity of the file system, whose magic number is `kind`.
 fn identify(
     fd: &OwnedFd,
     stat: &Statx,
+    kind: u64,
     handle: Option<(KernelHandle, u64)>,
     options: &PosixOptions,
-) -> Result<(FsId, bool)> {
-    const TMPFS_MAGIC: u64 = 0x0102_1994;
-    const RAMFS_MAGIC: u64 = 0x8584_58f6;
-    let kind = rustix::fs::fstatfs(fd)?.f_type as u64;
-    let in_memory = kind == TMPFS_MAGIC || kind == RAMFS_MAGIC;
+) -> Result<FsId> {
     if let Some(fs_id) = options.fs_id {
-        return Ok((fs_id, in_memory));
+        return Ok(fs_id);
     }
     let fsid = rustix::fs::fstatvfs(fd)?.f_fsid;
     let file_system = if fsid == 0 { device(stat) } else { fsid };
     // The root's id under a fixed key names it here.
     let plain = Ids::new(FsId([0; 16]), ExportSecret::from_bytes([0; 16]), device(stat));
     let root = id_from(&plain, handle, stat);
-    Ok((stable_fs_id(file_system, kind, &root), in_memory))
+    Ok(stable_fs_id(file_system, kind, &root))
 }
 
 /// Returns the path that leads to exactly the object of a descriptor.
@@ -454,7 +459,7 @@ pub(super) fn stat_name(dir: BorrowedFd<'_>, name: &CStr) -> SysResult<Statx> {
     rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, STAT_MASK)
 }
 
-fn mount_of(stat: &Statx) -> Option<u64> {
+pub(super) fn mount_of(stat: &Statx) -> Option<u64> {
     (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
 }
 

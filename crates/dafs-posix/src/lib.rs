@@ -54,6 +54,7 @@ mod hint;
 mod id;
 mod ident;
 mod index;
+mod known;
 mod limits;
 mod named_attr;
 mod node;

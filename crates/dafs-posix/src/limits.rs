@@ -16,6 +16,16 @@ pub(crate) const NODES_MAX: usize = 65_536;
 /// The most names with a hint that the store holds their object.
 pub(crate) const NAME_HINTS: usize = 1 << 14;
 
+/// The most ids that listings remember.
+pub(crate) const KNOWN_IDS_MAX: usize = 1 << 16;
+
+/// Shards of the table of these ids, each with its own lock.
+pub(crate) const KNOWN_SHARDS: usize = 16;
+
+/// The least age of the times of an inode whose id is remembered. It is no less than the step of
+/// any clock from which a file system takes them.
+pub(crate) const KNOWN_AGE_SECONDS: i64 = 1;
+
 /// The nodes that end one sweep.
 pub(crate) const SWEEP_NODES: usize = 4096;
 

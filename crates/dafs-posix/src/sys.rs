@@ -31,6 +31,12 @@ struct RawHandle {
     bytes: [u8; HANDLE_BYTES_MAX],
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Counts the calls of `name_to_handle` by this thread.
+    pub(super) static HANDLES_ASKED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 fn check(returned: libc::c_long) -> Result<libc::c_long, Errno> {
     if returned < 0 {
         Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
@@ -45,6 +51,8 @@ pub(super) fn name_to_handle(
     dir: BorrowedFd<'_>,
     name: &CStr,
 ) -> Result<Option<(KernelHandle, u64)>, Errno> {
+    #[cfg(test)]
+    HANDLES_ASKED.set(HANDLES_ASKED.get() + 1);
     let mut raw = RawHandle {
         handle_bytes: HANDLE_BYTES_MAX as u32,
         handle_type: 0,
