@@ -16,6 +16,7 @@
 mod content;
 mod file;
 mod image;
+mod listing;
 mod object;
 mod ranges;
 mod store;

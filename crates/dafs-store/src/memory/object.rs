@@ -4,8 +4,9 @@ use super::content::{Content, Reserved};
 use super::xattr::Xattrs;
 use crate::limits::COOKIE_FIRST;
 use crate::{Attr, Cred, Kind, Result, StoreError, TimeSpec};
-use dafs_mem::RwLock;
-use std::collections::BTreeMap;
+use dafs_mem::{RwLock, Shrinking as _};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
@@ -167,8 +168,10 @@ impl State {
 #[derive(Debug, Clone)]
 pub(super) struct Directory {
     pub(super) parent: u64,
-    by_name: BTreeMap<Vec<u8>, Entry>,
-    by_cookie: BTreeMap<u64, Vec<u8>>,
+    /// Clients choose the names, so the hashes are random.
+    by_name: HashMap<Arc<[u8]>, Entry>,
+    /// Names and inodes.
+    by_cookie: BTreeMap<u64, (Arc<[u8]>, u64)>,
     next_cookie: u64,
 }
 
@@ -182,7 +185,7 @@ struct Entry {
 
 impl Directory {
     pub(super) fn new(parent: u64) -> Self {
-        let (by_name, by_cookie) = (BTreeMap::new(), BTreeMap::new());
+        let (by_name, by_cookie) = (HashMap::new(), BTreeMap::new());
         Self { parent, by_name, by_cookie, next_cookie: COOKIE_FIRST }
     }
 
@@ -196,15 +199,19 @@ impl Directory {
 
     /// Adds a name, or changes its inode. `room` is the space of the name.
     pub(super) fn insert(&mut self, name: &[u8], ino: u64, room: Reserved) {
-        self.remove(name);
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        self.by_name.insert(name.to_vec(), Entry { cookie, ino, _room: room });
-        self.by_cookie.insert(cookie, name.to_vec());
+        let name: Arc<[u8]> = name.into();
+        let entry = Entry { cookie, ino, _room: room };
+        if let Some(replaced) = self.by_name.insert(name.clone(), entry) {
+            self.by_cookie.remove(&replaced.cookie);
+        }
+        self.by_cookie.insert(cookie, (name, ino));
     }
 
     pub(super) fn remove(&mut self, name: &[u8]) -> Option<u64> {
         let entry = self.by_name.remove(name)?;
+        self.by_name.shrink_if_sparse();
         self.by_cookie.remove(&entry.cookie);
         Some(entry.ino)
     }
@@ -213,10 +220,9 @@ impl Directory {
         self.by_name.values().map(|entry| entry.ino)
     }
 
-    /// Returns the first entry after `cookie`: its cookie, name and inode.
-    pub(super) fn after(&self, cookie: u64) -> Option<(u64, &[u8], u64)> {
-        let (&cookie, name) = self.by_cookie.range(cookie.checked_add(1)?..).next()?;
-        let ino = self.find(name)?;
-        Some((cookie, name, ino))
+    /// Returns the entries after `cookie`: their cookies, names and inodes.
+    pub(super) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &Arc<[u8]>, u64)> {
+        let range = self.by_cookie.range((Bound::Excluded(cookie), Bound::Unbounded));
+        range.map(|(&cookie, (name, ino))| (cookie, name, *ino))
     }
 }

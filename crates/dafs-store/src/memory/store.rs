@@ -17,9 +17,6 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Entries that `readdir` copies out per lock.
-const READDIR_BATCH: usize = 64;
-
 impl Inner {
     /// Adds a new object under a new name, with the caller as owner. A setgid bit of the parent
     /// passes its group on.
@@ -77,9 +74,12 @@ impl Inner {
             fill(&mut state, dir.ino);
             Object::new(ino, kind, base, state)
         })?;
+        let rest = SetAttr { mode: None, ..*attr };
+        if rest == SetAttr::default() {
+            return Ok(object);
+        }
         // The state has the mode already, with an inherited setgid bit, and keeps it.
         let mode = object.state().mode;
-        let rest = SetAttr { mode: None, ..*attr };
         let applied = self.apply(cred, &object, &rest, true);
         object.state_mut().mode = mode;
         match applied {
@@ -505,37 +505,7 @@ impl Store for MemoryStore {
         attr: bool,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<bool> {
-        let dir = self.inner.object(dir)?;
-        dir.state().directory()?;
-        dir.check(cred, R)?;
-        if cookie == 1 || cookie == 2 {
-            return Err(StoreError::BadCookie);
-        }
-        let may_look_up = attr && dir.check(cred, X).is_ok();
-        let mut at = cookie;
-        loop {
-            let mut batch = Vec::with_capacity(READDIR_BATCH);
-            {
-                let state = dir.state();
-                let names = state.directory()?;
-                while batch.len() < READDIR_BATCH
-                    && let Some((cookie, name, ino)) = names.after(at)
-                {
-                    batch.push((cookie, name.to_vec(), ino));
-                    at = cookie;
-                }
-            }
-            if batch.is_empty() {
-                return Ok(true);
-            }
-            for (cookie, name, ino) in batch {
-                let object = may_look_up.then(|| self.inner.world().object(ino).ok()).flatten();
-                let object = object.map(|object| (self.inner.id(ino), object.attr()));
-                if !sink(DirEntry { name: &name, cookie, file_id: ino, object }) {
-                    return Ok(false);
-                }
-            }
-        }
+        self.inner.list(cred, dir, cookie, attr, sink)
     }
 
     fn readlink(&self, _cred: &Cred, id: &FileId) -> Result<Vec<u8>> {

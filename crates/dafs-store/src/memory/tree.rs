@@ -4,7 +4,7 @@ use super::content::Reserved;
 use super::object::{Object, State, W, X};
 use super::{Inner, ROOT_INO};
 use crate::limits::MEMORY_LINKS_MAX;
-use crate::{Cred, DirChange, Kind, Result, StoreError};
+use crate::{Attr, Cred, DirChange, Kind, Result, StoreError};
 use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -40,6 +40,11 @@ impl World {
 
     pub(super) fn object(&self, ino: u64) -> Result<Arc<Object>> {
         self.objects.get(&ino).cloned().ok_or(StoreError::Stale)
+    }
+
+    /// Returns the attributes of an object, if it is still there.
+    pub(super) fn attr(&self, ino: u64) -> Option<Attr> {
+        self.objects.get(&ino).map(|object| object.attr())
     }
 
     pub(super) fn directory(&self, ino: u64) -> Result<Arc<Object>> {
@@ -121,7 +126,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Reserves the space of a name, which a directory keeps by name and by cookie.
+    /// Reserves the space of a name, with as much for its places by name and by cookie.
     pub(super) fn room_for(&self, name: &[u8]) -> Result<Reserved> {
         Reserved::take(&self.space, 2 * name.len())
     }
@@ -144,7 +149,7 @@ impl Inner {
             state.links += 1;
         }
         self.touch(&mut state, true);
-        Ok(changed(before, &state))
+        Ok(changed(dir, before, &state))
     }
 
     /// Removes a name from `dir` and a link from its object.
@@ -156,12 +161,12 @@ impl Inner {
             state.links -= 1;
         }
         self.touch(&mut state, true);
-        let after = state.change;
+        let change = changed(dir, before, &state);
         drop(state);
         let mut state = object.state_mut();
         state.links = if object.kind == Kind::Directory { 0 } else { state.links - 1 };
         self.touch(&mut state, false);
-        Ok(DirChange { before, after, atomic: true, attr: None })
+        Ok(change)
     }
 
     pub(super) fn remove_in(
@@ -299,15 +304,15 @@ fn check_empty(object: &Object) -> Result<()> {
 /// The answer for an object that an operation leaves as it is.
 fn unchanged(object: &Object) -> DirChange {
     let state = object.state();
-    changed(state.change, &state)
+    changed(object, state.change, &state)
 }
 
 /// Does the same as `changed`, with a guard of its own.
 fn change_of(object: &Object, before: u64) -> DirChange {
-    changed(before, &object.state())
+    changed(object, before, &object.state())
 }
 
 /// A change of an object whose counter was `before`.
-fn changed(before: u64, now: &State) -> DirChange {
-    DirChange { before, after: now.change, atomic: true, attr: None }
+fn changed(object: &Object, before: u64, now: &State) -> DirChange {
+    DirChange { before, after: now.change, atomic: true, attr: Some(now.attr(object)) }
 }
