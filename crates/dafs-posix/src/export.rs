@@ -298,19 +298,38 @@ impl Export {
         Ok(found)
     }
 
-    /// Returns id and kind of one name below a directory, without opening it where the kernel has
-    /// handles.
-    pub(super) fn peek(&self, _caller: &Caller, dir: &Node, name: &[u8]) -> Result<(FileId, Kind)> {
-        let c_name = CString::new(name).map_err(|_| StoreError::Invalid)?;
-        let peeked = self.peek_id(dir.as_fd(), &c_name);
+    /// Returns the id of one name below a directory, without opening it where the kernel has
+    /// handles. Returns the kind as well, if the store knows it.
+    pub(super) fn peek(
+        &self,
+        _caller: &Caller,
+        dir: &Node,
+        name: &CStr,
+    ) -> Result<(FileId, Option<Kind>)> {
+        let peeked = self.peek_id(dir.as_fd(), name);
         let id = match peeked.map_err(|errno| self.name_error(dir, errno))? {
             Some(id) if self.index.is_none() => id,
-            _ => return self.step(dir, name).map(|(node, _)| (node.id, node.kind)),
+            _ => {
+                let (node, _) = self.step(dir, name.to_bytes())?;
+                return Ok((node.id, Some(node.kind)));
+            }
         };
-        if let Some(node) = self.nodes.get(&id) {
-            return Ok((id, node.kind));
+        let known = self.nodes.get(&id).or_else(|| self.nodes.open_node(&id));
+        Ok((id, known.map(|node| node.kind)))
+    }
+
+    /// Does the same as `peek`, and asks for an unknown kind.
+    pub(super) fn peek_kind(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &CStr,
+    ) -> Result<(FileId, Kind)> {
+        let (id, known) = self.peek(caller, dir, name)?;
+        if let Some(kind) = known {
+            return Ok((id, kind));
         }
-        let stat = stat_name(dir.as_fd(), &c_name);
+        let stat = stat_name(dir.as_fd(), name);
         let stat = stat.map_err(|errno| self.name_error(dir, errno))?;
         Ok((id, attr::kind(&stat)?))
     }

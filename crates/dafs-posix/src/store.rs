@@ -9,9 +9,10 @@ use crate::limits::POSIX_LINKS_MAX;
 use dafs_store::backend::{FILE_BYTES_MAX, check_name, check_symlink_text};
 use dafs_store::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry, FileId,
-    FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode, PosixAcls, Result,
-    SetAttr, SetXattr, Store, StoreError, Watch,
+    FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode, PosixAcls, RemoveKind,
+    Result, SetAttr, SetXattr, Store, StoreError, Watch,
 };
+use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -20,6 +21,10 @@ enum Found {
     Object(Arc<Node>),
     AttrDir(Arc<Node>),
     NamedAttr(Arc<Node>, u64),
+}
+
+fn c_name(name: &[u8]) -> Result<CString> {
+    CString::new(name).map_err(|_| StoreError::Invalid)
 }
 
 impl PosixStore {
@@ -40,14 +45,16 @@ impl PosixStore {
         dir: &FileId,
         name: &[u8],
         hint: Option<&FileId>,
+        kind: RemoveKind,
     ) -> Result<DirChange> {
         check_name(name)?;
         self.export.writable()?;
         let found = self.found_dir(dir)?;
         let caller = self.export.identity.caller(cred)?;
         match found {
-            Found::Object(dir) => self.export.remove(&caller, &dir, name, hint),
+            Found::Object(dir) => self.export.remove(&caller, &dir, name, hint, kind),
             Found::AttrDir(node) | Found::NamedAttr(node, _) => {
+                kind.check(Kind::NamedAttr)?;
                 self.export.remove_attr(&caller, &node, name)
             }
         }
@@ -163,7 +170,29 @@ impl Store for PosixStore {
             return self.lookup(cred, dir, name).map(|(id, attr)| (id, attr.kind));
         };
         let caller = self.export.identity.caller(cred)?;
-        self.export.peek(&caller, &node, name)
+        self.export.peek_kind(&caller, &node, &c_name(name)?)
+    }
+
+    fn peek_of_kind(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        kind: RemoveKind,
+    ) -> Result<FileId> {
+        check_name(name)?;
+        let found = self.found_dir(dir)?;
+        let (Found::Object(node), false) = (found, kind == RemoveKind::Directory) else {
+            // A file is no reason to ask other clients for their delegations of it.
+            let (id, found) = self.peek(cred, dir, name)?;
+            return kind.check(found).map(|()| id);
+        };
+        let caller = self.export.identity.caller(cred)?;
+        let (id, found) = self.export.peek(&caller, &node, &c_name(name)?)?;
+        if let Some(found) = found {
+            kind.check(found)?;
+        }
+        Ok(id)
     }
 
     fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
@@ -257,7 +286,7 @@ impl Store for PosixStore {
     }
 
     fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        self.remove_hinted(cred, dir, name, None)
+        self.remove_hinted(cred, dir, name, None, RemoveKind::Any)
     }
 
     fn remove_known(
@@ -266,8 +295,9 @@ impl Store for PosixStore {
         dir: &FileId,
         name: &[u8],
         id: &FileId,
+        kind: RemoveKind,
     ) -> Result<DirChange> {
-        self.remove_hinted(cred, dir, name, Some(id))
+        self.remove_hinted(cred, dir, name, Some(id), kind)
     }
 
     fn rename(

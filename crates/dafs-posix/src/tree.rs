@@ -20,8 +20,8 @@ use dafs_store::backend::{
     verifier_seconds, with_verifier,
 };
 use dafs_store::{
-    CreateHow, Created, Cred, DirChange, FileId, Kind, Made, NewObject, OpenMode, Result, SetAttr,
-    StoreError,
+    CreateHow, Created, Cred, DirChange, FileId, Kind, Made, NewObject, OpenMode, RemoveKind,
+    Result, SetAttr, StoreError,
 };
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags, Timespec, makedev,
@@ -438,25 +438,31 @@ impl Export {
         }
     }
 
-    /// Removes a name. `hint` is the id of its object, if the caller knows it.
+    /// Removes a name of an object of this kind. `hint` is its id, if the caller knows it.
     pub(super) fn remove(
         &self,
         _caller: &Caller,
         dir: &Node,
         name: &[u8],
         hint: Option<&FileId>,
+        kind: RemoveKind,
     ) -> Result<DirChange> {
         let before = self.before_change(dir)?;
         let known = self.hinted(dir, name, hint);
-        let removed = match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-            // POSIX lets unlink of a directory fail with EPERM; Linux reports EISDIR.
-            Err(Errno::ISDIR) => match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
-                Err(Errno::EXIST) => Err(Errno::NOTEMPTY),
+        let remove = |flags| rustix::fs::unlinkat(dir, name, flags);
+        let removed = match kind {
+            RemoveKind::NoDirectory => remove(AtFlags::empty()),
+            RemoveKind::Directory => remove(AtFlags::REMOVEDIR),
+            RemoveKind::Any => match remove(AtFlags::empty()) {
+                // POSIX lets unlink of a directory fail with EPERM; Linux reports EISDIR.
+                Err(Errno::ISDIR) => remove(AtFlags::REMOVEDIR),
                 other => other,
             },
-            other => other,
         };
-        removed.map_err(|errno| self.name_error(dir, errno))?;
+        removed.map_err(|errno| match errno {
+            Errno::EXIST => StoreError::NotEmpty,
+            errno => self.name_error(dir, errno),
+        })?;
         if let Some((id, held)) = known {
             self.unlinked(&id, held.as_deref(), dir, name);
         }

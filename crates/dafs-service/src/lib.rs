@@ -106,7 +106,7 @@ pub use metrics::{
     LogSink, LoggedRequest, Metrics, OPERATIONS_MAX, OperationMetrics, SharedUsage, Usage,
     UsageCounts, Usages,
 };
-pub use names::{EntryObject, EntrySink, RemoveKind};
+pub use names::{EntryObject, EntrySink};
 pub use network::{AddressRange, Admits, Flavour, SessionProof};
 pub use nlm::{NLM_LOCKS, NLM_SHARES, OwnerRange};
 pub use open::{

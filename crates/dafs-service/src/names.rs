@@ -8,7 +8,7 @@ use crate::limits::{END_ANSWER_TIME, PATH_COMPONENTS_MAX};
 use crate::open::RemoveMode;
 use crate::{Caller, Resolved, Result, Service, Unresolved};
 use dafs_store::{
-    Attr, DirChange, DirEntry, Kind, Made, NewObject, SetAttr, Store, StoreError, Wait,
+    Attr, DirChange, DirEntry, Kind, Made, NewObject, RemoveKind, SetAttr, Store, StoreError, Wait,
 };
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -20,17 +20,6 @@ pub type EntryObject = Result<Option<(Handle, Attr)>>;
 /// A sink for directory entries. Returns false when it wants no more.
 pub type EntrySink<'s> = dyn FnMut(DirEntry<'_>, EntryObject) -> bool + 's;
 
-/// The kind of object that a removal accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RemoveKind {
-    /// Anything.
-    Any,
-    /// A directory.
-    Directory,
-    /// Anything but a directory.
-    NoDirectory,
-}
-
 /// The questions of one listing about what its caller may have written at data servers.
 struct OwnWrites {
     begun: Instant,
@@ -38,17 +27,6 @@ struct OwnWrites {
     are_away: bool,
     /// The answers have taken long, so the listing ends.
     took_long: bool,
-}
-
-impl RemoveKind {
-    fn check(self, kind: Kind) -> Result<()> {
-        let directory = matches!(kind, Kind::Directory | Kind::AttrDirectory);
-        match self {
-            Self::Directory if !directory => Err(StoreError::NotDirectory.into()),
-            Self::NoDirectory if directory => Err(StoreError::IsDirectory.into()),
-            _ => Ok(()),
-        }
-    }
 }
 
 impl Service {
@@ -195,13 +173,12 @@ impl Service {
             // Names in a directory change one at a time, so that the name still leads to the object
             // that was looked up.
             let names = self.lock_names(dir.shard());
-            let (file, found) = export.store().peek(&cred, &dir.file, name)?;
-            kind.check(found)?;
+            let file = export.store().peek_of_kind(&cred, &dir.file, name, kind)?;
             let handle = Handle { fs: dir.fs, file };
             self.fences.check(&caller.subject, &handle)?;
             match self.conflicts.try_removal(caller, None, Some((export.key(&handle), mode))) {
                 Ok(_removal) => {
-                    let removed = export.store().remove_known(&cred, &dir.file, name, &file);
+                    let removed = export.store().remove_known(&cred, &dir.file, name, &file, kind);
                     self.opens.stateless.forget(&handle);
                     let change = removed?;
                     self.state.writers.exposure.removed(&export.key(&handle));
@@ -245,8 +222,8 @@ impl Service {
             let names = self.lock_both_names(from_dir, to_dir);
             // For a name that is missing or cannot be reached, the rename itself returns the error.
             let find = |dir: &Handle, name: &[u8]| {
-                let found = store.peek(&cred, &dir.file, name).ok();
-                found.map(|(file, _)| Handle { fs: dir.fs, file })
+                let found = store.peek_of_kind(&cred, &dir.file, name, RemoveKind::Any).ok();
+                found.map(|file| Handle { fs: dir.fs, file })
             };
             let (source, target) = (find(from_dir, from), find(to_dir, to));
             for handle in source.iter().chain(&target) {

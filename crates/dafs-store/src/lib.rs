@@ -58,8 +58,8 @@ pub use tries::{NoOutcome, Tries};
 pub use types::{
     AccessMask, AclSupport, Advised, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred,
     DirChange, DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind, LocalChanges, Made,
-    NAME_BYTES_MAX, NewObject, OpenMode, SeekWhat, SetAttr, SetTime, SetXattr, Stability, TimeSpec,
-    Wait, Waits, Watch,
+    NAME_BYTES_MAX, NewObject, OpenMode, RemoveKind, SeekWhat, SetAttr, SetTime, SetXattr,
+    Stability, TimeSpec, Wait, Waits, Watch,
 };
 
 use dafs_mem::VolatileSlice;
@@ -111,6 +111,20 @@ pub trait Store: Send + Sync + 'static {
     /// that of the one object and the id that of the other.
     fn peek(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Kind)> {
         self.lookup(cred, dir, name).map(|(id, attr)| (id, attr.kind))
+    }
+
+    /// Returns the id of one component below a directory, for callers that need its kind only to
+    /// remove it. Fails with the errors of [`RemoveKind::check`]; where the store does not learn the
+    /// kind on the way, [`remove_known`](Self::remove_known) does.
+    fn peek_of_kind(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        kind: RemoveKind,
+    ) -> Result<FileId> {
+        let (id, found) = self.peek(cred, dir, name)?;
+        kind.check(found).map(|()| id)
     }
 
     /// Returns the parent directory; for the root it fails with [`StoreError::NotFound`].
@@ -168,14 +182,16 @@ pub trait Store: Send + Sync + 'static {
     /// Removes a name; directories must be empty.
     fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange>;
 
-    /// Removes a name like [`remove`](Self::remove), for a caller that has just looked it up. The
-    /// id can save another lookup. The call removes the name whatever object it has.
+    /// Removes a name like [`remove`](Self::remove), for a caller that has just looked it up with
+    /// [`peek_of_kind`](Self::peek_of_kind) for the same kind. The id can save another lookup. In a
+    /// race, the call may remove the name of another object.
     fn remove_known(
         &self,
         cred: &Cred,
         dir: &FileId,
         name: &[u8],
         _id: &FileId,
+        _kind: RemoveKind,
     ) -> Result<DirChange> {
         self.remove(cred, dir, name)
     }

@@ -1,6 +1,6 @@
 //! Ids, attributes and arguments.
 
-use crate::{LayoutForm, OpenFile};
+use crate::{LayoutForm, OpenFile, Result, StoreError};
 use bitflags::bitflags;
 use std::fmt;
 use std::sync::Arc;
@@ -221,6 +221,32 @@ pub struct DirChange {
     pub atomic: bool,
     /// The attributes afterwards, if the store has them at no cost.
     pub attr: Option<Attr>,
+}
+
+/// The kind of object that a removal accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoveKind {
+    /// Anything.
+    Any,
+    /// A directory.
+    Directory,
+    /// Anything but a directory.
+    NoDirectory,
+}
+
+impl RemoveKind {
+    /// Checks the kind of an object that is to be removed.
+    ///
+    /// # Errors
+    /// [`StoreError::IsDirectory`] and [`StoreError::NotDirectory`] for one of the other kind.
+    pub fn check(self, kind: Kind) -> Result<()> {
+        let directory = matches!(kind, Kind::Directory | Kind::AttrDirectory);
+        match self {
+            Self::Directory if !directory => Err(StoreError::NotDirectory),
+            Self::NoDirectory if directory => Err(StoreError::IsDirectory),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The result of `make`.

@@ -1,8 +1,9 @@
 //! REMOVE, RMDIR, RENAME, LINK (RFC 1813 3.3.12 to 3.3.15).
 
 use super::{Args, Context, Done, Stop, args, convert};
+use dafs_service::RemoveMode;
 use dafs_service::durable::Change;
-use dafs_service::{RemoveKind, RemoveMode};
+use dafs_store::RemoveKind;
 use dafs_wire::nfs3::{
     ChangeFailure, DirOpArgs, LinkArgs, LinkResult, RenameArgs, RenameResult, Status, WccResult,
 };

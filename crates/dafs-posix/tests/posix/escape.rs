@@ -83,7 +83,9 @@ fn refuses_extras(w: &World, id: &FileId) {
     let refused = StoreError::BadHandle;
     let (store, cred) = (&w.store, &w.cred);
     assert_eq!(store.peek(cred, id, b"secret"), Err(refused));
-    assert_eq!(store.remove_known(cred, id, b"secret", id), Err(refused));
+    let any = RemoveKind::Any;
+    assert_eq!(store.peek_of_kind(cred, id, b"secret", any), Err(refused));
+    assert_eq!(store.remove_known(cred, id, b"secret", id, any), Err(refused));
     assert_eq!(store.xattr(cred, id, b"x"), Err(refused));
     assert_eq!(store.set_xattr(cred, id, b"x", b"", SetXattr::Either), Err(refused));
     assert_eq!(store.list_xattrs(cred, id), Err(refused));
@@ -110,7 +112,8 @@ fn extras_do_not_follow_symlinks() {
     assert_eq!(w.store.watch(&id, Watch::Changes), Err(StoreError::NotSupported));
     // A wrong hint has no effect.
     let other = w.create(&w.root(), "other");
-    w.store.remove_known(&w.cred, &w.root(), b"link", &other.id).unwrap();
+    let kind = RemoveKind::NoDirectory;
+    w.store.remove_known(&w.cred, &w.root(), b"link", &other.id, kind).unwrap();
     assert_eq!(w.lookup(&w.root(), "link"), Err(StoreError::NotFound));
     assert_eq!(w.lookup(&w.root(), "other"), Ok(other.id));
     assert_eq!(w.store.getattr(&other.id).unwrap().links, 1);

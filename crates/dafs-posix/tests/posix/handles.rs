@@ -89,6 +89,27 @@ fn files_that_others_removed_or_replaced_are_stale() {
 }
 
 #[test]
+fn a_removal_refuses_the_wrong_kind_also_of_what_others_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, folder) = (dir.path().join("f"), dir.path().join("d"));
+    for (name, wrong, right) in [
+        ("f", RemoveKind::Directory, RemoveKind::NoDirectory),
+        ("d", RemoveKind::NoDirectory, RemoveKind::Directory),
+    ] {
+        fs::write(&file, "x").unwrap();
+        fs::create_dir_all(&folder).unwrap();
+        let w = open(&dir);
+        let id = w.lookup(&w.root(), name).unwrap();
+        let remove = |kind| w.store.remove_known(&w.cred, &w.root(), name.as_bytes(), &id, kind);
+        let refused = if name == "f" { StoreError::NotDirectory } else { StoreError::IsDirectory };
+        assert_eq!(remove(wrong), Err(refused));
+        assert!(file.exists() && folder.exists());
+        remove(right).unwrap();
+        assert!(!dir.path().join(name).exists());
+    }
+}
+
+#[test]
 fn a_sweep_frees_the_space_of_files_that_others_removed() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_posix(&dir);

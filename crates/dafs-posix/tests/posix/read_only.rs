@@ -23,7 +23,8 @@ fn refuses_every_change(w: &World, file: &FileId, dir: &FileId) {
     assert_eq!(store.rename(cred, &root, b"f", dir, b"g").err(), denied);
     let mode = SetAttr { mode: Some(0o777), ..NONE };
     assert_eq!(store.setattr(cred, file, &mode, None).err(), denied);
-    assert_eq!(store.remove_known(cred, &root, b"f", file).err(), denied);
+    let removed = store.remove_known(cred, &root, b"f", file, RemoveKind::Any);
+    assert_eq!(removed.err(), denied);
     assert_eq!(store.set_xattr(cred, file, b"x", b"", SetXattr::Either).err(), denied);
     assert_eq!(store.remove_xattr(cred, file, b"x").err(), denied);
     assert_eq!(store.set_acl(cred, file, &Acl::from_mode(0o777, false)).err(), denied);

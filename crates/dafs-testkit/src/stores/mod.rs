@@ -279,6 +279,7 @@ macro_rules! store_suite {
                 tree::listings_in_pages_miss_and_repeat_nothing,
                 tree::names_and_attributes_can_be_made_stable,
                 tree::names_are_checked_everywhere,
+                tree::removals_take_only_their_kind,
                 tree::removed_directories_are_stale,
                 tree::removed_files_live_until_closed,
                 tree::renames_replace_what_fits,

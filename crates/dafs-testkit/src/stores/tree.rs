@@ -282,6 +282,22 @@ pub fn removed_directories_are_stale(w: &World) {
     assert_eq!(w.remove(&root, "d"), Err(StoreError::NotFound));
 }
 
+pub fn removals_take_only_their_kind(w: &World) {
+    let root = w.root();
+    let remove = |name: &str, kind: RemoveKind| {
+        let id = w.store.peek_of_kind(&w.cred, &root, name.as_bytes(), kind)?;
+        w.store.remove_known(&w.cred, &root, name.as_bytes(), &id, kind)
+    };
+    w.create(&root, "f");
+    w.mkdir(&root, "d");
+    assert_eq!(remove("f", RemoveKind::Directory), Err(StoreError::NotDirectory));
+    assert_eq!(remove("d", RemoveKind::NoDirectory), Err(StoreError::IsDirectory));
+    assert!(w.lookup(&root, "f").is_ok() && w.lookup(&root, "d").is_ok());
+    remove("f", RemoveKind::NoDirectory).unwrap();
+    remove("d", RemoveKind::Directory).unwrap();
+    assert_eq!(remove("d", RemoveKind::Any), Err(StoreError::NotFound));
+}
+
 pub fn wrong_kinds_are_named(w: &World) {
     let root = w.root();
     let f = w.create(&root, "f").id;
