@@ -69,7 +69,7 @@ impl OpenFile for MemoryFile {
     }
 
     fn id(&self) -> FileId {
-        self.inner.id(self.object.ino)
+        self.object.id
     }
 
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, _wait: Wait) -> Result<usize> {

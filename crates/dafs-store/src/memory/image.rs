@@ -5,9 +5,9 @@
 //! * A restoration does not reuse inode numbers that were used since, so that ids of undone objects
 //!   stay stale.
 
-use super::MemoryStore;
 use super::content::Content;
 use super::object::{Body, Object, State};
+use super::{MemoryStore, number};
 use crate::{FileId, Kind, Result};
 use dafs_mem::VolatileSlice;
 use std::collections::BTreeMap;
@@ -76,11 +76,12 @@ impl MemoryStore {
             image.objects.iter().partition(|(_, object)| object.base.is_none());
         for (&ino, object) in plain.into_iter().chain(based) {
             let mut state = without_content(&object.state);
+            let id = self.inner.id(ino);
             if let Body::File(file) = &mut state.body {
-                fill(file, content(&self.inner.id(ino)))?;
+                fill(file, content(&id))?;
             }
             let base = object.base.and_then(|base| world.object(base).ok());
-            world.put(Object::new(ino, object.kind, base, state));
+            world.put(Object::new((id, ino), object.kind, base, state));
         }
         let all: Vec<Arc<Object>> = world.objects().cloned().collect();
         all.iter().for_each(|object| world.reap(object));
@@ -105,13 +106,6 @@ impl MemoryImage {
         let state = State { links, ..without_content(&then.state) };
         *mine = Arc::new(ObjectImage { kind: then.kind, base: then.base, state });
     }
-}
-
-/// Returns the inode number in an id of the same store.
-fn number(id: &FileId) -> u64 {
-    let mut ino = [0; 8];
-    ino.copy_from_slice(&id.0[8..16]);
-    u64::from_be_bytes(ino)
 }
 
 fn fill(file: &mut Content, (size, pieces): MemoryContent) -> Result<()> {

@@ -16,8 +16,8 @@ struct Listed {
     cookie: u64,
     name: Arc<[u8]>,
     ino: u64,
-    /// Its attributes, if they are wanted and the object is still there.
-    attr: Option<Attr>,
+    /// Its id and attributes, if they are wanted and the object is still there.
+    object: Option<(FileId, Attr)>,
 }
 
 impl Inner {
@@ -44,17 +44,16 @@ impl Inner {
                 let names = state.directory()?.after(at).take(BATCH);
                 batch.extend(names.map(|(cookie, name, ino)| {
                     let name = name.clone();
-                    Listed { cookie, name, ino, attr: None }
+                    Listed { cookie, name, ino, object: None }
                 }));
             }
             let Some(last) = batch.last() else { return Ok(true) };
             at = last.cookie;
             if may_look_up {
                 let world = self.world();
-                batch.iter_mut().for_each(|entry| entry.attr = world.attr(entry.ino));
+                batch.iter_mut().for_each(|entry| entry.object = world.known(entry.ino));
             }
-            for Listed { cookie, name, ino, attr } in batch.drain(..) {
-                let object = attr.map(|attr| (self.id(ino), attr));
+            for Listed { cookie, name, ino, object } in batch.drain(..) {
                 if !sink(DirEntry { name: &name, cookie, file_id: ino, object }) {
                     return Ok(false);
                 }

@@ -108,6 +108,13 @@ fn random_key() -> [u8; 16] {
     key
 }
 
+/// Returns the inode number in an id, which may be that of another store.
+fn number(id: &FileId) -> u64 {
+    let mut ino = [0; 8];
+    ino.copy_from_slice(&id.0[8..16]);
+    u64::from_be_bytes(ino)
+}
+
 /// A file system in memory.
 pub struct MemoryStore {
     inner: Arc<Inner>,
@@ -142,7 +149,8 @@ impl MemoryStore {
         let mut state = inner.new_state(&Cred::new(uid, gid), inner.options.root_mode);
         state.links = 2;
         state.body = Body::Directory(Directory::new(ROOT_INO));
-        inner.world_mut().put(Object::new(ROOT_INO, Kind::Directory, None, state));
+        let root = (inner.id(ROOT_INO), ROOT_INO);
+        inner.world_mut().put(Object::new(root, Kind::Directory, None, state));
         Self { inner: Arc::new(inner) }
     }
 }
@@ -212,15 +220,16 @@ impl Inner {
 
     /// Returns the inode number in an id of this store.
     fn ino(&self, id: &FileId) -> Result<u64> {
-        let mut ino = [0; 8];
-        ino.copy_from_slice(&id.0[8..16]);
-        let ino = u64::from_be_bytes(ino);
+        let ino = number(id);
         if self.id(ino) == *id { Ok(ino) } else { Err(StoreError::BadHandle) }
     }
 
     fn object(&self, id: &FileId) -> Result<Arc<Object>> {
-        let ino = self.ino(id)?;
-        self.world().object(ino)
+        match self.world().object(number(id)) {
+            // The same bytes have the same key.
+            Ok(object) if object.id == *id => Ok(object),
+            _ => self.ino(id).and(Err(StoreError::Stale)),
+        }
     }
 
     fn writable(&self) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::content::{Content, Reserved};
 use super::xattr::Xattrs;
 use crate::limits::COOKIE_FIRST;
-use crate::{Attr, Cred, Kind, Result, StoreError, TimeSpec};
+use crate::{Attr, Cred, FileId, Kind, Result, StoreError, TimeSpec};
 use dafs_mem::{RwLock, Shrinking as _};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -15,6 +15,7 @@ pub(super) use crate::inode::{EXECUTE as X, READ as R, WRITE as W};
 /// One inode.
 #[derive(Debug)]
 pub(super) struct Object {
+    pub(super) id: FileId,
     pub(super) ino: u64,
     pub(super) kind: Kind,
     /// For a named attribute or a directory of them: the object whose rights apply.
@@ -56,8 +57,13 @@ pub(super) enum Body {
 }
 
 impl Object {
-    pub(super) fn new(ino: u64, kind: Kind, base: Option<Arc<Object>>, state: State) -> Self {
-        Self { ino, kind, base, opens: AtomicU32::new(0), state: RwLock::new(state) }
+    pub(super) fn new(
+        (id, ino): (FileId, u64),
+        kind: Kind,
+        base: Option<Arc<Object>>,
+        state: State,
+    ) -> Self {
+        Self { id, ino, kind, base, opens: AtomicU32::new(0), state: RwLock::new(state) }
     }
 
     /// Locks the state shared.

@@ -72,7 +72,7 @@ impl Inner {
         let base = dir.base.clone();
         let object = world.add(|ino| {
             fill(&mut state, dir.ino);
-            Object::new(ino, kind, base, state)
+            Object::new((self.id(ino), ino), kind, base, state)
         })?;
         let rest = SetAttr { mode: None, ..*attr };
         if rest == SetAttr::default() {
@@ -237,7 +237,8 @@ impl Inner {
         state.links = 2;
         state.body = Body::Directory(Directory::new(object.ino));
         let base = Some(object.clone());
-        let made = world.add(|ino| Object::new(ino, Kind::AttrDirectory, base, state))?;
+        let kind = Kind::AttrDirectory;
+        let made = world.add(|ino| Object::new((self.id(ino), ino), kind, base, state))?;
         object.state_mut().attr_dir = Some(made.ino);
         Ok(made.ino)
     }
@@ -306,7 +307,7 @@ impl Store for MemoryStore {
         let dir = world.directory(ino)?;
         dir.check(cred, X)?;
         let ino = dir.state().directory()?.find(name).ok_or(StoreError::NotFound)?;
-        Ok((self.inner.id(ino), world.object(ino)?.attr()))
+        world.known(ino).ok_or(StoreError::Stale)
     }
 
     fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
@@ -348,7 +349,7 @@ impl Store for MemoryStore {
             let file = self.inner.create_existing(cred, object.clone(), how, attr, mode)?;
             let change = dir.state().change;
             let dir = DirChange { before: change, after: change, atomic: true, attr: None };
-            let (id, attr) = (self.inner.id(ino), object.attr());
+            let (id, attr) = (object.id, object.attr());
             return Ok(Created { id, attr, dir, file, created: false });
         }
         if !mode.read && !mode.write {
@@ -364,7 +365,7 @@ impl Store for MemoryStore {
                 }
             })?;
         let file = MemoryFile::open(&self.inner, object.clone(), cred, mode);
-        let (id, attr) = (self.inner.id(object.ino), object.attr());
+        let (id, attr) = (object.id, object.attr());
         Ok(Created { id, attr, dir: change, file, created: true })
     }
 
@@ -395,7 +396,7 @@ impl Store for MemoryStore {
         let file = MemoryFile::open(&self.inner, object.clone(), cred, mode);
         let at = dir.state().change;
         let change = DirChange { before: at, after: at, atomic: true, attr: None };
-        let (id, attr) = (self.inner.id(object.ino), object.attr());
+        let (id, attr) = (object.id, object.attr());
         Ok(Created { id, attr, dir: change, file, created: true })
     }
 
@@ -456,7 +457,7 @@ impl Store for MemoryStore {
                 NewObject::Socket | NewObject::Fifo => {}
             },
         )?;
-        Ok(Made { id: self.inner.id(made.ino), attr: made.attr(), dir: change })
+        Ok(Made { id: made.id, attr: made.attr(), dir: change })
     }
 
     fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {

@@ -4,7 +4,7 @@ use super::content::Reserved;
 use super::object::{Object, State, W, X};
 use super::{Inner, ROOT_INO};
 use crate::limits::MEMORY_LINKS_MAX;
-use crate::{Attr, Cred, DirChange, Kind, Result, StoreError};
+use crate::{Attr, Cred, DirChange, FileId, Kind, Result, StoreError};
 use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -42,9 +42,9 @@ impl World {
         self.objects.get(&ino).cloned().ok_or(StoreError::Stale)
     }
 
-    /// Returns the attributes of an object, if it is still there.
-    pub(super) fn attr(&self, ino: u64) -> Option<Attr> {
-        self.objects.get(&ino).map(|object| object.attr())
+    /// Returns id and attributes of an object, if it is still there.
+    pub(super) fn known(&self, ino: u64) -> Option<(FileId, Attr)> {
+        self.objects.get(&ino).map(|object| (object.id, object.attr()))
     }
 
     pub(super) fn directory(&self, ino: u64) -> Result<Arc<Object>> {
