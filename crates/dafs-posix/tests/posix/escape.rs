@@ -236,6 +236,31 @@ fn a_full_disk_gives_the_short_count_then_the_error() {
 }
 
 #[test]
+fn a_listed_object_is_not_shown_where_it_is_mounted() {
+    let Some((dir, _)) = on_tmpfs("a_listed_object_is_not_shown_where_it_is_mounted", &[]) else {
+        return;
+    };
+    let w = World { store: Arc::new(open_posix(&dir)), cred: me(), dir: None };
+    let [inner, over] = ["inner", "over"].map(|name| w.mkdir(&w.root(), name));
+    let list = || {
+        let mut seen = HashMap::new();
+        let end = w.store.readdir(&w.cred, &w.root(), 0, true, &mut |entry| {
+            seen.insert(entry.name.to_vec(), entry.object.map(|(id, _)| id));
+            true
+        });
+        assert_eq!(end, Ok(true));
+        [&b"inner"[..], b"over"].map(|name| seen[name])
+    };
+    // From then on the store remembers the ids that it lists.
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!([list(), list()], [[Some(inner), Some(over)]; 2]);
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    if mount(&["--bind", &at("inner"), &at("over")]) {
+        assert_eq!(list(), [Some(inner), None]);
+    }
+}
+
+#[test]
 fn a_read_only_disk_says_so() {
     let Some((dir, path)) = on_tmpfs("a_read_only_disk_says_so", &[]) else { return };
     fs::write(dir.path().join("f"), "x").unwrap();
