@@ -382,6 +382,29 @@ mod tests {
     }
 
     #[test]
+    fn an_object_gets_another_ctime_with_each_name_that_it_loses() {
+        let (dir, store) = store();
+        let path = |name: &str| dir.path().join(name);
+        let ctime = || {
+            let stat = stat_name(store.export.root.as_fd(), c"kept").unwrap();
+            (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec)
+        };
+        fs::write(path("kept"), "x").unwrap();
+        for way in ["remove", "move", "replace"] {
+            fs::hard_link(path("kept"), path("f")).unwrap();
+            let before = ctime();
+            later();
+            let lost = match way {
+                "remove" => fs::remove_file(path("f")),
+                "move" => fs::rename(path("f"), path("away")),
+                _ => fs::write(path("new"), "").and_then(|()| fs::rename(path("new"), path("f"))),
+            };
+            lost.unwrap();
+            assert_ne!(ctime(), before, "{way}");
+        }
+    }
+
+    #[test]
     fn an_object_is_not_shown_on_the_mount_of_another() {
         let (dir, mut store) = store();
         fs::write(dir.path().join("f"), "x").unwrap();

@@ -20,6 +20,9 @@
 //! * A remembered handle holds the number of the inode under which it is found. So after a jump of
 //!   the clock, an id may at worst name a removed inode, which is stale. It never names another
 //!   file.
+//! * That holds, too, where two files share a number: on tmpfs with 32-bit numbers, once these have
+//!   run out. The files differ in birth time. If the second takes a name between the two calls, the
+//!   first gets another ctime with the name that it loses. So nothing is found under its old times.
 //! * The table is bounded.
 
 use super::cache::ClockCache;
