@@ -9,7 +9,12 @@ cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 ||
 mkdir "$work/bin"
 # No package is installed here, and each one that is asked for can be.
 printf '#!/bin/sh\nexit 1\n' >"$work/bin/dpkg-query"
-printf '#!/bin/sh\necho "$@" >>"%s/asked"\n' "$work" >"$work/bin/apt-get"
+cat >"$work/bin/apt-get" <<END
+#!/bin/sh
+echo "\$@" >>"$work/asked"
+echo 'debconf: delaying package configuration, since apt-utils is not installed' >&2
+echo 'W: a warning of apt-get' >&2
+END
 printf '#!/bin/sh\nexec "$@"\n' >"$work/bin/sudo"
 chmod +x "$work/bin/"*
 
@@ -26,6 +31,12 @@ step "parts"
 [[ $(asked lint | xargs) == 'git python3 shellcheck' ]] || fail "lints ask for $(asked lint | xargs)"
 asked build | grep -x gcc >/dev/null || fail "a build asks for $(asked build | xargs)"
 asked lab | grep -x iproute2 >/dev/null || fail "the stand-ins note nothing: $(asked lab | xargs)"
+
+step "messages"
+asked lint >/dev/null
+has_warning() { grep 'W: a warning of apt-get' "$work/said"; }
+eventually has_warning
+! grep debconf "$work/said" || fail "it tells that apt-utils is not installed"
 
 step "targets"
 # setup MAKE_ARGUMENT... -- the parts that a target sets up.
