@@ -1,5 +1,6 @@
 #!/bin/bash
 # Each part of setup.sh installs what it needs and no more: programs in place of Debian's note what it asks for.
+# `make build` hands the commit to the compiler.
 source "$(dirname "$0")/lib.sh"
 
 command -v make >/dev/null || skip "there is no make; run: scripts/setup.sh build"
@@ -12,6 +13,7 @@ printf '#!/bin/sh\nexit 1\n' >"$work/bin/dpkg-query"
 cat >"$work/bin/apt-get" <<END
 #!/bin/sh
 echo "\$@" >>"$work/asked"
+[ "\${*#* install }" != "\$*" ] || exit 0
 echo 'debconf: delaying package configuration, since apt-utils is not installed' >&2
 echo 'W: a warning of apt-get' >&2
 END
@@ -46,3 +48,10 @@ setup() { env -u MAKEFLAGS -u MFLAGS -u PARTS -u SINCE make -n "$@" | sed -n 's/
 [[ $(setup test PARTS='tidy dependencies') == 'build lint' ]] || fail "small parts set up too much"
 [[ $(setup test PARTS="tidy 'e2e/*'") == 'build test lab' ]] || fail "a part of all sets up too little"
 [[ $(setup test) == 'build test lab' ]] || fail "make test sets up $(setup test)"
+
+step "the commit"
+# told TARGET -- the commit that the compiler is handed, for each of its calls.
+told() { env -u DAFS_COMMIT -u MAKEFLAGS -u MFLAGS make -s SETUP=: CARGO='@echo "commit $$DAFS_COMMIT"; :' "$1"; }
+commit=$(git rev-parse --short=12 HEAD 2>/dev/null) || commit=
+[[ $(told build | sort -u) =~ ^"commit $commit"(-dirty)?$ ]] || fail "a build is told: $(told build)"
+[[ $(told fmt) == 'commit ' ]] || fail "make fmt tells the compiler: $(told fmt)"
