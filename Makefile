@@ -8,8 +8,10 @@ SOAK_SEEDS ?= 10000..200000
 PARTS ?=
 SINCE ?=
 SETUP := @scripts/setup.sh
-# `dafs --version` tells this commit in optimised builds. Another commit compiles the server and the command anew.
-build deb bench bench-papers pictures: export DAFS_COMMIT = $(shell git describe --always --exclude='*' --dirty --abbrev=12 2>/dev/null)
+# `dafs --version` tells this commit in optimised builds, if this is a checkout and no folder in another one. Another
+# commit compiles the server and the command anew.
+build deb bench bench-papers pictures: export DAFS_COMMIT = \
+    $(if $(wildcard .git),$(shell git describe --always --exclude='*' --dirty --abbrev=12 2>/dev/null))
 # A compiler outside of PATH, such as in ~/.cargo/bin, is found by env.sh.
 CARGO := @source scripts/env.sh && cargo
 

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-/// Returns the version of dafs. Builds by `make` from a git checkout tell the commit, too:
+/// Returns the version of dafs. Builds by `make build` from a git checkout tell the commit, too:
 /// `0.1.0 (1a2b3c4d5e6f)`, with `-dirty` behind the commit if files differed from it.
 pub fn version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| text(commit()));
