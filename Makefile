@@ -8,6 +8,10 @@ SOAK_SEEDS ?= 10000..200000
 PARTS ?=
 SINCE ?=
 SETUP := @scripts/setup.sh
+# `dafs --version` tells this commit in optimised builds, if this is a checkout and no folder in another one. Another
+# commit compiles the server and the command anew.
+build deb bench bench-papers pictures: export DAFS_COMMIT = \
+    $(if $(wildcard .git),$(shell git describe --always --exclude='*' --dirty --abbrev=12 2>/dev/null))
 # A compiler outside of PATH, such as in ~/.cargo/bin, is found by env.sh.
 CARGO := @source scripts/env.sh && cargo
 
@@ -17,7 +21,7 @@ SMALL_PARTS := tidy format lint build dependencies
 # Where `make install` takes the programs from.
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help run build install uninstall deb test test-long soak crashes bench bench-papers fuzz lab fmt lint deny setup
+.PHONY: help run build install uninstall deb test test-long soak crashes bench bench-papers fuzz lab fmt lint deny pictures setup
 
 help:
 	@echo 'make run        serve some thousand real files, copy them out and in, compare, measure'
@@ -37,6 +41,7 @@ help:
 	@echo 'make fmt        format all code'
 	@echo 'make lint       formatting, lints and tidiness, changing nothing'
 	@echo 'make deny       licences, sources and advisories of the dependencies (cargo-deny)'
+	@echo 'make pictures   draw docs/pictures again: the page and dafs top, after five minutes of work'
 	@echo 'make setup      only install what all of these need'
 
 run:
@@ -114,6 +119,11 @@ deny:
 	@source scripts/env.sh && if cargo deny --version >/dev/null 2>&1; then cargo deny check; else \
 	    echo 'there is no cargo-deny here; install it with: cargo install --locked cargo-deny'; \
 	    exit 1; fi
+
+pictures:
+	$(SETUP) build test
+	$(CARGO) build --release --locked -p dafs
+	@DAFS=$(RELEASE)/dafs scripts/pictures.sh
 
 setup:
 	$(SETUP) build test lab

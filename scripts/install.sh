@@ -235,7 +235,7 @@ install_documents() {
     for page in README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md ARCHITECTURE.md; do
         put 644 "$here/$page" "$docdir/$page"
     done
-    for page in "$here"/docs/*.md "$here"/docs/design/*.md "$here"/docs/figures/*.svg; do
+    for page in "$here"/docs/*.md "$here"/docs/design/*.md "$here"/docs/{figures/*.svg,pictures/*.png}; do
         put 644 "$page" "$docdir/docs/${page#"$here"/docs/}"
     done
 }

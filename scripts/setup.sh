@@ -46,8 +46,10 @@ install_packages() {
     [[ ${#missing[@]} != 0 ]] || return 0
     echo "setup: installing ${missing[*]}" >&2
     refresh_lists
+    # A bare Debian has no apt-utils, and nothing here asks questions that those would bring forward.
     as_root apt-get -qq -y -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 \
-        install --no-install-recommends "${missing[@]}" >/dev/null ||
+        install --no-install-recommends "${missing[@]}" \
+        >/dev/null 2> >(grep -v '^debconf: delaying package configuration, since apt-utils' >&2) ||
         die "apt-get could not install: ${missing[*]}"
 }
 

@@ -225,6 +225,30 @@ for number in 1 2 3 4; do
     same "$work/wanted" "$work/moved$number" "what was written and what was moved"
 done
 
+step "another secret"
+"$dafs" cluster init --secret "$work/secret.new"
+stop_server
+for number in 1 3 4; do kill_data "$number"; done
+cp -p "$work/secret" "$work/secret.old"
+mv "$work/secret.new" "$work/secret"
+for number in 1 3 4; do data "$number"; done
+serve --config "$work/dafs.toml"
+nfs=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
+eventually all_there
+for number in 1 2 3 4; do
+    "$dafs" get "nfs://$nfs/wide/old$number" "$work/secret$number"
+    same "$work/wanted" "$work/secret$number" "what was written and what is read with another secret"
+done
+"$dafs" put "$work/some" "nfs://$nfs/wide/new"
+"$dafs" get "$url/wide/new" "$work/secret.some"
+same "$work/some" "$work/secret.some" "what was written and what came back"
+kill_data 1
+data 1 --cluster-secret "$work/secret.old" "$work/data1"
+eventually says 'another cluster secret'
+kill_data 1
+data 1
+eventually all_there
+
 step "wrong command lines"
 chmod 644 "$work/other/secret"
 data=("$dafs" serve --role data "$work/data1" --control 127.0.0.1:0)

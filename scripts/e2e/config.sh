@@ -67,6 +67,7 @@ named 'chmod 600' <<<$'password_file = "users"\n'"$export_table"
 chmod 600 "$work/etc/users"
 expect 0 'right' "$dafs" config check "$config"
 named "line 5: tls.certificate: cannot read $work/etc/server.pem" <<<"$export_table"$'\n[tls]\ncertificate = "server.pem"\nkey = "server-key.pem"'
+named "line 5: kerberos.keytab: cannot read $work/etc/keytab: there is no such file; write it: kadmin ktadd" <<<"$export_table"$'\n[kerberos]\nkeytab = "keytab"'
 chmod 666 "$config"
 expect 2 'cannot trust the configuration' "$dafs" config check "$config"
 chmod 644 "$config"

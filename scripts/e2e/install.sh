@@ -18,7 +18,7 @@ PREFIX=/usr DESTDIR=$root scripts/install.sh program library development units d
 for file in bin/dafs sbin/mount.dafs share/man/man8/mount.dafs.8 lib/dafs/libdafs_preload.so lib/libdafs.so.1 include/dafs.h lib/pkgconfig/dafs.pc \
     share/man/man1/dafs.1 share/man/man1/dafs-cluster-add.1 share/man/man5/dafs.toml.5 \
     share/bash-completion/completions/dafs share/zsh/site-functions/_dafs \
-    share/fish/vendor_completions.d/dafs.fish share/man/man3/dafs.3 share/man/man3/dap_read.3 share/doc/dafs/LICENSE share/doc/dafs/docs/serving.md \
+    share/fish/vendor_completions.d/dafs.fish share/man/man3/dafs.3 share/man/man3/dap_read.3 share/doc/dafs/LICENSE share/doc/dafs/docs/serving.md share/doc/dafs/docs/pictures/page.png \
     share/doc/dafs/examples/hello.c share/doc/dafs/examples/dafs.toml \
     lib/systemd/system/dafs.service lib/systemd/system/dafs-data@.service lib/systemd/system/dafs-mount@.service; do
     [[ -e $root/usr/$file ]] || fail "there is no $file"

@@ -172,6 +172,20 @@ forget_process() {
     started=(${kept[@]+"${kept[@]}"})
 }
 
+# Starts a browser without a window; sets `browser` and `browser_port`, that of the Chrome DevTools Protocol.
+start_browser() {
+    # The only page that it opens is ours. Root, and hosts without user namespaces, have no sandbox for it.
+    HOME=$work chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
+        --disable-background-networking --disable-component-update --disable-sync --no-proxy-server \
+        --remote-debugging-port=0 --user-data-dir="$work/browser" about:blank >"$work/browser.log" 2>&1 &
+    browser=$!
+    started+=("$browser")
+    has_port() { [[ -s $work/browser/DevToolsActivePort ]] || ! kill -0 "$browser"; }
+    eventually has_port
+    browser_port=$(head -n 1 "$work/browser/DevToolsActivePort") ||
+        { cat "$work/browser.log"; fail "the browser did not start"; }
+}
+
 # Ends the server in order.
 stop_server() {
     local status=0

@@ -54,7 +54,7 @@ while read -r name kind; do
     [[ $kind != counter ]] || name+=_total
     grep -qF "| \`$name\` | $kind |" "docs/metrics.md" || fail "docs/metrics.md has no $kind $name"
 done < <(sed -n 's/^# TYPE //p' "$work/metrics")
-grep -q '^dafs_build_info{version="' "$work/metrics" || fail "no version"
+grep -q '^dafs_build_info{version="[0-9.]*",commit="' "$work/metrics" || fail "no version"
 
 step "the access log"
 is_logged() { grep -q "$1" "$access"; }

@@ -105,6 +105,8 @@ ln -s inner/file "$work/export/here/leads"
 rm "$work/export/here/leads"
 
 step "showing"
+version=$("$dafs" --version)
+[[ $version == dafs\ [0-9]* && $("$dafs" version) == "$version" ]] || fail "another version: $version"
 expect 0 '"size":5000000' "$dafs" stat --json "$url/here/big"
 expect 0 'symlink -> ../here' "$dafs" ls -l "$url/new"
 expect 0 '"space_total":' "$dafs" df --json "$url"

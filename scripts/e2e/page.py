@@ -164,14 +164,24 @@ class Browser:
         assert not self.errors, self.errors
         assert not self.failures, self.failures
 
+    def show(self, theme, width):
+        """Shows the page in that theme and width, with its plots drawn again."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+        self.eventually("""[...document.querySelectorAll("figure > svg")].every(svg =>
+            Math.abs(svg.viewBox.baseVal.width - svg.getBoundingClientRect().width) < 1)""")
+
+    def picture(self, width, height):
+        """The upper left part of the page as a PNG."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        return base64.b64decode(picture["data"])
+
     def pictures(self, folder, name):
         """Checks colours and widths in both themes, and keeps pictures."""
         for theme in ("light", "dark"):
-            self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
             for width in (1280, 320):
-                self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
-                self.eventually("""[...document.querySelectorAll("figure > svg")].every(svg =>
-                    Math.abs(svg.viewBox.baseVal.width - svg.getBoundingClientRect().width) < 1)""")
+                self.show(theme, width)
                 case = f"{name}-{theme}-{width}"
                 sizes = self.value("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
                 assert sizes[0] <= sizes[1] <= width, (case, sizes)
@@ -180,9 +190,7 @@ class Browser:
                 pale = self.value(PALE)
                 assert not pale, (case, pale)
                 height = min(self.value("document.documentElement.scrollHeight"), 4000)
-                clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-                picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
-                pathlib.Path(folder, f"{case}.png").write_bytes(base64.b64decode(picture["data"]))
+                pathlib.Path(folder, f"{case}.png").write_bytes(self.picture(width, height))
 
 
 def look(browser, url, token, user, pictures):
@@ -281,5 +289,6 @@ def restarted(browser):
     assert not browser.errors, browser.errors
 
 
-STEPS = {"look": look, "lost": lost, "restarted": restarted}
-STEPS[sys.argv[2]](Browser(int(sys.argv[1])), *sys.argv[3:])
+if __name__ == "__main__":
+    STEPS = {"look": look, "lost": lost, "restarted": restarted}
+    STEPS[sys.argv[2]](Browser(int(sys.argv[1])), *sys.argv[3:])

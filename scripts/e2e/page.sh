@@ -42,17 +42,9 @@ ask --fail --header "Authorization: Bearer $token" "${page}v1/status" |
 command -v chromium >/dev/null || skip "there is no chromium: scripts/setup.sh test installs it"
 
 step "in a browser"
-# The only page that it opens is ours. Root, and hosts without user namespaces, have no sandbox for it.
-HOME=$work chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
-    --disable-background-networking --disable-component-update --disable-sync --no-proxy-server \
-    --remote-debugging-port=0 --user-data-dir="$work/browser" about:blank >"$work/browser.log" 2>&1 &
-browser=$!
-started+=("$browser")
-has_port() { [[ -s $work/browser/DevToolsActivePort ]] || ! kill -0 "$browser"; }
-eventually has_port
-port=$(head -n 1 "$work/browser/DevToolsActivePort") || { cat "$work/browser.log"; fail "the browser did not start"; }
+start_browser
 in_browser() {
-    python3 scripts/e2e/page.py "$port" "$@" || { tail -n 20 "$work/browser.log" "$log"; fail "the page: $1"; }
+    python3 scripts/e2e/page.py "$browser_port" "$@" || { tail -n 20 "$work/browser.log" "$log"; fail "the page: $1"; }
 }
 
 read_on() {

@@ -58,24 +58,33 @@ class Session:
         while (left := end - time.monotonic()) > 0:
             self.read(left)
 
-    def screen(self):
-        """The text that is on the screen now."""
-        cells, row, column = {}, 0, 0
+    def cells(self):
+        """The characters that are on the screen now, by row and column: (character, is bold, is reversed)."""
+        cells, row, column, bold, reverse = {}, 0, 0, False, False
         for numbers, letter, character in PART.findall(self.output):
             if letter == "H":
                 row, column = (int(number or 1) - 1 for number in (numbers or "1;1").split(";"))
             elif letter == "J":
                 cells.clear()
+            elif letter == "m":
+                bold = {"": False, "0": False, "1": True, "22": False}.get(numbers, bold)
+                reverse = {"": False, "0": False, "7": True, "27": False}.get(numbers, reverse)
             elif character == "\n":
                 row += 1
             elif character == "\r":
                 column = 0
             elif character:
-                cells[row, column] = character
+                cells[row, column] = character, bold, reverse
                 column += 1
+        return cells
+
+    def screen(self):
+        """The text that is on the screen now."""
+        cells = self.cells()
         rows = 1 + max((row for row, _ in cells), default=0)
         width = 1 + max((column for _, column in cells), default=0)
-        return "\n".join("".join(cells.get((y, x), " ") for x in range(width)) for y in range(rows))
+        blank = " ", False, False
+        return "\n".join("".join(cells.get((y, x), blank)[0] for x in range(width)) for y in range(rows))
 
     def wait(self, text):
         """Waits until the screen has a text."""
@@ -182,4 +191,5 @@ def main():
     lost_server(command, server)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,7 @@
 """pages.py -- check the pages: words, links, names of tests, figures.
 
 At most 2 % of a page's sentences begin with a free relative, and no sentence has more than 50 words, or 40
-in ARCHITECTURE.md and the design notes. ARCHITECTURE.md has at most 3,500 words. Each link of any page leads
+in ARCHITECTURE.md and the design notes. ARCHITECTURE.md has at most 3,500 words. Each link and picture of any page leads
 to a file, and to a heading of it. Each test that a table of invariants, or of docs/security.md, names exists. Each
 figure of README's comparison stands in docs/benchmarks.md, and README names the oldest compiler.
 Each page of docs/ opens with something to type.
@@ -19,6 +19,7 @@ ARCHITECTURE = pathlib.Path("ARCHITECTURE.md")
 ARCHITECTURE_WORDS_MAX = 3500
 DESIGN_SENTENCE_WORDS_MAX = 40
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+PICTURE = re.compile(r'\b(?:src|srcset)="([^"]+)"')
 
 
 def anchors(page):
@@ -28,7 +29,8 @@ def anchors(page):
 
 
 def broken_links(page):
-    for link in LINK.findall(CODE.sub("", page.read_text())):
+    text = CODE.sub("", page.read_text())
+    for link in LINK.findall(text) + PICTURE.findall(text):
         if re.match(r"\w+:", link):
             continue
         name, _, anchor = link.partition("#")

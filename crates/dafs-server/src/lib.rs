@@ -14,6 +14,7 @@ mod request_log;
 mod rings;
 mod sandbox;
 mod server;
+mod version;
 
 pub use admin::{
     AdminError, AdminReply, AdminRequest, ClientReport, ExportReport, ExposedReport, FenceOrder,
@@ -35,3 +36,4 @@ pub use server::{
     DataProcess, DataServerConfig, ReadConfig, Server, StartError, StateError, accept_loss,
     check_config, default_state_directory,
 };
+pub use version::version;

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 /// Exit status: 0 success, 1 failure, 2 wrong command line or configuration, 3 the server cannot
 /// be reached or was lost.
 #[derive(Debug, Parser)]
-#[command(name = "dafs", version, max_term_width = 100)]
+#[command(name = "dafs", version = dafs_server::version(), max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) session: SessionOptions,
@@ -47,7 +47,7 @@ impl Cli {
 /// The command line of `dafs run` alone. Building the parser of all commands takes longer than the
 /// rest of the start, and each program started this way would pay for it.
 #[derive(Debug, Parser)]
-#[command(name = "dafs", version, max_term_width = 100)]
+#[command(name = "dafs", version = dafs_server::version(), max_term_width = 100)]
 struct OnlyRun {
     #[command(flatten)]
     session: SessionOptions,
@@ -234,6 +234,9 @@ pub(crate) enum Command {
     Completions(commands::completions::Completions),
     #[command(hide = true)]
     Manual(commands::manual::Manual),
+    /// Show the version, as --version does
+    #[command(hide = true)]
+    Version,
 }
 
 /// Shows each command that `--help` shows, with the names of those that lead to it, as `dafs`, `cluster`.

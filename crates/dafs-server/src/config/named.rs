@@ -20,6 +20,7 @@ impl Config {
             ("tls.certificate", tls.map(|files| files.certificate.as_path())),
             ("tls.key", tls.map(|files| files.key.as_path())),
             ("tls.authorities", tls.and_then(|files| files.authorities.as_deref())),
+            ("kerberos.keytab", self.kerberos.as_ref().map(|kerberos| kerberos.keytab.as_path())),
             (
                 "cluster.secret",
                 self.exports.iter().find_map(|export| export.source.cluster_secret()),
@@ -34,6 +35,11 @@ impl Config {
                 format!(
                     "copy it from another server, or make it: dafs cluster init --secret {path}"
                 )
+            }
+            "kerberos.keytab" => {
+                let service = self.kerberos.as_ref().map(|kerberos| kerberos.nfs.as_str());
+                let principal = service.unwrap_or("nfs@HOST").replace('@', "/");
+                format!("write it: kadmin ktadd -k {path} {principal}")
             }
             _ => CERTIFICATES.to_owned(),
         };
@@ -89,6 +95,13 @@ mod tests {
         assert!(error.contains("dafs pki server"), "{error}");
         std::fs::write(folder.path().join("server.pem"), "").unwrap();
         assert!(check(&tls).unwrap_err().contains("line 6: tls.key: cannot read"));
+        let kerberos =
+            format!("{EXPORT}[kerberos]\nkeytab = \"keytab\"\nhost = \"nas.example.org\"\n");
+        let error = check(&kerberos).unwrap_err();
+        assert!(error.contains("line 5: kerberos.keytab: cannot read"), "{error}");
+        assert!(error.contains("keytab nfs/nas.example.org"), "{error}");
+        std::fs::write(folder.path().join("keytab"), "").unwrap();
+        assert_eq!(check(&kerberos), Ok(()));
         let node = "[[export.node]]\nnumber = 1\ncontrol = \"192.0.2.2:2052\"\n";
         let error = check(&format!("[cluster]\nsecret = \"secret\"\n{EXPORT}{node}")).unwrap_err();
         assert!(error.contains("line 2: cluster.secret: cannot read"), "{error}");

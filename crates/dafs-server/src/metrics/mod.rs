@@ -15,6 +15,7 @@ mod port;
 pub(crate) use definition::{Definition, Sample, Source, counter, gauge, samples};
 pub(crate) use port::{MetricsPort, MetricsTls};
 
+use crate::version::commit;
 use dafs_cluster::NodeCounters;
 use dafs_service::{
     BUCKETS, Class, DirectUse, Export, FrontEnd, Histogram, LatencyCounts, OPERATIONS_MAX, Service,
@@ -53,8 +54,8 @@ impl fmt::Debug for ServerCollector {
 pub(crate) type Nodes = Box<dyn Fn() -> Vec<(Labels, NodeCounters)> + Send + Sync>;
 
 const BUILD_INFO: Definition =
-    Definition::gauge("dafs_build_info", "1, with the version of this server as label")
-        .by(&["version"]);
+    Definition::gauge("dafs_build_info", "1, with the version and the commit of this server")
+        .by(&["version", "commit"]);
 
 const OPERATION_DURATION: Definition = Definition::histogram(
     "dafs_operation_duration_seconds",
@@ -206,8 +207,9 @@ fn labelled() -> Vec<Definition> {
 
 impl Collector for ServerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
-        BUILD_INFO.begin(&mut encoder)?.encode_family(&version)?.encode_gauge(&1i64)?;
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let build = vec![("version", version), ("commit", commit().to_owned())];
+        BUILD_INFO.begin(&mut encoder)?.encode_family(&build)?.encode_gauge(&1i64)?;
         self.operations(&mut encoder)?;
         self.parties(&mut encoder)?;
         for (definition, value) in (self.samples)() {

@@ -22,7 +22,7 @@ impl Administration {
         let cpu_milliseconds = cpu.tv_sec * 1000 + cpu.tv_nsec / 1_000_000;
         let [load, ..] = rustix::system::sysinfo().loads;
         StatusReport {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: crate::version().to_owned(),
             process: std::process::id(),
             addresses: self.addresses.clone(),
             uptime_seconds: now.since(self.started).as_secs(),

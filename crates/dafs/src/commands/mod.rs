@@ -42,7 +42,7 @@ pub(crate) mod warmup;
 
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
-use crate::output::complain;
+use crate::output::{complain, say};
 use crate::session::Sessions;
 
 /// Runs the command.
@@ -100,6 +100,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Cluster(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Manual(command) => command.run(),
+        Command::Version => say!("dafs {}", dafs_server::version()),
     }
 }
 
