@@ -4,16 +4,21 @@
 //! * All code that follows one is here or in `transfer`, with the reason why that is sound.
 
 use crate::error::{DAP_E_FAULT, Failure, invalid};
-use crate::limits::{MEMORY_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::limits::{MEMORY_BYTES_MAX, PAGES_SEEN_MAX, TEXT_BYTES_MAX};
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 
 const PAGE_BYTES: usize = 4096;
 
+/// No page has this number.
+const NO_PAGE: usize = usize::MAX;
+
 thread_local! {
-    /// The pages of this thread's last place for results. It is mostly on the stack, and so is
-    /// the next one. A check costs more than many a call.
-    static SEEN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    /// The numbers of pages in which this thread has placed results, each at its remainder. A check
+    /// is a system call, which costs more than many a call. A loop of submissions uses the same
+    /// pages again and again: those of its completions, of its operations' names, of its stack.
+    static SEEN: [Cell<usize>; PAGES_SEEN_MAX] =
+        const { [const { Cell::new(NO_PAGE) }; PAGES_SEEN_MAX] };
 }
 
 /// A place for a result.
@@ -138,15 +143,24 @@ pub(crate) fn check_write(memory: *const c_void, len: usize) -> Result<(), Failu
 }
 
 /// As [`check_write`] for small results, whose pages are checked when they are new to the thread.
+/// So a wrong pointer is found, but not always one to memory that was good for an earlier result
+/// and has been unmapped since.
 pub(crate) fn check_place(memory: *const c_void, len: usize) -> Result<(), Failure> {
-    let (start, end) = (memory as usize, (memory as usize).saturating_add(len));
-    let (first, last) = SEEN.try_with(Cell::get).unwrap_or_default();
-    if first <= start && end <= last {
+    let start = memory as usize;
+    let Some(last) = len.checked_sub(1).map(|last| start.saturating_add(last)) else {
+        return Ok(());
+    };
+    let pages = start / PAGE_BYTES..=last / PAGE_BYTES;
+    let is_seen =
+        SEEN.try_with(|seen| pages.clone().all(|page| seen[page % PAGES_SEEN_MAX].get() == page));
+    if is_seen.unwrap_or(false) {
         return Ok(());
     }
     check_write(memory, len)?;
-    let first = start - start % PAGE_BYTES;
-    let _ = SEEN.try_with(|seen| seen.set((first, end.next_multiple_of(PAGE_BYTES))));
+    // More pages would only replace those of the same place.
+    let _ = SEEN.try_with(|seen| {
+        pages.take(PAGES_SEEN_MAX).for_each(|page| seen[page % PAGES_SEEN_MAX].set(page));
+    });
     Ok(())
 }
 
