@@ -1,7 +1,7 @@
 //! The driver's part in the back-control channel: delegations, asynchronous batches and read-ahead.
 
 use super::{Driver, Leader, Shared, Slot, awake_or_not, coarse_now};
-use crate::core::{BackStage, BatchCall, BatchHints, Refused, Stage};
+use crate::core::{BackStage, BatchCall, BatchHints, Refused, SessionStats, Stage};
 use crate::delegation::DelegationHolder;
 use crate::error::{Error, Result};
 use crate::limits::{BACK_TICK, BACK_WAIT};
@@ -129,14 +129,15 @@ impl Shared {
         }
     }
 
-    /// Makes sure that submitted requests are sent: at once when no other is in flight or the
-    /// leader sleeps, else with the next poll.
+    /// Makes sure that submitted requests are sent: at once when no other is in flight, no later one
+    /// can leave with them for lack of credits, or the leader sleeps; else with the next poll.
     pub(super) fn sent(&self, driver: &mut Driver) {
         match driver.leader {
             Leader::Polling => {}
             Leader::Sleeping => self.hurry(driver),
             Leader::Nobody => {
-                if driver.core.stats().in_flight <= 1 {
+                let SessionStats { in_flight, queued, .. } = driver.core.stats();
+                if in_flight <= 1 || queued > 0 {
                     driver.adapter.flush();
                 }
                 self.helper.attend();
@@ -260,8 +261,9 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use crate::served::{Served, TRANSPORTS, pattern};
+    use crate::served::{Served, TRANSPORTS, connected, open_file, pattern};
     use crate::{CacheOptions, Client, File, OpenOptions, Stability};
+    use dafs_testkit::eventually;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const PIECE: usize = 32 << 10;
@@ -311,5 +313,29 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn submissions_gather_until_no_later_one_can_leave_with_them() {
+        const BYTES: usize = 100;
+        let (served, client) = connected();
+        let (file, buffer) = (open_file(&client), client.buffer(BYTES).unwrap());
+        let group = client.completion_group();
+        // It would send them soon.
+        client.shared().helper.stop();
+        let written = || served.content("file").len() / BYTES;
+        let mut count = 0;
+        while client.stats().queued == 0 {
+            let at = (count * BYTES) as u64;
+            group.write(7, &file, &buffer, 0..BYTES, at, Stability::Unstable).unwrap();
+            count += 1;
+            if count == 4 {
+                eventually("the first one has left alone", || written() == 1);
+            }
+        }
+        eventually("all that have a credit have left", || written() == count - 1);
+        let mut completions = Vec::new();
+        assert_eq!(group.wait(&mut completions, usize::MAX, None).unwrap(), count);
+        assert!(completions.iter().all(|done| matches!(done.result, Ok(BYTES))));
     }
 }
