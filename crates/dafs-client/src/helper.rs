@@ -140,7 +140,7 @@ fn look(bell: &Bell, client: &Arc<Shared>, seen: &mut u64, idle_ticks: &mut u32)
     let is_driven = driver.drives() != *seen;
     let listens_every = driver.listens_every();
     let alone = driver.is_unattended() || (listens_every.is_some() && !driver.is_led());
-    if due || (alone && !is_driven) {
+    if due || driver.is_gathering() || (alone && !is_driven) {
         client.poll_once(&mut driver);
     }
     // A thread that has driven lately receives the server's calls, and will probably go on.

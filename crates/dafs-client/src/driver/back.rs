@@ -1,7 +1,7 @@
 //! The driver's part in the back-control channel: delegations, asynchronous batches and read-ahead.
 
 use super::{Driver, Leader, Shared, Slot, awake_or_not, coarse_now};
-use crate::core::{BackStage, BatchCall, BatchHints, Refused, SessionStats, Stage};
+use crate::core::{BackStage, BatchCall, BatchHints, Refused, Stage};
 use crate::delegation::DelegationHolder;
 use crate::error::{Error, Result};
 use crate::limits::{BACK_TICK, BACK_WAIT};
@@ -136,8 +136,7 @@ impl Shared {
             Leader::Polling => {}
             Leader::Sleeping => self.hurry(driver),
             Leader::Nobody => {
-                let SessionStats { in_flight, queued, .. } = driver.core.stats();
-                if in_flight <= 1 || queued > 0 {
+                if driver.must_send() {
                     driver.adapter.flush();
                 }
                 self.helper.attend();
@@ -261,6 +260,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use super::Leader;
     use crate::served::{Served, TRANSPORTS, connected, open_file, pattern};
     use crate::{CacheOptions, Client, File, OpenOptions, Stability};
     use dafs_testkit::eventually;
@@ -337,5 +337,35 @@ mod tests {
         let mut completions = Vec::new();
         assert_eq!(group.wait(&mut completions, usize::MAX, None).unwrap(), count);
         assert!(completions.iter().all(|done| matches!(done.result, Ok(BYTES))));
+    }
+
+    #[test]
+    fn a_polled_group_gathers_while_a_thread_sleeps_for_it() {
+        const BYTES: usize = 100;
+        let (served, client) = connected();
+        let (file, buffer) = (open_file(&client), client.buffer(BYTES).unwrap());
+        let (group, mut completions) = (client.completion_group(), Vec::new());
+        group.promise_polls();
+        let written = || served.content("file").len() / BYTES;
+        let write = |count: usize| {
+            let at = (count * BYTES) as u64;
+            group.write(7, &file, &buffer, 0..BYTES, at, Stability::Unstable).unwrap();
+        };
+        let lead = |leader| client.shared().lock_regardless().leader = leader;
+        // What a submission sees while the mover thread sleeps.
+        lead(Leader::Sleeping);
+        (0..4).for_each(write);
+        eventually("the helper has sent what no poll has sent", || written() == 4);
+        lead(Leader::Nobody);
+        assert_eq!(group.wait(&mut completions, usize::MAX, None).unwrap(), 4);
+        client.shared().helper.stop();
+        lead(Leader::Sleeping);
+        (4..8).for_each(write);
+        eventually("the first one has left alone", || written() == 5);
+        group.poll(&mut completions);
+        eventually("the others have left together", || written() == 8);
+        lead(Leader::Nobody);
+        group.wait(&mut completions, usize::MAX, None).unwrap();
+        assert_eq!(completions.len(), 8);
     }
 }
