@@ -195,10 +195,10 @@ mod tests {
         let set = |number: usize| 5 + number * SEEN_SETS;
         SEEN.with(|seen| (0..=SEEN_PAGES_PER_SET).for_each(|number| remember(seen, set(number))));
         assert!(!knows(set(0)) && (1..=SEEN_PAGES_PER_SET).all(|number| knows(set(number))));
-        // What is known takes no other's place.
+        // A known page takes no other one's place.
         SEEN.with(|seen| remember(seen, set(1)));
         assert!(knows(set(1)) && knows(set(2)));
-        // A page of another set neither.
+        // Nor does a page of another set.
         SEEN.with(|seen| remember(seen, 6));
         assert!(knows(6) && knows(set(2)));
     }

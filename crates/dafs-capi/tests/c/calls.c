@@ -56,7 +56,7 @@ static void check_at(int line, int holds, const char *what)
 }
 #define check(condition) check_at(__LINE__, (condition), #condition)
 
-/* What a program keeps for an operation. All of it fills several pages. */
+/* The state that a program keeps for an operation. All of them fill several pages. */
 static struct unit {
     uint64_t name;
     char more[504];

@@ -352,7 +352,7 @@ mod tests {
             group.write(7, &file, &buffer, 0..BYTES, at, Stability::Unstable).unwrap();
         };
         let lead = |leader| client.shared().lock_regardless().leader = leader;
-        // What a submission sees while the mover thread sleeps.
+        // As while the mover thread sleeps.
         lead(Leader::Sleeping);
         (0..4).for_each(write);
         eventually("the helper has sent what no poll has sent", || written() == 4);

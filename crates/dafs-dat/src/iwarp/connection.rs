@@ -286,8 +286,8 @@ impl Connection {
     }
 
     /// Checks that other code has not closed the socket, so that its number now belongs to another
-    /// one. Sending and receiving in one turn need one check: the program's own code runs between
-    /// turns.
+    /// one. A turn that sends and receives checks once: a thread of the program that closes the socket
+    /// within the turn could as well do so between a check and the use.
     fn check_stream(&self, core: &mut Core) -> Result<(), End> {
         if core.checked != Some(self.id) {
             self.stream.check().map_err(|error| End::Lost(error.to_string()))?;
