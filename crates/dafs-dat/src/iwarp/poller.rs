@@ -53,13 +53,12 @@ impl IwarpAdapter {
             self.ask_kernel();
         }
         self.pump_dirty();
-        self.core.checked = None;
     }
 
-    /// Sends queued work, outside of a turn.
+    /// Sends queued work, as a turn of its own.
     pub(super) fn send_now(&mut self) {
-        self.pump_dirty();
         self.core.checked = None;
+        self.pump_dirty();
     }
 
     /// Serves the recently busy connections without an epoll call. Returns true if anything
