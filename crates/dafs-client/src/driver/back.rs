@@ -188,6 +188,7 @@ impl Shared {
     /// will wait for the answer.
     pub(super) fn hurry(&self, driver: &mut Driver) {
         if driver.leader == Leader::Sleeping {
+            driver.gathering = false;
             driver.adapter.flush();
             self.keep_armed(driver);
         }
@@ -364,8 +365,12 @@ mod tests {
         eventually("the first one has left alone", || written() == 5);
         group.poll(&mut completions);
         eventually("the others have left together", || written() == 8);
+        (8..12).for_each(write);
+        let time = Some(std::time::Duration::from_millis(1));
+        assert!(group.wait(&mut completions, usize::MAX, time).is_err(), "nobody polls");
+        eventually("the one who waits has sent them", || written() == 12);
         lead(Leader::Nobody);
         group.wait(&mut completions, usize::MAX, None).unwrap();
-        assert_eq!(completions.len(), 8);
+        assert_eq!(completions.len(), 12);
     }
 }
