@@ -147,7 +147,7 @@ pub(crate) fn check_write(memory: *const c_void, len: usize) -> Result<(), Failu
 
 /// As [`check_write`] for small results, whose pages are checked when they are new to the thread.
 /// So a wrong pointer is found, but not always one to memory that was good for an earlier result
-/// and has been unmapped since.
+/// and has been unmapped or made read-only since: such a result ends the program.
 pub(crate) fn check_place(memory: *const c_void, len: usize) -> Result<(), Failure> {
     let start = memory as usize;
     let Some(last) = len.checked_sub(1).map(|last| start.saturating_add(last)) else {
