@@ -111,6 +111,11 @@ int dafs_commit(struct thread_data *td)
     if (!job->submitted_count)
         return 0;
     issued(td, job);
+    // Without batches fio commits each unit by itself. It asks for completions when all units are
+    // under way, and before it pauses: then those that have gathered leave together, as soon as the
+    // library has no completion left to hand out. Until then its own thread looks after them.
+    if (td->o.iodepth_batch <= 1)
+        return 0;
     // That it could not send now is told by each operation.
     dap_flush(job->session);
     return 0;

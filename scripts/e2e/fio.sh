@@ -1,7 +1,7 @@
 #!/bin/bash
 # The fio engine, built for the installed fio: it reads back its writes at all depths, from threads
 # and processes, from either memory; it waits for a server that is killed and restarted; it refuses
-# unsupported jobs with a sentence; and the job file of docs/fio.md works.
+# unsupported jobs with a sentence; it makes few system calls; and the job file of docs/fio.md works.
 source "$(dirname "$0")/lib.sh"
 
 command -v fio >/dev/null || skip "there is no fio; install it with: scripts/setup.sh test"
@@ -18,7 +18,7 @@ mkdir "$work/tree" "$work/here"
 arguments=(--lease 5)
 ! is_root || arguments+=(--no-root-squash)
 serve "$work/tree" "${arguments[@]}"
-jobs=$PWD/fio/jobs example=$PWD/docs/fio.md capi=$PWD/crates/dafs-capi
+jobs=$PWD/fio/jobs example=$PWD/docs/fio.md capi=$PWD/crates/dafs-capi here=$PWD/scripts/e2e
 # fio leaves files in its working directory.
 cd "$work/here" || exit
 
@@ -69,6 +69,17 @@ run --name=appended --filename=log --rw=write --file_append=1
 [[ $(stat -c %s "$work/tree/log") == 8388608 ]] || fail "nothing was appended"
 run --name=made --filename=made --rw=read --create_only=1
 [[ $(stat -c '%s %b' "$work/tree/made") == '4194304 '???? ]] || fail "the file was not filled"
+
+step "without batches submissions gather, and memory is looked at once"
+cc -std=c11 -Wall -Wextra -Werror -shared -fPIC -o "$work/calls.so" "$here/fio_calls.c"
+counted=(--name=counted --filename=counted --size=16m --iodepth=32 --thread --dafs_transport=iwarp)
+run "${counted[@]}" --rw=write
+timeout 120 env LD_PRELOAD="$work/calls.so" FIO_CALLS="$work/calls" fio --minimal \
+    --ioengine="external:$engine" "${base[@]}" "${counted[@]}" --rw=randread \
+    >"$work/said" 2>&1 || { cat "$work/said"; fail "status $?: counted"; }
+read -r sends probes <"$work/calls"
+echo "4096 reads: $sends sends, $probes looks at memory"
+[[ $sends -gt 0 && $sends -lt 4000 && $probes -lt 1024 ]] || fail "too many system calls"
 
 if command -v valgrind >/dev/null; then
     step "under valgrind"

@@ -29,3 +29,9 @@ pub(crate) const FENCE_NAMES_MAX: usize = 1024;
 
 /// Most bytes of a file that is read without an open.
 pub(crate) const WHOLE_FILE_BYTES_MAX: usize = 64 << 20;
+
+/// Sets of pages for results that a thread remembers as good. Neighbours are in different sets.
+pub(crate) const SEEN_SETS: usize = 8;
+
+/// Pages in each of them: enough in all for the names and completions of some hundred operations.
+pub(crate) const SEEN_PAGES_PER_SET: usize = 4;

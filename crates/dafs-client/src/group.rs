@@ -92,6 +92,8 @@ pub(crate) struct GroupState {
     event: OnceLock<Wakeup>,
     /// A thread sleeps on the descriptor, so the mover thread must make progress for it.
     watched: AtomicBool,
+    /// The program polls after it has submitted.
+    polled: AtomicBool,
 }
 
 impl GroupState {
@@ -163,6 +165,10 @@ impl GroupState {
 
     pub(crate) fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_polled(&self) -> bool {
+        self.polled.load(Ordering::Relaxed)
     }
 
     fn take(&self, completions: &mut Vec<Completion>, max: usize) -> usize {
@@ -351,6 +357,14 @@ impl CompletionGroup {
         if self.client.shared().check_process().is_ok() {
             self.client.shared().put_back_in(&self.state, completions);
         }
+    }
+
+    /// Promises a poll soon after submissions, as an event loop can make one at the end of each turn.
+    /// Until then submissions gather also while a thread of the client's sleeps on behalf of
+    /// [`descriptor`](Self::descriptor). Without the promise each of them is sent at once in that
+    /// case. Those that no poll sends leave some milliseconds later.
+    pub fn promise_polls(&self) {
+        self.state.polled.store(true, Ordering::Relaxed);
     }
 
     /// Operations in flight; those that are over and wait to be fetched are not among them.

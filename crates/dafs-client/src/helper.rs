@@ -3,8 +3,8 @@
 //!
 //! Invariants
 //! * The thread holds no reference to the client while it sleeps, so it does not keep it alive.
-//! * It makes progress only when no other thread has done so since its last look, and never waits
-//!   for those that do.
+//! * It makes progress only when no other thread has done so since its last look, or when requests
+//!   wait for a poll although a leader sleeps. It never waits for threads that make progress.
 //! * A panic does not end the thread: the lease is kept alive.
 
 use crate::core::ProofOrder;
@@ -140,7 +140,8 @@ fn look(bell: &Bell, client: &Arc<Shared>, seen: &mut u64, idle_ticks: &mut u32)
     let is_driven = driver.drives() != *seen;
     let listens_every = driver.listens_every();
     let alone = driver.is_unattended() || (listens_every.is_some() && !driver.is_led());
-    if due || (alone && !is_driven) {
+    let gathers = driver.is_gathering();
+    if due || gathers || (alone && !is_driven) {
         client.poll_once(&mut driver);
     }
     // A thread that has driven lately receives the server's calls, and will probably go on.
@@ -150,7 +151,10 @@ fn look(bell: &Bell, client: &Arc<Shared>, seen: &mut u64, idle_ticks: &mut u32)
     };
     let proof = driver.begin_proof(now);
     *seen = driver.drives();
-    *idle_ticks = if driver.is_unattended() { 0 } else { (*idle_ticks + 1).min(IDLE_TICKS) };
+    *idle_ticks = match gathers || driver.is_unattended() {
+        true => 0,
+        false => (*idle_ticks + 1).min(IDLE_TICKS),
+    };
     let time = if *idle_ticks < IDLE_TICKS {
         HELPER_TICK
     } else {

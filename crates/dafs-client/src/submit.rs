@@ -21,8 +21,9 @@ impl File {
     /// A busy server may answer with DELAY: nothing was read, and the read can be submitted again.
     /// The blocking calls retry by themselves.
     ///
-    /// It is sent at once if no other operation is in flight, else with the next call that waits or
-    /// polls; [`Client::flush`](crate::Client::flush) sends it in any case. Requests to data
+    /// It is sent at once if no other operation is in flight, or if a later one has to wait for a
+    /// credit; else with the next call that waits or polls.
+    /// [`Client::flush`](crate::Client::flush) sends it in any case. Requests to data
     /// servers are sent at once. A read that needs no request
     /// ([`ConnectOptions::optimistic`](crate::ConnectOptions::optimistic)) is over when this returns.
     ///

@@ -189,6 +189,8 @@ impl<T: AsRawFd> Guarded<T> {
     /// True if the descriptor still refers to its own file. Makes one system call if it is watched.
     pub fn is_ours(&self) -> bool {
         let Some(watched) = &self.watch.0 else { return true };
+        #[cfg(test)]
+        CHECKS.set(CHECKS.get() + 1);
         let fd = self.inner.as_raw_fd();
         // Another session of this process marks its files too, but records its own name.
         let named = guard(fd).is_none_or(|it| it.load(Ordering::Relaxed) == watched.name);
@@ -207,6 +209,12 @@ impl<T: AsRawFd> Guarded<T> {
     pub fn check(&self) -> io::Result<()> {
         if self.is_ours() { Ok(()) } else { Err(io::Error::other(Watch::LOST)) }
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The checks of watched descriptors that this thread has made.
+    pub(crate) static CHECKS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 fn guard(fd: RawFd) -> Option<&'static AtomicU32> {

@@ -380,6 +380,11 @@ impl CompletionGroup {
         blocking(py, || self.group.expedite(OperationId::from_u64(operation))).map_err(raise)
     }
 
+    /// Promises a poll soon after submissions, which gather until then.
+    fn _promise_polls(&self) {
+        self.group.promise_polls();
+    }
+
     /// A descriptor that is readable while completions wait to be fetched. It must not be read.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         py.detach(|| self.group.descriptor().map(|descriptor| descriptor.as_raw_fd()))

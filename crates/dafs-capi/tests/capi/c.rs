@@ -172,6 +172,13 @@ fn descriptors_that_a_program_takes_away_are_missed_and_not_used() {
 }
 
 #[test]
+fn a_program_with_many_operations_under_way_makes_few_system_calls() {
+    let served = Served::new();
+    std::fs::write(served.path().join("file"), pattern(1 << 18)).unwrap();
+    run_on_each_transport("tests/c/calls.c", &served);
+}
+
+#[test]
 fn the_application_tells_who_the_user_is() {
     let passwords = TempDir::new().unwrap();
     let path = passwords.path().join("users");

@@ -129,14 +129,14 @@ impl Shared {
         }
     }
 
-    /// Makes sure that submitted requests are sent: at once when no other is in flight or the
-    /// leader sleeps, else with the next poll.
+    /// Makes sure that submitted requests are sent: at once when no other is in flight, no later one
+    /// can leave with them for lack of credits, or the leader sleeps; else with the next poll.
     pub(super) fn sent(&self, driver: &mut Driver) {
         match driver.leader {
             Leader::Polling => {}
             Leader::Sleeping => self.hurry(driver),
             Leader::Nobody => {
-                if driver.core.stats().in_flight <= 1 {
+                if driver.must_send() {
                     driver.adapter.flush();
                 }
                 self.helper.attend();
@@ -188,6 +188,7 @@ impl Shared {
     /// will wait for the answer.
     pub(super) fn hurry(&self, driver: &mut Driver) {
         if driver.leader == Leader::Sleeping {
+            driver.gathering = false;
             driver.adapter.flush();
             self.keep_armed(driver);
         }
@@ -260,8 +261,10 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use crate::served::{Served, TRANSPORTS, pattern};
+    use super::Leader;
+    use crate::served::{Served, TRANSPORTS, connected, open_file, pattern};
     use crate::{CacheOptions, Client, File, OpenOptions, Stability};
+    use dafs_testkit::eventually;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const PIECE: usize = 32 << 10;
@@ -311,5 +314,63 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn submissions_gather_until_no_later_one_can_leave_with_them() {
+        const BYTES: usize = 100;
+        let (served, client) = connected();
+        let (file, buffer) = (open_file(&client), client.buffer(BYTES).unwrap());
+        let group = client.completion_group();
+        // It would send them soon.
+        client.shared().helper.stop();
+        let written = || served.content("file").len() / BYTES;
+        let mut count = 0;
+        while client.stats().queued == 0 {
+            let at = (count * BYTES) as u64;
+            group.write(7, &file, &buffer, 0..BYTES, at, Stability::Unstable).unwrap();
+            count += 1;
+            if count == 4 {
+                eventually("the first one has left alone", || written() == 1);
+            }
+        }
+        eventually("all that have a credit have left", || written() == count - 1);
+        let mut completions = Vec::new();
+        assert_eq!(group.wait(&mut completions, usize::MAX, None).unwrap(), count);
+        assert!(completions.iter().all(|done| matches!(done.result, Ok(BYTES))));
+    }
+
+    #[test]
+    fn a_polled_group_gathers_while_a_thread_sleeps_for_it() {
+        const BYTES: usize = 100;
+        let (served, client) = connected();
+        let (file, buffer) = (open_file(&client), client.buffer(BYTES).unwrap());
+        let (group, mut completions) = (client.completion_group(), Vec::new());
+        group.promise_polls();
+        let written = || served.content("file").len() / BYTES;
+        let write = |count: usize| {
+            let at = (count * BYTES) as u64;
+            group.write(7, &file, &buffer, 0..BYTES, at, Stability::Unstable).unwrap();
+        };
+        let lead = |leader| client.shared().lock_regardless().leader = leader;
+        // As while the mover thread sleeps.
+        lead(Leader::Sleeping);
+        (0..4).for_each(write);
+        eventually("the helper has sent what no poll has sent", || written() == 4);
+        lead(Leader::Nobody);
+        assert_eq!(group.wait(&mut completions, usize::MAX, None).unwrap(), 4);
+        client.shared().helper.stop();
+        lead(Leader::Sleeping);
+        (4..8).for_each(write);
+        eventually("the first one has left alone", || written() == 5);
+        group.poll(&mut completions);
+        eventually("the others have left together", || written() == 8);
+        (8..12).for_each(write);
+        let time = Some(std::time::Duration::from_millis(1));
+        assert!(group.wait(&mut completions, usize::MAX, time).is_err(), "nobody polls");
+        eventually("the one who waits has sent them", || written() == 12);
+        lead(Leader::Nobody);
+        group.wait(&mut completions, usize::MAX, None).unwrap();
+        assert_eq!(completions.len(), 12);
     }
 }

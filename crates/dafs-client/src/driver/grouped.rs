@@ -1,8 +1,6 @@
 //! The driver's part in completion groups and tasks.
 
-#[cfg(test)]
-use super::Leader;
-use super::{Driver, Guard, Shared, Slot, coarse_now};
+use super::{Driver, Guard, Leader, Shared, Slot, coarse_now};
 use crate::cache::DirectUse;
 use crate::core::{BatchCall, BatchHints, Done, Refused};
 use crate::error::{Error, Result};
@@ -64,9 +62,15 @@ impl Shared {
     }
 
     /// Makes sure that operations of a group are sent: at once if no other is in flight, else with
-    /// the next poll, which sends all at once.
+    /// the next poll, which sends all at once. If a leader sleeps, only a program that has promised
+    /// that poll has them wait for it, and the helper polls in its place if need be.
     fn leave_soon(&self, mut driver: Guard<'_>, group: &GroupState) {
-        self.sent(&mut driver);
+        if driver.leader == Leader::Sleeping && group.is_polled() && !driver.must_send() {
+            driver.gathering = true;
+            self.helper.attend();
+        } else {
+            self.sent(&mut driver);
+        }
         drop(driver);
         if group.is_watched() {
             self.mover.attend();

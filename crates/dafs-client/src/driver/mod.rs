@@ -7,7 +7,8 @@
 //! * The driver is only touched under its lock. A leader holds it while it polls, neither while it
 //!   spins in between nor while it sleeps.
 //! * While a leader sleeps the adapter is armed, or the leader's wake-up has been rung: every
-//!   thread that touches the adapter meanwhile makes sure of that before it unlocks.
+//!   thread that touches the adapter meanwhile makes sure of that before it unlocks. A submission to
+//!   a group whose program polls soon may leave that to the poll: if none comes, the helper polls.
 //! * A leader that stops leading wakes a follower, if there is one. The thread that has polled
 //!   wakes the followers whose operations are over. It wakes a follower that waits for no single
 //!   operation whenever any is over, and when the session or its back-control channel has changed
@@ -124,6 +125,8 @@ pub(crate) struct Driver {
     told: (Stage, BackStage),
     /// Counts polls of all threads, so that the helper sees whether it must poll itself.
     drives: u64,
+    /// Requests wait for a poll although a leader sleeps.
+    gathering: bool,
     deadline: Option<Duration>,
     server: Arc<str>,
 }

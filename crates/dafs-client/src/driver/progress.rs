@@ -9,7 +9,7 @@ use crate::acting;
 use crate::cache::DirectUse;
 use crate::core::{
     BackEvent, BackStage, Completed, Done, Failure, Piece, Prepared, ProofOrder, ReadCall, Refused,
-    RegisteredMemory, SessionCore, WriteCall,
+    RegisteredMemory, SessionCore, SessionStats, WriteCall,
 };
 use crate::delegation::{DelegationNotice, Granted, HeldAttributes, Holders};
 use crate::error::Result;
@@ -62,6 +62,7 @@ impl Driver {
             followers: Followers::default(),
             spinning: Spinning::default(),
             drives: 0,
+            gathering: false,
             deadline,
             server,
         }
@@ -99,6 +100,8 @@ impl Driver {
     /// Polls the adapter once and delivers completions; returns the number of events for waiters.
     pub(crate) fn progress(&mut self, now: Instant) -> usize {
         self.drives = self.drives.wrapping_add(1);
+        // The poll sends them.
+        self.gathering = false;
         // Before the server's next write is processed.
         self.core.reap(&mut *self.adapter);
         let mut events = std::mem::take(&mut self.events);
@@ -389,6 +392,18 @@ impl Driver {
     /// The longest time between polls for calls of the server.
     pub(crate) fn listens_every(&self) -> Option<Duration> {
         self.core.listens_every()
+    }
+
+    /// True if nothing is gained when submitted requests wait for later ones: no other is in flight,
+    /// or there is no credit for another one.
+    pub(super) fn must_send(&self) -> bool {
+        let SessionStats { in_flight, queued, .. } = self.core.stats();
+        in_flight <= 1 || queued > 0
+    }
+
+    /// True if requests wait for a poll although a leader sleeps.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.gathering
     }
 
     /// True while a thread leads.

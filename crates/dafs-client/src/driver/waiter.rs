@@ -221,6 +221,10 @@ impl<'a> Waiter<'a> {
     }
 
     fn follow(&mut self, mut driver: Guard<'a>) -> Guard<'a> {
+        if driver.is_gathering() {
+            // This thread waits in place of its poll.
+            self.shared.hurry(&mut driver);
+        }
         let bell = driver.followers.enter(self.tag);
         let until = [self.until, self.look].into_iter().flatten().min();
         let time = until.map(|at| at.since(Instant::now()));

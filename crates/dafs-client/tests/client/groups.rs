@@ -9,6 +9,7 @@ use dafs_client::{
     OperationId, Pending, Stability,
 };
 use dafs_mem::Site;
+use dafs_testkit::eventually;
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::pin::pin;
@@ -225,6 +226,22 @@ fn a_descriptor_is_readable_while_there_is_something_to_fetch() {
             assert!(!readable(&group, 0), "readable with nothing to fetch");
         }
         assert_eq!(completions.len(), 16 * 50);
+    }
+}
+
+#[test]
+fn what_has_gathered_leaves_without_a_poll() {
+    for (served, client) in on_each_transport() {
+        let (file, buffer) = (open_file(&client), client.buffer(4 * BLOCK).unwrap());
+        let group = client.completion_group();
+        for block in 0..4 {
+            let at = block * BLOCK;
+            let range = at..at + BLOCK;
+            group.write(1, &file, &buffer, range, at as u64, Stability::Unstable).unwrap();
+        }
+        eventually("all are written", || served.content("file").len() == 4 * BLOCK);
+        let mut completions = Vec::new();
+        assert_eq!(group.wait(&mut completions, usize::MAX, TIME).unwrap(), 4);
     }
 }
 

@@ -327,11 +327,11 @@ impl Adapter for IwarpAdapter {
     }
 
     fn flush(&mut self) {
-        self.pump_dirty();
+        self.send_now();
     }
 
     fn arm(&mut self) -> io::Result<bool> {
-        self.pump_dirty();
+        self.send_now();
         self.slept = true;
         if self.core.watch.is_due() {
             self.core.epoll.check()?;

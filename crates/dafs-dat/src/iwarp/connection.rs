@@ -166,7 +166,7 @@ impl Connection {
                 self.limit_fpdu(core);
             }
         }
-        self.check_stream()?;
+        self.check_stream(core)?;
         self.check_limit(core)?;
         self.check_server()?;
         let result = match &mut self.tls {
@@ -255,7 +255,7 @@ impl Connection {
     /// Receives until the socket is drained. Returns true if anything arrived.
     pub(super) fn receive(&mut self, core: &mut Core) -> Result<bool, End> {
         let mut total = 0;
-        self.check_stream()?;
+        self.check_stream(core)?;
         if self.tls.is_some() {
             return self.receive_records(core);
         }
@@ -286,9 +286,14 @@ impl Connection {
     }
 
     /// Checks that other code has not closed the socket, so that its number now belongs to another
-    /// one.
-    pub(super) fn check_stream(&self) -> Result<(), End> {
-        self.stream.check().map_err(|error| End::Lost(error.to_string()))
+    /// one. A turn that sends and receives checks once: a thread of the program that closes the socket
+    /// within the turn could as well do so between a check and the use.
+    fn check_stream(&self, core: &mut Core) -> Result<(), End> {
+        if core.checked != Some(self.id) {
+            self.stream.check().map_err(|error| End::Lost(error.to_string()))?;
+            core.checked = Some(self.id);
+        }
+        Ok(())
     }
 
     /// Makes one system call: it reads into the target memory of the payload, if that is known and

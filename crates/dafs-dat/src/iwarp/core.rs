@@ -34,6 +34,8 @@ pub(super) struct Core {
     pub(super) dirty: Vec<u64>,
     /// Connections that wait for room in their socket.
     pub(super) blocked_count: usize,
+    /// The connection whose socket was last found to be its own in this turn.
+    pub(super) checked: Option<u64>,
     /// Reads that peers with grants have requested.
     pub(super) granted_reads: u64,
 }
@@ -56,6 +58,7 @@ impl Core {
             finished: Vec::new(),
             dirty: Vec::new(),
             blocked_count: 0,
+            checked: None,
             granted_reads: 0,
         })
     }

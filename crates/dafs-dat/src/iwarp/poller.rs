@@ -36,6 +36,7 @@ impl IwarpAdapter {
     /// One round of all work; events collect in the core.
     pub(super) fn turn(&mut self, now: Instant) {
         self.now = now;
+        self.core.checked = None;
         self.run_timers();
         self.pump_dirty();
         let tried = self.try_active();
@@ -51,6 +52,12 @@ impl IwarpAdapter {
         if ask {
             self.ask_kernel();
         }
+        self.pump_dirty();
+    }
+
+    /// Sends queued work, as a turn of its own.
+    pub(super) fn send_now(&mut self) {
+        self.core.checked = None;
         self.pump_dirty();
     }
 
@@ -183,7 +190,7 @@ impl IwarpAdapter {
     }
 
     /// Sends the queued work of connections.
-    pub(super) fn pump_dirty(&mut self) {
+    fn pump_dirty(&mut self) {
         if self.core.dirty.is_empty() {
             return;
         }
@@ -297,5 +304,68 @@ mod tests {
             server.poll(Instant::now(), &mut events);
         }
         assert!(matches!(events[..], [Event::ConnectRequest { .. }]), "{events:?}");
+    }
+
+    #[test]
+    fn a_socket_is_checked_once_for_all_that_a_turn_sends_and_receives() {
+        use crate::descriptors::CHECKS;
+        use crate::{Access, Event, ListenerId, Operation};
+        const SENDS: usize = 32;
+        let config = IwarpConfig { guarded: true, ..IwarpConfig::default() };
+        let mut client = IwarpAdapter::new(config).unwrap();
+        let mut server = IwarpAdapter::new(IwarpConfig::default()).unwrap();
+        server.listen(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+        let address = server.listener_address(ListenerId(0)).unwrap();
+        let domains = [client.protection_domain(), server.protection_domain()];
+        let near = client.connect(domains[0], &address, b"").unwrap();
+        let (mut far, mut events) = (None, Vec::new());
+        while events.is_empty() {
+            server.poll(Instant::now(), &mut events);
+            for event in events.drain(..) {
+                if let Event::ConnectRequest { request, .. } = event {
+                    far = Some(server.accept(request, domains[1], b"").unwrap());
+                }
+            }
+            client.poll(Instant::now(), &mut events);
+        }
+        let far = far.unwrap();
+        let place = |adapter: &mut IwarpAdapter, domain| {
+            let buffer = adapter.allocate(64).unwrap();
+            adapter.register(domain, buffer, Access::LOCAL_WRITE).unwrap().local(0, 64)
+        };
+        let (here, there) = (place(&mut client, domains[0]), place(&mut server, domains[1]));
+        let received = |events: &mut Vec<Event>| {
+            let operations = events.drain(..).filter_map(|event| match event {
+                Event::Completion(done) => Some(done.operation),
+                _ => None,
+            });
+            operations.filter(|operation| *operation == Operation::Receive).count()
+        };
+        client.post_receive(near, 0, here).unwrap();
+        let before = CHECKS.get();
+        for work in 0..SENDS as u64 {
+            server.post_receive(far, work, there).unwrap();
+            client.post_send(near, work, &[here]).unwrap();
+        }
+        assert_eq!(CHECKS.get(), before, "nothing has left");
+        client.flush();
+        assert_eq!(CHECKS.get(), before + 1, "all have left together");
+        let mut count = 0;
+        while count < SENDS {
+            server.poll(Instant::now(), &mut events);
+            count += received(&mut events);
+        }
+        server.post_send(far, 0, &[there]).unwrap();
+        server.flush();
+        client.note_active(near.0);
+        events.clear();
+        while received(&mut events) == 0 {
+            // No look at other connections.
+            client.polls_since_kernel = 0;
+            client.post_send(near, 0, &[here]).unwrap();
+            let before = CHECKS.get();
+            client.poll(Instant::now(), &mut events);
+            assert_eq!(CHECKS.get(), before + 1);
+        }
     }
 }

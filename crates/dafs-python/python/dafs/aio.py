@@ -26,6 +26,8 @@ class Group:
 
     def __init__(self, client):
         self._group = CompletionGroup(client)
+        # Each turn of the loop that submits ends with a poll.
+        self._group._promise_polls()
         self._loop = None
         self._scheduled = False
         self._closed = False
