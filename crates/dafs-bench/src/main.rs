@@ -29,6 +29,7 @@ mod report;
 mod security;
 mod sharing;
 mod signs;
+mod targets;
 mod tcp;
 mod transport;
 
@@ -218,6 +219,7 @@ fn main() -> Result<()> {
     if wanted("memory") {
         memory::measure(&mut report)?;
     }
+    report.print_targets();
     report.write_json(&arguments.json)?;
     println!("\nwritten to {}", arguments.json.display());
     report.verdict()

@@ -4,12 +4,12 @@ use super::cells::{
     ALL_BLOCKS, FROM_2K, FROM_4K, INLINE_BLOCKS, JOIN_DEPTHS, Line, Network, Order, READ_AHEADS,
     RECORD, Way, size,
 };
-use super::claims::Verdict;
 use super::groups::Group;
 use super::list;
 use super::programs::{self, trials::Work};
 use super::results::{Quantity, Results};
 use crate::plot::{self, Panel};
+use crate::targets::Verdict;
 use anyhow::Result;
 use std::fmt::Write;
 use std::path::Path;

@@ -3,7 +3,6 @@
 use super::super::cells::Network::{Far, Free, Link, Slow};
 use super::super::cells::Way::{DafsIwarp, DafsShm, NfsTcp, NocopyIwarp, NocopyShm};
 use super::super::cells::{FROM_4K, Line, Network, Order, RECORD, Way};
-use super::super::claims::Bound::{AtLeast, AtMost, Within};
 use super::super::claims::Claim;
 use super::super::claims::Value::{GroupPlain, LinkShare, Plain, Ratio, TrialRatio};
 use super::super::groups::{Group, Place, RIGHT};
@@ -15,6 +14,7 @@ use super::{
     BLOCK_4K, BLOCK_16K, BLOCK_256K, BLOCK_512K, CPU_LIMIT, FROM_32K, IDEAL, SOFTWARE, drawing,
     in_order, not_here, random, rows,
 };
+use crate::targets::Bound::{AtLeast, AtMost, Within};
 
 /// Records of a join.
 const fn join(network: Network, way: Way, depth: usize) -> Line {

@@ -5,15 +5,15 @@ use super::super::cells::Way::{
     DafsDirect, DafsIwarp, NfsDirect, NfsInline, NfsTcp, NocopyIwarp, NocopyShm, Prepost,
 };
 use super::super::cells::{ALL_BLOCKS, Way};
-use super::super::claims::Bound::{AtLeast, AtMost, Within};
+use super::super::claims::Claim;
 use super::super::claims::Value::{BestBlock, BestDepthRatio, BestRatio, GroupRatio, Ratio};
-use super::super::claims::{Bound, Claim};
 use super::super::groups::{Group, Place};
 use super::super::results::Quantity::{ClientCpu, ClientCpuPerMegabyte, Throughput};
 use super::{
     BLOCK_256K, IDEAL, OWN_NFS, SAME_CLIENT, SOFTWARE, best, drawing, in_order, not_here, random,
     rows,
 };
+use crate::targets::Bound::{self, AtLeast, AtMost, Within};
 
 /// The best throughput of NFS over RDMA beside that over TCP, without a link.
 const fn best_of(rdma: Way, tcp: Way, note: &'static str) -> Claim {
