@@ -34,6 +34,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::PnfsHere(here) => here.measure(),
         Child::Pnfs(options) => options.measure(),
         Child::PapersLoad(load) => load.run(),
+        Child::PapersPages(reads) => reads.run(),
         Child::Papers(options) => options.measure(),
         Child::ServeGanesha { export, folder, cpu } => peer::serve(&export, &folder, cpu),
         Child::ServeSlowDisk { cpu } => papers::serve_slow_disk(cpu),

@@ -105,6 +105,8 @@ enum Child {
     #[command(hide = true)]
     PapersLoad(papers::Load),
     #[command(hide = true)]
+    PapersPages(papers::PageReads),
+    #[command(hide = true)]
     Serve {
         directory: PathBuf,
         cpu: usize,

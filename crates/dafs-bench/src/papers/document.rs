@@ -173,6 +173,7 @@ const LEGEND: &str = "\
 | `run-plain` | the same with the file open for writing as well, for which it never reads ahead |
 | `mount` | `dafs mount`: the kernel caches and reads ahead, as that of an NFS client does |
 | `api` | gzip converted to the API in C (`crates/dafs-capi/examples/gzip.c`): it reads ahead and writes behind by itself |
+| `library`, `cached` | a program on the library in Rust, without the client's cache and with it |
 | `nfs` | NFSv3 of the same server by `nfs-cat` of libnfs, which hands the file on through a pipe |
 
 Client and server have a processor each, where there are two. All poll a while before they sleep, but for the floors and libnfs, which sleep at once. \

@@ -25,6 +25,7 @@ mod world;
 
 pub(crate) use load::Load;
 pub(crate) use matching::serve as serve_slow_disk;
+pub(crate) use programs::PageReads;
 
 use crate::folder::Folder;
 use crate::{cpu, files, pnfs};
