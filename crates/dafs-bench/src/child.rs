@@ -26,6 +26,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         }
         Child::ServeSecure { config, cpu } => security::serve(&config, cpu),
         Child::SecureLoad(load) => load.run(),
+        Child::HoldDisk { point, bytes_per_second } => pnfs::hold_disk(&point, bytes_per_second),
         Child::HoldFolder { folder } => folder::hold(&folder),
         Child::HoldLimit { resource, amount } => limit::hold(resource, amount),
         Child::HoldMount { point, command } => fronts::hold_mount(&point, &command),

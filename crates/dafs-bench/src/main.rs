@@ -132,6 +132,8 @@ enum Child {
     #[command(hide = true)]
     SecureLoad(security::Load),
     #[command(hide = true)]
+    HoldDisk { point: PathBuf, bytes_per_second: u64 },
+    #[command(hide = true)]
     HoldFolder { folder: PathBuf },
     #[command(hide = true)]
     HoldLimit { resource: limit::Resource, amount: u64 },
