@@ -88,6 +88,9 @@ step "one experiment, an unknown one, and no folder for the file"
 "$bench" papers --scale 1 --rounds 1 --only P2-F1 --json "$work/one.json" --document "$work/one.md"
 grep -q '^| P2-F1 | DAFS copies nothing at the client | .* | met | ' "$work/one.md" ||
     { grep P2-F1 "$work/one.md"; fail "a direct read is copied"; }
+for words in 'Only these experiments were measured: P2-F1[.]' 'are at 1 %[.]'; do
+    grep -q "$words" "$work/one.md" || fail "the page does not tell that it is a part: $words"
+done
 "$bench" papers --scale 1 --rounds 1 --only P3-H2 --blocks 1024 --json "$work/inline.json" --document "$work/inline.md"
 grep -q '"way":"nfs-inline"' "$work/inline.json" && grep -q '"way":"nfs-direct"' "$work/inline.json" ||
     fail "no NFS inside messages"

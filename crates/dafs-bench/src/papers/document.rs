@@ -254,6 +254,14 @@ fn description(results: &Results) -> String {
         results.milliseconds,
         results.megabits,
     );
+    if !results.only.is_empty() {
+        let only = results.only.join(", ");
+        let _ = writeln!(text, "\nOnly these experiments were measured: {only}.");
+    }
+    let scale = results.programs.scale;
+    if scale != 100 {
+        let _ = writeln!(text, "\nThe length of samples and the sizes of files are at {scale} %.");
+    }
     if !results.is_complete {
         text += "\nThe run was interrupted, so rows are missing or have fewer rounds.\n";
     }
@@ -455,7 +463,11 @@ mod tests {
         let reason = "there is no tc\n| here".to_owned();
         results.skipped.push(Skipped { network: None, way: Some(Way::Libnfs), reason });
         results.programs.rows.clear();
+        results.only = vec!["P0-F4".to_owned(), "P2-F2".to_owned()];
+        results.programs.scale = 10;
         let page = page(&results);
+        assert!(page.contains("\nOnly these experiments were measured: P0-F4, P2-F2.\n"), "{page}");
+        assert!(page.contains("sizes of files are at 10 %."), "{page}");
         assert!(page.contains("The run was interrupted"), "{page}");
         assert!(page.contains("| libnfs | there is no tc / here |"), "{page}");
         assert!(!page.contains("(figures/") && !page.contains("Berkeley DB over"), "{page}");

@@ -42,7 +42,6 @@ pub(super) fn measure(
     results: &mut Results,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    results.programs.scale = options.scale;
     let trials = trials::wanted(&options.only);
     if trials.is_empty() {
         return Ok(());
