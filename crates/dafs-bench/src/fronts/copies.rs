@@ -86,11 +86,13 @@ fn run(site: &Site, tree: &Path, files: u64, transport: Option<&str>) -> Result<
             command.args(["--transport", transport, "put"]).arg(tree).arg(url)
         }
     };
-    let times = || Ok((cpu::children_time(), cpu::process_time(Some(site.server.id()))?));
-    let sample = Sample::of(times, || {
-        output(&mut command)?;
-        Ok((files, files * FILE_BYTES as u64))
-    })?;
+    let sample = Sample::of(
+        || Ok((cpu::children_time(), cpu::process_time(Some(site.server.id()))?)),
+        || {
+            output(&mut command)?;
+            Ok((files, files * FILE_BYTES as u64))
+        },
+    )?;
     peer::run("diff", [OsStr::new("-r"), tree.as_ref(), copy.as_ref()])?;
     std::fs::remove_dir_all(&copy)?;
     Ok(sample)

@@ -263,7 +263,10 @@ fn verdicts(kernel: &Kernel) -> impl Iterator<Item = String> {
         let rates = kernel.rate(LINUX, work, count).zip(kernel.rate(OURS, work, count));
         let time = rates.map_or(f64::NAN, |(linux, ours)| linux / ours);
         let (target, verdict) = (SMALL_FILE_TARGET, SMALL_FILE_TARGET.judge(time).name());
-        format!("{}, {count} clients: {time:.2} of Linux's time, {target}: {verdict}", work.title())
+        format!(
+            "{}, clients: {count}: {time:.2} of Linux's time, {target}: {verdict}",
+            work.title()
+        )
     })
 }
 
@@ -303,7 +306,7 @@ mod tests {
             kernel.take(line).expect("a line");
         }
         let all: Vec<String> = verdicts(&kernel).collect();
-        assert_eq!(all[0], "small files made, 1 clients: 1.50 of Linux's time, at most 1.5: met");
+        assert_eq!(all[0], "small files made, clients: 1: 1.50 of Linux's time, at most 1.5: met");
         assert!(all[1].ends_with("at most 1.5: cannot be shown here"), "{}", all[1]);
         assert!(all[2].ends_with("2.00 of Linux's time, at most 1.5: not met"), "{}", all[2]);
     }
