@@ -76,6 +76,19 @@ ids=(P0-{F{1..8},H{1..3}} P1-{F{1..3},T{1..4},H1,H2} P2-{T1,F{1..12},S6} P3-{F{1
 for id in "${ids[@]}"; do grep -q "^| $id | " "$work/page.md" || fail "$id is missing on the page"; done
 # Each claim finds the row of a group that it names.
 ! grep 'its group was not measured' "$work/page.md" || fail "a claim without its row"
+# The page keeps the rules for pages.
+! LC_ALL=C grep -nP '[^\x00-\x7f]|[[:blank:]]$' "$work/page.md" || fail "a character that pages do not have"
+python3 - "$work/page.md" <<'PYTHON' || fail "sentences of the page"
+import pathlib
+import sys
+
+sys.path.insert(0, "scripts/house")
+import pages
+
+page = pathlib.Path(sys.argv[1])
+faults = [*pages.broken_links(page), *pages.faults_of_words(page, 50), *pages.nothing_to_type([page])]
+sys.exit("\n".join(faults) or None)
+PYTHON
 for figure in "$work"/figures/papers-p{0,1,2,3}.svg; do
     grep -q '<circle' "$figure" || fail "$figure is empty"
     grep -qF "(figures/${figure##*/})" "$work/page.md" || fail "the page has no $figure"
