@@ -33,6 +33,9 @@ const LIMITS: &str = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device";
 /// The size of a disk. Its image has no space for what is not written.
 const IMAGE_BYTES: u64 = 1 << 30;
 
+/// The most files of a disk.
+const INODES: &str = "4096";
+
 /// The block of the application.
 const BLOCK: usize = 2 << 20;
 
@@ -254,7 +257,9 @@ pub(crate) fn hold_disk(point: &Path, bytes_per_second: u64) -> Result<()> {
     File::create(&image)?.set_len(IMAGE_BYTES)?;
     let text = |path: &Path| path.to_str().map(str::to_owned).context("a name is not UTF-8");
     let (file, place) = (text(&image)?, text(point)?);
-    peer::run("mkfs.ext4", ["-q", "-F", "-O", "^has_journal", &file])?;
+    // All of it is made now: no thread of the kernel writes to the disk later.
+    let made = ["-q", "-F", "-O", "^has_journal", "-N", INODES, "-E", "lazy_itable_init=0", &file];
+    peer::run("mkfs.ext4", made)?;
     peer::run("mount", ["-o", "loop", &file, &place])?;
     let _mounted = Mounted(place);
     // The mount has the content until its end.
