@@ -182,8 +182,9 @@ fn rounds(
     together: bool,
 ) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
+    let has_own_cpus = !together && cpu::cpu_count() > 1;
     for (name, .., target) in LOADS.iter().filter(|load| load.0.contains(&plan.only)) {
-        let is_one_at_a_time = !together && name.ends_with("B depth 1");
+        let is_one_at_a_time = has_own_cpus && name.ends_with("B depth 1");
         cases.extend(pair(name, target.or(is_one_at_a_time.then_some(ONE_AT_A_TIME))));
         if name.starts_with("create depth") {
             cases.extend(pair(REMOVE, Some(Target::ratio(0.33))));
