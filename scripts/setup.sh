@@ -173,9 +173,9 @@ for part in "$@"; do
     bench)
         # The server to compare with, and the client library that drives both. Installing a server
         # would start it otherwise.
-        without_starting_services install_packages db5.3-util dpkg-dev ethtool fio fuse3 git \
-            iproute2 libdb5.3-dev libfuse3-dev libkrb5-dev libnfs-dev libnfs-utils nfs-ganesha nfs-ganesha-vfs postgresql python3 python3-venv \
-            rpcbind rsync sqlite3 util-linux
+        without_starting_services install_packages db5.3-util dpkg-dev e2fsprogs ethtool fio fuse3 \
+            git iproute2 libdb5.3-dev libfuse3-dev libkrb5-dev libnfs-dev libnfs-utils mount nfs-ganesha nfs-ganesha-vfs postgresql python3 \
+            python3-venv rpcbind rsync sqlite3 util-linux
         # A Kerberos realm, whose KDC the benchmark starts itself.
         without_starting_services install_packages krb5-admin-server krb5-user libgssapi-krb5-2 krb5-kdc
         # The file system of the comparison of Direct-pNFS, which starts it itself.

@@ -12,6 +12,7 @@
  *   create    in the directory "new"; a second line tells of the removal of what was created
  *   small     create in "new" and write 4 KiB
  *   readdir   READDIRPLUS over the directory "many"; an entry counts as an operation
+ *   readdir:N the same once over the directory "many-N", for as long as it takes
  * All of these names must exist.
  *
  * All load comes from one thread.
@@ -55,7 +56,7 @@ struct load {
 	int64_t end_ns;
 	nfs_fh3 dir, file;
 	uint64_t file_bytes, random;
-	uint32_t block; /* bytes of a read */
+	uint32_t block; /* bytes of a read, or the number of a directory that is listed once */
 	char *buffer;
 	uint64_t cookie;
 	char verifier[8];
@@ -188,6 +189,8 @@ static void on_readdir(struct rpc_context *rpc, int status, void *data, void *pr
 	if (res->READDIRPLUS3res_u.resok.reply.eof) {
 		l->cookie = 0;
 		memset(l->verifier, 0, 8);
+		if (l->block)
+			l->limit = l->started;
 	}
 	l->under_way--;
 	issue(s);
@@ -388,14 +391,16 @@ static void prepare(struct load *l, const char *host, int port, int mount_port, 
 {
 	struct rpc_context *mount = connect_to(host, mount_port, MOUNT_PROGRAM);
 	struct found root = { 0 }, file;
+	char many[16];
 	if (rpc_mount3_mnt_async(mount, on_mount, path, &root))
 		die(path, "cannot mount");
 	await(mount, &root.done, "MNT");
 	rpc_destroy_context(mount);
 	l->rpc = connect_to(host, port, NFS_PROGRAM);
 	l->dir = look_up(l, root.handle, "new").handle;
+	snprintf(many, sizeof(many), l->block ? "many-%u" : "many", l->block);
 	file = look_up(l, root.handle,
-		       l->kind == READDIR ? "many" : l->kind == WRITE1M ? "written" : "data");
+		       l->kind == READDIR ? many : l->kind == WRITE1M ? "written" : "data");
 	l->file = file.handle;
 	l->file_bytes = file.size;
 	if ((l->kind == RANDOM || l->kind == ORDER) && l->file_bytes < MIB)
@@ -423,8 +428,10 @@ int main(int argc, char **argv)
 		die(argv[5], "no such case");
 	l.kind = cases[i].kind;
 	l.block = block ? atoi(block) : 0;
-	if ((l.kind == RANDOM || l.kind == ORDER) ? l.block < 1 || l.block > MIB : block != NULL)
-		die(argv[5], "a read is of 1 byte to 1 MiB, and no other case has a length");
+	if (l.kind == READDIR ? block && l.block < 1 :
+	    (l.kind == RANDOM || l.kind == ORDER) ? l.block < 1 || l.block > MIB : block != NULL)
+		die(argv[5], "a read is of 1 byte to 1 MiB, a directory has a number from 1 on, "
+			     "and no other case has either");
 	/* A listing goes on where its last page ended. */
 	l.depth = l.kind == READDIR ? 1 : atoi(argv[6]);
 	if (l.depth < 1 || l.depth > DEPTH_MAX)
@@ -436,7 +443,7 @@ int main(int argc, char **argv)
 		die("start", "no memory");
 	prepare(&l, argv[1], atoi(argv[2]), atoi(argv[3]), argv[4]);
 	l.prefix = l.kind == SMALL ? 's' : 'c';
-	run(&l, atoi(argv[7]), 0);
+	run(&l, l.kind == READDIR && l.block ? 600000 : atoi(argv[7]), 0);
 	if (l.kind == CREATE || l.kind == SMALL) {
 		/* Small files go unmeasured: servers keep what was written open. */
 		int silent = l.kind == SMALL;

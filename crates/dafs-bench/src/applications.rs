@@ -72,7 +72,7 @@ pub(crate) fn each() -> impl Iterator<Item = String> {
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     if let Some(reason) = missing() {
-        println!("\napplications: SKIPPED, {reason}");
+        report.skip("applications", &reason);
         return Ok(());
     }
     in_own_mounts(|| measure_inside(plan, report))
@@ -88,8 +88,8 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
         }
         let absent = application.programs.iter().find(|program| peer::find(program).is_none());
         if let Some(program) = absent {
-            let name = application.name;
-            println!("\n{name}: SKIPPED, there is no {program}; run: scripts/setup.sh bench");
+            let reason = format!("there is no {program}; run: scripts/setup.sh bench");
+            report.skip(application.name, &reason);
             continue;
         }
         match rounds(plan, application, &mut cases) {

@@ -26,6 +26,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         }
         Child::ServeSecure { config, cpu } => security::serve(&config, cpu),
         Child::SecureLoad(load) => load.run(),
+        Child::HoldDisk { point, bytes_per_second } => pnfs::hold_disk(&point, bytes_per_second),
         Child::HoldFolder { folder } => folder::hold(&folder),
         Child::HoldLimit { resource, amount } => limit::hold(resource, amount),
         Child::HoldMount { point, command } => fronts::hold_mount(&point, &command),
@@ -34,6 +35,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
         Child::PnfsHere(here) => here.measure(),
         Child::Pnfs(options) => options.measure(),
         Child::PapersLoad(load) => load.run(),
+        Child::PapersPages(reads) => reads.run(),
         Child::Papers(options) => options.measure(),
         Child::ServeGanesha { export, folder, cpu } => peer::serve(&export, &folder, cpu),
         Child::ServeSlowDisk { cpu } => papers::serve_slow_disk(cpu),

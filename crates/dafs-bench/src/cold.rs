@@ -8,6 +8,7 @@
 use crate::child::Process;
 use crate::files::{self, Load, READ_1, READ_32};
 use crate::report::{Case, Measure, Report, Sample};
+use crate::targets::Target;
 use crate::{Plan, cpu};
 use anyhow::{Context, Result};
 use dafs_client::{Client, ConnectOptions, DafsUrl, OpenOptions, TransportChoice, WaitPolicy};
@@ -71,7 +72,7 @@ fn rows() -> Vec<Row> {
                 transport,
                 load,
             });
-            let target = (load == READ_32).then_some("server CPU at most 0.8");
+            let target = (load == READ_32).then_some(Target::ratio(0.8));
             let mut case = Case::new(name("io_uring"), None, target);
             case.floor = Some(Cow::Owned(name("pool")));
             case.measure = Measure::ServerCpu;

@@ -11,6 +11,7 @@ use crate::child::Process;
 use crate::fronts::{MEMORY, OPTIMISTIC, ROOT, Site, Way, hit_ratio};
 use crate::report::{Case, Report, Sample};
 use crate::signs::{self, Predicted, Sign};
+use crate::targets::Target;
 use crate::{Plan, cpu, peer};
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
@@ -88,7 +89,7 @@ fn measure_all(
         return Ok(());
     }
     if let Some(reason) = missing() {
-        println!("\nBerkeley DB's own cache: SKIPPED, {reason}");
+        report.skip("Berkeley DB's own cache", &reason);
         return Ok(());
     }
     let site = start()?;
@@ -181,7 +182,7 @@ fn scans() -> Vec<Row> {
 
 fn row(door: Door, work: Work, part: Part, name: impl Fn(Door) -> String) -> Row {
     let floor = (door.0 != Way::Local).then(|| name(WAYS[0]).into());
-    let target = (door.1 == OPTIMISTIC).then_some("at most 1.5");
+    let target = (door.1 == OPTIMISTIC).then_some(Target::ratio(1.5));
     let case = Case { floor, ..Case::new(name(door), None, target) };
     Row { case, door, work, part, requests: 0 }
 }

@@ -2,6 +2,7 @@
 
 use crate::child::Process;
 use crate::report::{Case, Report, Sample};
+use crate::targets::Target;
 use crate::{Plan, cpu, tcp};
 use anyhow::{Context, Result, ensure};
 use dafs_client::limits::INLINE_BYTES_DEFAULT;
@@ -123,12 +124,16 @@ fn group(
     let (iwarp, shm) = (TransportChoice::Iwarp, TransportChoice::Shm);
     let dafs = |transport, load| Way::Dafs { transport, load };
     let tcp = |depth| Way::Tcp { request: WIRE_REQUEST, reply: WIRE_REPLY, depth };
-    let local_target = poll.then_some("at most 2.0");
+    let local_target = poll.then_some(Target::ratio(2.0));
     let mut list: Vec<(Case, Way)> = vec![
         (Case::new("local pread 4 KiB", None, None), Way::Local(READ_1)),
         (Case::new("tcp 4 KiB depth 1", None, None), tcp(1)),
         (
-            Case::new("iwarp read 4 KiB depth 1", Some("tcp 4 KiB depth 1"), Some("at most 1.15")),
+            Case::new(
+                "iwarp read 4 KiB depth 1",
+                Some("tcp 4 KiB depth 1"),
+                Some(Target::ratio(1.15)),
+            ),
             dafs(iwarp, READ_1),
         ),
         (
@@ -140,7 +145,7 @@ fn group(
             Case::new(
                 "iwarp read 4 KiB depth 32",
                 Some("tcp 4 KiB depth 32"),
-                together.then_some("300000 op/s"),
+                together.then_some(Target::rate(300_000.0)),
             ),
             dafs(iwarp, READ_32),
         ),
@@ -148,7 +153,7 @@ fn group(
             Case::new(
                 "shm read 4 KiB depth 32",
                 Some("local pread 4 KiB"),
-                poll.then_some("700000 op/s"),
+                poll.then_some(Target::rate(700_000.0)),
             ),
             dafs(shm, READ_32),
         ),
@@ -165,19 +170,19 @@ fn group(
             Way::Tcp { request: LARGE, reply: 64, depth: 2 },
         ),
         (
-            Case::new("iwarp read 1 MiB", Some("tcp stream in 1 MiB"), Some("at most 1.11")),
+            Case::new("iwarp read 1 MiB", Some("tcp stream in 1 MiB"), Some(Target::ratio(1.11))),
             dafs(iwarp, STREAM_READ),
         ),
         (
-            Case::new("iwarp write 1 MiB", Some("tcp stream out 1 MiB"), Some("at most 1.11")),
+            Case::new("iwarp write 1 MiB", Some("tcp stream out 1 MiB"), Some(Target::ratio(1.11))),
             dafs(iwarp, STREAM_WRITE),
         ),
         (
-            Case::new("shm read 1 MiB", Some("local pread 1 MiB"), Some("at most 1.11")),
+            Case::new("shm read 1 MiB", Some("local pread 1 MiB"), Some(Target::ratio(1.11))),
             dafs(shm, STREAM_READ),
         ),
         (
-            Case::new("shm write 1 MiB", Some("local pwrite 1 MiB"), Some("at most 1.11")),
+            Case::new("shm write 1 MiB", Some("local pwrite 1 MiB"), Some(Target::ratio(1.11))),
             dafs(shm, STREAM_WRITE),
         ),
         (Case::new("iwarp write 4 KiB depth 64", None, None), dafs(iwarp, WRITE_64)),

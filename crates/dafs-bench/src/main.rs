@@ -29,6 +29,7 @@ mod report;
 mod security;
 mod sharing;
 mod signs;
+mod targets;
 mod tcp;
 mod transport;
 
@@ -104,6 +105,8 @@ enum Child {
     #[command(hide = true)]
     PapersLoad(papers::Load),
     #[command(hide = true)]
+    PapersPages(papers::PageReads),
+    #[command(hide = true)]
     Serve {
         directory: PathBuf,
         cpu: usize,
@@ -128,6 +131,8 @@ enum Child {
     ServeSecure { config: PathBuf, cpu: Option<usize> },
     #[command(hide = true)]
     SecureLoad(security::Load),
+    #[command(hide = true)]
+    HoldDisk { point: PathBuf, bytes_per_second: u64 },
     #[command(hide = true)]
     HoldFolder { folder: PathBuf },
     #[command(hide = true)]
@@ -218,6 +223,7 @@ fn main() -> Result<()> {
     if wanted("memory") {
         memory::measure(&mut report)?;
     }
+    report.print_targets();
     report.write_json(&arguments.json)?;
     println!("\nwritten to {}", arguments.json.display());
     report.verdict()

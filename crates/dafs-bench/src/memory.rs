@@ -2,6 +2,7 @@
 
 use crate::child::Process;
 use crate::report::Report;
+use crate::targets::Bound;
 use anyhow::{Context, Result};
 use dafs_client::{Client, ConnectOptions, DafsUrl, TransportChoice};
 
@@ -28,6 +29,8 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
         let each = resident_bytes(process.id())?.saturating_sub(idle) / SESSIONS;
         let text = format!("{:.1} MiB (target: under 20)", idle as f64 / f64::from(1 << 20));
         report.figure(&format!("idle server, {name}, bytes"), idle as f64, &text);
+        let mib = idle as f64 / f64::from(1 << 20);
+        report.judge(&format!("memory: idle server, {name}"), Bound::AtMost(20.0), mib, "MiB");
         let text = format!("{:.1} KiB (target: under 64 plus buffers)", each as f64 / 1024.0);
         report.figure(&format!("idle session, {name}, bytes"), each as f64, &text);
     }

@@ -7,6 +7,7 @@ use crate::child::Process;
 use crate::nfs4::{self, Client};
 use crate::peer::{self, Ganesha};
 use crate::report::{Case, Report, Sample};
+use crate::targets::{Quantity, Target};
 use crate::{Plan, cpu};
 use anyhow::{Context, Result, bail, ensure};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,24 +18,48 @@ use std::time::Duration;
 /// Size of the file for reads; it fits the page cache of any machine.
 const FILE_BYTES: u64 = 256 << 20;
 
-/// Entries of the directory that is listed.
+/// Entries of the directory that is listed, and of each that is listed once.
 const ENTRIES: usize = 20_000;
+const NEW_ENTRIES: usize = 10_000;
+
+/// The case that lists a directory which no server has listed before: each round has one. Its number
+/// follows.
+const NEW_FOLDER: &str = "readdir:";
+
+/// The most time of one operation at a time, relative to Ganesha's, where both ends have CPUs of their own.
+const ONE_AT_A_TIME: Target = Target::ratio(0.9);
 
 /// Display name, case of the load generator, depth, and the target for dafs.
-type Load = (&'static str, &'static str, usize, Option<&'static str>);
+type Load = (&'static str, &'static str, usize, Option<Target>);
 
-const LOADS: [Load; 11] = [
+const LOADS: [Load; 12] = [
     ("read 4 KiB depth 1", "random:4096", 1, None),
-    ("read 4 KiB depth 32", "random:4096", 32, Some("server at most 3 us")),
+    (
+        "read 4 KiB depth 32",
+        "random:4096",
+        32,
+        Some(Target::at_most(Quantity::ServerMicroseconds, 3.0)),
+    ),
     ("read 1 MiB depth 1", "order:1048576", 1, None),
     ("read 1 MiB depth 8", "order:1048576", 8, None),
     ("write 1 MiB depth 1", "write1m", 1, None),
     ("write 1 MiB depth 8", "write1m", 8, None),
     ("getattr depth 1", "getattr", 1, None),
-    ("getattr depth 32", "getattr", 32, Some("at most 0.33")),
+    ("getattr depth 32", "getattr", 32, Some(Target::ratio(0.33))),
     ("create+write 4 KiB depth 8", "small", 8, None),
-    ("create depth 32", "create", 32, Some("at most 0.33")),
-    ("readdirplus, per entry", "readdir", 1, Some("at most 0.33")),
+    ("create depth 32", "create", 32, Some(Target::ratio(0.33))),
+    ("readdirplus, per entry", "readdir", 1, Some(Target::ratio(0.33))),
+    ("readdirplus of a new folder, per entry", NEW_FOLDER, 1, Some(Target::ratio(1.0))),
+];
+
+/// A row that another command measures, and its target.
+const SMALL_FILES: &str = "small files by our NFS client against Linux's (at most 1.5)";
+
+/// Rows with another peer, and their targets.
+const CHIMERA: [&str; 3] = [
+    "remove depth 32 against chimera (server CPU at most 1)",
+    "create depth 32, files in memory, against chimera's memfs (at most 0.9)",
+    "readdirplus, files in memory, against chimera's memfs (at most 0.9)",
 ];
 
 /// The same for NFSv4.1 and our own client.
@@ -56,7 +81,7 @@ const CLIENTS: usize = 1000;
 const REMOVE: &str = "remove depth 32";
 
 /// One server, for the load generator.
-pub(crate) struct Target<'a> {
+pub(crate) struct Server<'a> {
     pub(crate) host: Ipv4Addr,
     pub(crate) port: u16,
     pub(crate) mount_port: u16,
@@ -64,15 +89,24 @@ pub(crate) struct Target<'a> {
     pub(crate) pid: u32,
 }
 
-impl Target<'_> {
+impl Server<'_> {
     fn address(&self) -> SocketAddr {
         (self.host, self.port).into()
     }
 }
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
+    for row in CHIMERA.iter().filter(|row| row.contains(&plan.only)) {
+        report.skip(row, peer::NO_CHIMERA);
+    }
+    if SMALL_FILES.contains(&plan.only) {
+        report.skip(SMALL_FILES, "Linux's client runs in guests: dafs-bench pnfs");
+    }
+    if !LOADS.iter().any(|load| load.0.contains(&plan.only)) {
+        return Ok(());
+    }
     if let Some(reason) = peer::missing(None) {
-        println!("\nnfs: SKIPPED, {reason}");
+        report.skip("nfs", &reason);
         return Ok(());
     }
     peer::in_own_network(|| measure_inside(plan, report))
@@ -83,7 +117,7 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
     let shm = Path::new("/dev/shm");
     let directory = tempfile::Builder::new().prefix("dafs-bench").tempdir_in(shm)?;
     let export = directory.path().join("export");
-    prepare(&export)?;
+    prepare(&export, plan.rounds)?;
     let load = peer::build_load(directory.path())?;
     for (name, together) in [("both ends on one CPU", true), ("own CPUs", false)] {
         let server_cpu = if together || cpu::cpu_count() < 2 { 0 } else { 1 };
@@ -94,14 +128,14 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
         cpu::pin(0)?;
         let export_name = export.to_str().context("the directory's name is not UTF-8")?;
         let targets = [
-            Target {
+            Server {
                 host: Ipv4Addr::LOCALHOST,
                 port: Ganesha::PORT,
                 mount_port: Ganesha::MOUNT_PORT,
                 path: export_name,
                 pid: ganesha.id(),
             },
-            Target {
+            Server {
                 host: Ipv4Addr::LOCALHOST,
                 port: dafs.port()?,
                 mount_port: dafs.port()?,
@@ -109,7 +143,7 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
                 pid: dafs.id(),
             },
         ];
-        let cases = rounds(plan, &load, &targets)?;
+        let cases = rounds(plan, &load, &targets, together)?;
         report.add(&format!("NFSv3 over TCP, {name}"), &cases);
         let cases = rounds4(plan, &targets)?;
         report.add(&format!("NFSv4.1 over TCP with our client, {name}"), &cases);
@@ -121,7 +155,7 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn prepare(export: &Path) -> Result<()> {
+fn prepare(export: &Path, rounds: usize) -> Result<()> {
     for name in ["new", "many"] {
         std::fs::create_dir_all(export.join(name))?;
     }
@@ -131,21 +165,39 @@ fn prepare(export: &Path) -> Result<()> {
     for number in 0..ENTRIES {
         std::fs::write(export.join(format!("many/entry-{number}")), "")?;
     }
+    for round in 1..=rounds {
+        let folder = export.join(format!("many-{round}"));
+        std::fs::create_dir(&folder)?;
+        for number in 0..NEW_ENTRIES {
+            std::fs::write(folder.join(format!("entry-{number}")), "")?;
+        }
+    }
     Ok(())
 }
 
-fn rounds(plan: &Plan, load: &Path, targets: &[Target<'_>; 2]) -> Result<Vec<Case>> {
+fn rounds(
+    plan: &Plan,
+    load: &Path,
+    targets: &[Server<'_>; 2],
+    together: bool,
+) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
-    for (name, _, _, target) in LOADS.iter().filter(|load| load.0.contains(&plan.only)) {
-        cases.extend(pair(name, *target));
+    let has_own_cpus = !together && cpu::cpu_count() > 1;
+    for (name, .., target) in LOADS.iter().filter(|load| load.0.contains(&plan.only)) {
+        let is_one_at_a_time = has_own_cpus && name.ends_with("B depth 1");
+        cases.extend(pair(name, target.or(is_one_at_a_time.then_some(ONE_AT_A_TIME))));
         if name.starts_with("create depth") {
-            cases.extend(pair(REMOVE, Some("at most 0.33")));
+            cases.extend(pair(REMOVE, Some(Target::ratio(0.33))));
         }
     }
-    for _ in 0..plan.rounds {
+    for round in 1..=plan.rounds {
         for (name, case, depth, _) in LOADS.iter().filter(|load| load.0.contains(&plan.only)) {
+            let case = match *case {
+                NEW_FOLDER => format!("{NEW_FOLDER}{round}"),
+                case => case.to_owned(),
+            };
             for (server, target) in SERVERS.into_iter().zip(targets) {
-                let samples = sample(load, target, case, *depth, plan.milliseconds)
+                let samples = sample(load, target, &case, *depth, plan.milliseconds)
                     .with_context(|| format!("{server} {name}"))?;
                 let names = [format!("{server} {name}"), format!("{server} {REMOVE}")];
                 for (name, sample) in names.iter().zip(samples) {
@@ -163,7 +215,7 @@ fn path4(server: &str) -> &'static str {
     if server == "ganesha" { "export" } else { "" }
 }
 
-fn rounds4(plan: &Plan, targets: &[Target<'_>; 2]) -> Result<Vec<Case>> {
+fn rounds4(plan: &Plan, targets: &[Server<'_>; 2]) -> Result<Vec<Case>> {
     let loads: Vec<_> =
         LOADS4.iter().filter(|(name, ..)| name.contains(&plan.only)).copied().collect();
     let mut cases: Vec<Case> = loads.iter().flat_map(|(name, ..)| pair(name, None)).collect();
@@ -182,7 +234,7 @@ fn rounds4(plan: &Plan, targets: &[Target<'_>; 2]) -> Result<Vec<Case>> {
 }
 
 /// Measures the memory of idle clients.
-fn memory(report: &mut Report, targets: &[Target<'_>; 2]) -> Result<()> {
+fn memory(report: &mut Report, targets: &[Server<'_>; 2]) -> Result<()> {
     println!("\nmemory of {CLIENTS} idle NFSv4.1 clients");
     for (server, target) in SERVERS.into_iter().zip(targets) {
         let bytes = nfs4::idle_clients_bytes(target.address(), target.pid, CLIENTS)?;
@@ -193,7 +245,7 @@ fn memory(report: &mut Report, targets: &[Target<'_>; 2]) -> Result<()> {
 }
 
 /// The peer's case, and ours compared with it.
-fn pair(name: &str, target: Option<&'static str>) -> [Case; 2] {
+fn pair(name: &str, target: Option<Target>) -> [Case; 2] {
     let floor = format!("ganesha {name}");
     [
         Case::new(floor.clone(), None, None),
@@ -205,7 +257,7 @@ fn pair(name: &str, target: Option<&'static str>) -> [Case; 2] {
 /// for the first line, except for creates, where it is divided by the time of each part.
 pub(crate) fn sample(
     load: &Path,
-    target: &Target<'_>,
+    target: &Server<'_>,
     case: &str,
     depth: usize,
     milliseconds: u64,

@@ -19,6 +19,7 @@ mod writes;
 
 use crate::child::Process;
 use crate::report::{Case, Measure, Report, Sample};
+use crate::targets::Target;
 use crate::{Plan, cpu, fronts, tcp};
 use anyhow::{Result, bail, ensure};
 use dafs_client::{
@@ -204,8 +205,8 @@ fn rows(wake: &str, together: bool) -> Vec<Row> {
         let size = format!("{} KiB", bytes >> 10);
         let local = format!("local pread {size}");
         let target = match (bytes, wake) {
-            (SMALL, "poll") => Some("at most 1.0"),
-            (SMALL, _) => Some("at most 1.2"),
+            (SMALL, "poll") => Some(Target::ratio(1.0)),
+            (SMALL, _) => Some(Target::ratio(1.2)),
             _ => None,
         };
         rows.push(row(local.clone(), Way::Local, bytes, 1, None, None));
@@ -214,15 +215,15 @@ fn rows(wake: &str, together: bool) -> Vec<Row> {
     }
     let floor = |bytes: usize| Some(format!("read {} KiB", bytes >> 10));
     let name = "hit 64 KiB, against read".to_owned();
-    rows.push(row(name, Way::Hit, LARGE, 1, floor(LARGE), Some("at most 1.05")));
+    rows.push(row(name, Way::Hit, LARGE, 1, floor(LARGE), Some(Target::ratio(1.05))));
     let name = "hit 4 KiB, server CPU against read".to_owned();
-    let mut cpu_row = row(name, Way::Hit, SMALL, 1, floor(SMALL), Some("at most 0.02"));
+    let mut cpu_row = row(name, Way::Hit, SMALL, 1, floor(SMALL), Some(Target::ratio(0.02)));
     cpu_row.case.measure = Measure::ServerCpu;
     rows.push(cpu_row);
     // Threads need CPUs of their own.
     for threads in THREADS.into_iter().filter(|_| !together) {
         let floor = (threads > 1).then(|| "hit 4 KiB, threads: 1".to_owned());
-        let target = (threads == 2).then_some("at most 0.59");
+        let target = (threads == 2).then_some(Target::ratio(0.59));
         let name = format!("hit 4 KiB, threads: {threads}");
         rows.push(row(name, Way::Hit, SMALL, threads, floor, target));
     }
@@ -241,8 +242,8 @@ fn rows_by_rdma(together: bool) -> Vec<Row> {
         let size = format!("{} KiB", bytes >> 10);
         let read = format!("read {size}");
         let target = match bytes {
-            SMALL => Some("at most 0.80"),
-            LARGE => Some("at most 1.05"),
+            SMALL => Some(Target::ratio(0.80)),
+            LARGE => Some(Target::ratio(1.05)),
             _ => None,
         };
         rows.push(row(read.clone(), Way::Read, (bytes, 1), None, None));
@@ -251,17 +252,17 @@ fn rows_by_rdma(together: bool) -> Vec<Row> {
     let ping_pong = "tcp 4 KiB".to_owned();
     let name = "hit 4 KiB, against tcp".to_owned();
     rows.push(row(ping_pong.clone(), Way::Tcp, (SMALL, 1), None, None));
-    rows.push(row(name, Way::Hit, (SMALL, 1), Some(ping_pong), Some("at most 1.15")));
+    rows.push(row(name, Way::Hit, (SMALL, 1), Some(ping_pong), Some(Target::ratio(1.15))));
     let read = format!("read 4 KiB, depth {DEPTH}");
     let deep = (SMALL, DEPTH);
     rows.push(row(read.clone(), Way::Read, deep, None, None));
     // On one CPU the rate shows the CPU time of both ends.
-    let target = together.then_some("at most 0.76");
+    let target = together.then_some(Target::ratio(0.76));
     let hit = format!("hit 4 KiB, depth {DEPTH}");
     rows.push(row(hit, Way::Hit, deep, Some(read.clone()), target));
     for (depth, read) in [(1, "read 4 KiB".to_owned()), (DEPTH, read)] {
         let name = format!("hit 4 KiB, depth {depth}, server CPU against read");
-        let target = (depth == DEPTH).then_some("at most 0.76");
+        let target = (depth == DEPTH).then_some(Target::ratio(0.76));
         let mut cpu_row = row(name, Way::Hit, (SMALL, depth), Some(read), target);
         cpu_row.case.measure = Measure::ServerCpu;
         rows.push(cpu_row);

@@ -11,6 +11,9 @@ const START_SECONDS: u64 = 20;
 
 const LOAD_SOURCE: &str = include_str!("../peer/nfs3_load.c");
 
+/// The reason why rows against chimera are not measured.
+pub(crate) const NO_CHIMERA: &str = "there is no chimera: Debian has no package of it";
+
 pub(crate) const SEAL_SOURCE: &str = include_str!("../peer/gss_seal.c");
 
 /// The need of a program that is built here: a header, and the package that has it.

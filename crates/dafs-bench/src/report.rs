@@ -1,6 +1,7 @@
 //! Samples, medians and the table.
 
 use crate::signs::Compared;
+use crate::targets::{self, Bound, Judged, Quantity, Target};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -36,8 +37,8 @@ pub(crate) struct Row {
     pub(crate) ratio: Option<f64>,
     /// The client's processor time relative to the floor, in the same way.
     pub(crate) client_cpu_ratio: Option<f64>,
-    /// The target of the design, in words.
-    pub(crate) target: Option<String>,
+    /// The target of the design beside the row's value.
+    pub(crate) target: Option<Judged>,
 }
 
 #[derive(Debug, Serialize)]
@@ -47,9 +48,20 @@ pub(crate) struct Report {
     figures: BTreeMap<String, f64>,
     /// The predictions of `dafs advise`.
     signs: Vec<Compared>,
+    /// The targets of all rows and figures.
+    targets: Vec<Judged>,
+    /// Rows that cannot be measured, and why.
+    skipped: Vec<Skipped>,
     /// Failed cases, which are left out.
     #[serde(skip)]
     failed: Vec<String>,
+}
+
+/// Rows that this machine cannot measure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Skipped {
+    pub(crate) rows: String,
+    pub(crate) reason: String,
 }
 
 /// The quantity by which a case is compared.
@@ -68,7 +80,7 @@ pub(crate) enum Measure {
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) floor: Option<Cow<'static, str>>,
-    pub(crate) target: Option<&'static str>,
+    pub(crate) target: Option<Target>,
     pub(crate) measure: Measure,
     pub(crate) samples: Vec<Sample>,
 }
@@ -77,7 +89,7 @@ impl Case {
     pub(crate) fn new(
         name: impl Into<String>,
         floor: Option<&'static str>,
-        target: Option<&'static str>,
+        target: Option<Target>,
     ) -> Self {
         Self {
             name: name.into(),
@@ -158,6 +170,14 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+impl Row {
+    /// The target and its verdict; nothing without a target.
+    fn words(&self) -> String {
+        let words = |judged: &Judged| format!("{}: {}", judged.target, judged.verdict);
+        self.target.as_ref().map_or_else(String::new, words)
+    }
+}
+
 impl Report {
     pub(crate) fn new() -> Self {
         Self {
@@ -165,6 +185,8 @@ impl Report {
             rows: Vec::new(),
             figures: BTreeMap::new(),
             signs: Vec::new(),
+            targets: Vec::new(),
+            skipped: Vec::new(),
             failed: Vec::new(),
         }
     }
@@ -187,9 +209,9 @@ impl Report {
                 row.client_cpu_microseconds,
                 row.server_cpu_microseconds,
                 row.ratio.map_or(String::new(), |ratio| format!("{ratio:.2}")),
-                row.target.as_deref().unwrap_or(""),
+                row.words(),
             );
-            self.rows.push(row);
+            self.push(row);
         }
     }
 
@@ -213,15 +235,41 @@ impl Report {
                 row.server_cpu_microseconds / 1e6,
                 text(row.ratio),
                 text(row.client_cpu_ratio),
-                row.target.as_deref().unwrap_or(""),
+                row.words(),
             );
-            self.rows.push(row);
+            self.push(row);
         }
     }
 
     /// Adds a group that the caller prints.
     pub(crate) fn add_quietly(&mut self, group: &str, cases: &[Case]) {
-        self.rows.extend(cases.iter().map(|case| row(group, case, cases)));
+        cases.iter().for_each(|case| self.push(row(group, case, cases)));
+    }
+
+    fn push(&mut self, row: Row) {
+        self.targets.extend(row.target.clone());
+        self.rows.push(row);
+    }
+
+    /// Notes the verdict on a value that is no row's.
+    pub(crate) fn judge(&mut self, row: &str, bound: Bound, value: f64, unit: &str) {
+        let target = format!("{bound} {unit}").trim_end().to_owned();
+        let verdict = bound.judge(value).name();
+        self.targets.push(Judged { row: row.to_owned(), target, value, verdict });
+    }
+
+    /// Notes and prints that rows cannot be measured.
+    pub(crate) fn skip(&mut self, rows: &str, reason: &str) {
+        println!("\n{rows}: SKIPPED, {reason}");
+        self.skipped.push(Skipped { rows: rows.to_owned(), reason: reason.to_owned() });
+    }
+
+    /// Prints all targets with their verdicts, and the rows that were not measured.
+    pub(crate) fn print_targets(&self) {
+        println!("\n{}", targets::table(&self.targets));
+        for Skipped { rows, reason } in &self.skipped {
+            println!("  skipped: {rows}, {reason}");
+        }
     }
 
     /// All rows so far.
@@ -286,8 +334,28 @@ fn row(group: &str, case: &Case, cases: &[Case]) -> Row {
         let ratios = pairs.map(|(a, b)| a.per_operation(measure) / b.per_operation(measure));
         Some(median(ratios.collect()))
     };
+    let more = || {
+        let pairs = case.samples.iter().zip(&floor?.samples);
+        let of = |sample: &Sample| sample.per_operation(Measure::ServerCpu);
+        Some(median(pairs.map(|(a, b)| (of(a) - of(b)) * 1e6).collect()))
+    };
     let cpu = |time: Duration, sample: &Sample| {
         time.as_secs_f64() * 1e6 / sample.operations.max(1) as f64
+    };
+    let server_cpu_microseconds = each(&|s| cpu(s.server_cpu, s));
+    let judged = |target: Target| {
+        let value = match target.quantity {
+            Quantity::Ratio => ratio(case.measure),
+            Quantity::ClientCpuRatio => ratio(Measure::ClientCpu),
+            Quantity::OperationsPerSecond => Some(1.0 / per_operation),
+            Quantity::Microseconds => Some(per_operation * 1e6),
+            Quantity::ServerMicroseconds => Some(server_cpu_microseconds),
+            Quantity::ServerMicrosecondsMore => more(),
+        };
+        // A row whose floor was left out.
+        let value = value.unwrap_or(f64::NAN);
+        let (row, verdict) = (format!("{group}: {}", case.name), target.bound.judge(value).name());
+        Judged { row, target: target.words(case.measure), value, verdict }
     };
     Row {
         group: group.to_owned(),
@@ -297,10 +365,10 @@ fn row(group: &str, case: &Case, cases: &[Case]) -> Row {
         operations_per_second: 1.0 / per_operation,
         gigabytes_per_second: each(&|s| s.bytes as f64 / s.elapsed.as_secs_f64() / 1e9),
         client_cpu_microseconds: each(&|s| cpu(s.client_cpu, s)),
-        server_cpu_microseconds: each(&|s| cpu(s.server_cpu, s)),
+        server_cpu_microseconds,
         ratio: ratio(case.measure),
         client_cpu_ratio: ratio(Measure::ClientCpu),
-        target: case.target.map(str::to_owned),
+        target: case.target.map(judged),
     }
 }
 
@@ -317,5 +385,54 @@ mod tests {
         report.write_json(&folder.path().join("bench.json")).expect("the rest is written");
         let error = report.verdict().expect_err("not a good run").to_string();
         assert!(error.contains("git"), "{error}");
+    }
+
+    #[test]
+    fn a_row_is_judged_by_the_value_that_its_target_bounds() {
+        let sample = |elapsed_us, client_us, server_us| Sample {
+            operations: 1,
+            bytes: 1,
+            elapsed: Duration::from_micros(elapsed_us),
+            client_cpu: Duration::from_micros(client_us),
+            server_cpu: Duration::from_micros(server_us),
+        };
+        let verdict = |target, measure| {
+            let floor =
+                Case { samples: vec![sample(100, 100, 100)], ..Case::new("floor", None, None) };
+            let samples = vec![sample(200, 50, 130)];
+            let case = Case { measure, samples, ..Case::new("row", Some("floor"), Some(target)) };
+            row("group", &case, &[floor]).target.expect("a target").verdict
+        };
+        for (target, measure, wanted) in [
+            (Target::ratio(2.0), Measure::Elapsed, "met"),
+            (Target::ratio(1.9), Measure::Elapsed, "not met"),
+            (Target::ratio(0.5), Measure::ClientCpu, "met"),
+            (Target::ratio(1.2), Measure::ServerCpu, "not met"),
+            (Target::at_most(Quantity::ClientCpuRatio, 0.5), Measure::Elapsed, "met"),
+            (Target::rate(5000.0), Measure::Elapsed, "met"),
+            (Target::rate(5001.0), Measure::Elapsed, "not met"),
+            (Target::at_most(Quantity::Microseconds, 199.0), Measure::Elapsed, "not met"),
+            (Target::at_most(Quantity::ServerMicroseconds, 131.0), Measure::Elapsed, "met"),
+            (Target::at_most(Quantity::ServerMicrosecondsMore, 29.0), Measure::Elapsed, "not met"),
+            (Target::at_most(Quantity::ServerMicrosecondsMore, 31.0), Measure::Elapsed, "met"),
+        ] {
+            assert_eq!(verdict(target, measure), wanted, "{target:?}, {measure:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_without_its_floor_proves_nothing() {
+        let case = Case {
+            samples: vec![Sample { operations: 1, ..Sample::default() }],
+            ..Case::new("row", Some("floor"), Some(Target::ratio(1.0)))
+        };
+        let mut report = Report::new();
+        report.add("group", &[case]);
+        report.judge("hit ratio", Bound::AtLeast(0.99), 0.5, "");
+        report.skip("locks", "there is no ganesha.nfsd");
+        let verdicts: Vec<_> = report.targets.iter().map(|judged| judged.verdict).collect();
+        assert_eq!(verdicts, ["cannot be shown here", "not met"]);
+        assert_eq!(report.targets[1].target, "at least 0.99");
+        assert_eq!(report.skipped[0].rows, "locks");
     }
 }

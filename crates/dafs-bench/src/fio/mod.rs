@@ -46,6 +46,12 @@ const LOADS: [(Load, &[usize]); 6] = [
     (WRITE_1M, LARGE_DEPTHS),
 ];
 
+/// Rows with another peer, over TCP and without batches, and their targets.
+const CHIMERA: [&str; 2] = [
+    "fio read 4 KiB depth 32 against chimera's engine (at most 0.9)",
+    "fio read 1 MiB depth 8 against chimera's engine (at most 0.9)",
+];
+
 /// Attempts with libnfs: 4.0 loses its connection at times, or hangs at the end.
 const TRIES: usize = 2;
 
@@ -74,14 +80,17 @@ fn name(way: Way, load: Load, depth: usize) -> String {
 }
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
+    for row in CHIMERA.iter().filter(|row| row.contains(&plan.only)) {
+        report.skip(row, peer::NO_CHIMERA);
+    }
     if let Some(reason) = missing() {
-        println!("\nfio: SKIPPED, {reason}");
+        report.skip("fio", &reason);
         return Ok(());
     }
     match peer::missing(None) {
         None => peer::in_own_network(|| measure_inside(plan, report, true)),
         Some(reason) => {
-            println!("\nfio through libnfs: SKIPPED, {reason}");
+            report.skip("fio through libnfs", &reason);
             measure_inside(plan, report, false)
         }
     }

@@ -1,11 +1,12 @@
-//! Unmodified programs: gzip, reads and writes through a mount, and the cost of a program's start
-//! under `dafs run`; and the cost of completion groups in programs that use the library.
+//! Unmodified programs: gzip, reads and writes through a mount, copies of small files, and the cost of a
+//! program's start under `dafs run`; and the cost of completion groups in programs that use the library.
 //!
 //! Invariants
 //! * Compared cases run within one round, one after the other, on the same file system.
 //! * Mounts are made in a mount namespace of their own: they are invisible outside, and end with
 //!   it.
 
+mod copies;
 mod groups;
 mod gzip;
 mod mounted;
@@ -23,10 +24,11 @@ use anyhow::Result;
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     match missing() {
-        Some(reason) => println!("\nfronts: SKIPPED, {reason}"),
+        Some(reason) => report.skip("fronts", &reason),
         None => in_own_mounts(|| {
             gzip::measure(plan, report)?;
             mounted::measure(plan, report)?;
+            copies::measure(plan, report)?;
             start::measure(plan, report)
         })?,
     }
@@ -36,7 +38,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
 /// Measures gzip alone.
 pub(crate) fn measure_gzip(plan: &Plan, report: &mut Report) -> Result<()> {
     if let Some(reason) = missing() {
-        println!("\ngzip: SKIPPED, {reason}");
+        report.skip("gzip", &reason);
         return Ok(());
     }
     in_own_mounts(|| gzip::measure(plan, report))
@@ -50,7 +52,7 @@ pub(crate) fn hit_ratio(reads: u64, requests: u64) -> f64 {
 /// Measures programs that read from memory that the server shows.
 pub(crate) fn measure_optimistic(plan: &Plan, report: &mut Report) -> Result<()> {
     if let Some(reason) = missing() {
-        println!("\noptimistic reads of programs: SKIPPED, {reason}");
+        report.skip("optimistic reads of programs", &reason);
         return Ok(());
     }
     in_own_mounts(|| {

@@ -13,6 +13,7 @@ use super::{Front, Site, Way, hit_ratio};
 use crate::child::Process;
 use crate::files::FILE_BYTES;
 use crate::report::{Case, Report, Sample};
+use crate::targets::Target;
 use crate::{Plan, cpu};
 use anyhow::{Context, Result, ensure};
 use rand::rngs::SmallRng;
@@ -36,6 +37,18 @@ struct Load {
     direct: bool,
     threads: usize,
     file_bytes: u64,
+}
+
+impl Load {
+    /// The target of a mount's time, relative to the file system that passes on.
+    fn target(self) -> Option<Target> {
+        match (self.writes, self.direct) {
+            (false, true) if self.bytes == BLOCK && self.threads == 1 => Some(Target::ratio(1.5)),
+            (true, true) if self.bytes > BLOCK => Some(Target::ratio(1.3)),
+            (true, false) if self.bytes > BLOCK => Some(Target::ratio(1.1)),
+            _ => None,
+        }
+    }
 }
 
 pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
@@ -77,7 +90,8 @@ fn list() -> Vec<(Case, Way, Load)> {
                             Way::Mount => Some(name(Way::Passthrough).into()),
                             _ => Some(name(Way::Local).into()),
                         };
-                        let case = Case { floor, ..Case::new(name(way), None, None) };
+                        let target = load.target().filter(|_| way == Way::Mount);
+                        let case = Case { floor, ..Case::new(name(way), None, target) };
                         list.push((case, way, load));
                     }
                 }

@@ -7,6 +7,7 @@
 use super::ways::{MEMORY, dafs};
 use super::{Front, Site, Way};
 use crate::report::{Case, Report, Sample, median};
+use crate::targets::Bound;
 use crate::{Plan, cpu};
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsString;
@@ -58,6 +59,8 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         let more = median(pairs.map(|(with, without)| each(with) - each(without)).collect());
         let text = format!("{more:.2} ms more (target: under {LIMIT_MILLISECONDS} ms)");
         report.figure(&case.name, more, &text);
+        let bound = Bound::AtMost(LIMIT_MILLISECONDS);
+        report.judge(&format!("{}, beyond a plain start", case.name), bound, more, "ms");
     }
     Ok(())
 }

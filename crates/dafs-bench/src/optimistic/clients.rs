@@ -12,6 +12,7 @@
 use super::{FILE_BYTES, MEMORY_BYTES, SMALL, open, prepare, read_deep, repeat, warm};
 use crate::child::Process;
 use crate::report::{Case, Measure, Report, Sample, median};
+use crate::targets::Target;
 use crate::{Plan, cpu};
 use anyhow::{Result, bail};
 use dafs_client::{Client, File, IoBuffer, OpenOptions, TransportChoice};
@@ -89,7 +90,7 @@ impl Done {
             Case { floor, samples: self.hit.clone(), ..Case::new(name, None, target) }
         };
         let by_time = hit(format!("hit {name}"), None);
-        let target = is_target.then_some("at most 0.77");
+        let target = is_target.then_some(Target::ratio(0.77));
         let mut by_cpu = hit(format!("hit {name}, server CPU"), target);
         by_cpu.measure = Measure::ServerCpu;
         [Case { samples: self.read, ..Case::new(read, None, None) }, by_time, by_cpu]

@@ -8,6 +8,7 @@
 use super::open;
 use crate::child::Process;
 use crate::report::{Case, Report, Sample};
+use crate::targets::{Bound, Target};
 use crate::{Plan, cpu};
 use anyhow::{Result, ensure};
 use dafs_client::{Client, File, IoBuffer, OpenOptions, Stability, TransportChoice};
@@ -52,7 +53,9 @@ struct Load {
     bytes: u64,
     choice: Choice,
     writes: u64,
-    target: Option<&'static str>,
+    /// The target of the time, and of the hit ratio.
+    target: Option<Target>,
+    hits: Option<Bound>,
 }
 
 pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
@@ -62,6 +65,7 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         return Ok(());
     };
     let server_cpu = if together || cpu::cpu_count() < 2 { 0 } else { 1 };
+    let title = format!("optimistic reads, shm, memory of {} MiB: {wake}", MEMORY_BYTES >> 20);
     let (mut cases, mut ratios) = (Vec::new(), Vec::new());
     for load in loads() {
         if !load.name.contains(&plan.only) {
@@ -69,12 +73,14 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         }
         let (own, ratio) = run(plan, &load, wake, server_cpu)?;
         cases.extend(own);
+        if let Some(bound) = load.hits {
+            report.judge(&format!("{title}: {}, hit ratio", load.name), bound, ratio, "");
+        }
         ratios.push((load.name, ratio));
     }
     if cases.is_empty() {
         return Ok(());
     }
-    let title = format!("optimistic reads, shm, memory of {} MiB: {wake}", MEMORY_BYTES >> 20);
     report.add(&title, &cases);
     report.hit_ratios(&title, ratios);
     Ok(())
@@ -84,20 +90,21 @@ fn loads() -> Vec<Load> {
     let mut loads = Vec::new();
     for (choice, word) in [(Choice::Uniform, "uniform"), (Choice::Zipf, "Zipf")] {
         for (halves, size) in SETS {
-            let target = match (choice, halves) {
-                (Choice::Uniform, 1) => Some("hit ratio at least 0.99"),
-                (Choice::Zipf, 8) => Some("hit ratio at least 0.80"),
+            let hits = match (choice, halves) {
+                (Choice::Uniform, 1) => Some(Bound::AtLeast(0.99)),
+                (Choice::Zipf, 8) => Some(Bound::AtLeast(0.8)),
                 _ => None,
             };
             let (name, bytes) =
                 (format!("{word}, {size} of the memory"), halves * MEMORY_BYTES / 2);
-            loads.push(Load { name, bytes, choice, writes: 0, target });
+            loads.push(Load { name, bytes, choice, writes: 0, target: None, hits });
         }
     }
     for writes in WRITES {
-        let target = (writes == 10).then_some("at most 1.05");
+        let target = (writes == 10).then_some(Target::ratio(1.05));
         let (name, bytes) = (format!("{writes} % writes"), MEMORY_BYTES / 2);
-        loads.push(Load { name, bytes, choice: Choice::Uniform, writes, target });
+        let choice = Choice::Uniform;
+        loads.push(Load { name, bytes, choice, writes, target, hits: None });
     }
     loads
 }

@@ -14,6 +14,7 @@ use super::{FILE_BYTES, LARGE, MEMORY_BYTES, SMALL, open, repeat, warm};
 use crate::child::Process;
 use crate::fronts::MEMORY;
 use crate::report::{Case, Measure, Report, Sample};
+use crate::targets::Target;
 use crate::{Plan, cpu};
 use anyhow::Result;
 use dafs_client::{Client, File, IoBuffer, OpenOptions, Stability, TransportChoice};
@@ -27,8 +28,8 @@ const HIDDEN: &str = "write 4 KiB, file not shown";
 const SHOWN: &str = "write 4 KiB, file shown";
 
 /// Name, target of the time.
-const CASES: [(&str, Option<&str>); 3] =
-    [(PLAIN, None), (HIDDEN, Some("at most 1.01")), (SHOWN, Some("at most 1.05"))];
+const CASES: [(&str, Option<Target>); 3] =
+    [(PLAIN, None), (HIDDEN, Some(Target::ratio(1.01))), (SHOWN, Some(Target::ratio(1.05)))];
 
 /// Turns of each case in one round.
 const TURNS: u32 = 10;
@@ -47,7 +48,7 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         return Ok(());
     }
     if !Path::new(MEMORY).is_dir() {
-        println!("\noptimistic reads, writes: SKIPPED, there is no {MEMORY}");
+        report.skip("optimistic reads, writes", &format!("there is no {MEMORY}"));
         return Ok(());
     }
     let server_cpu = if together || cpu::cpu_count() < 2 { 0 } else { 1 };

@@ -4,6 +4,7 @@ use super::cells::{ALL_BLOCKS, Cell, Line, Network, Order, READ_AHEADS, Way};
 use super::groups::Place;
 use super::programs::trials::Series;
 use super::results::{Quantity, Results};
+use crate::targets::{Bound, Verdict};
 use std::fmt;
 
 /// A claim of a paper.
@@ -23,14 +24,6 @@ pub(super) enum Proof {
     Rows(Bound, Value),
     /// No experiment on such a machine can show it, or there is nothing to measure.
     NotHere,
-}
-
-/// The values that meet a claim.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Bound {
-    AtLeast(f64),
-    AtMost(f64),
-    Within(f64, f64),
 }
 
 /// The value of a claim. Along lines and series it is that of the block or step that is the furthest
@@ -65,25 +58,6 @@ pub(super) struct Best {
     pub(super) way: Way,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Met,
-    NotMet,
-    NotHere,
-}
-
-impl Verdict {
-    pub(crate) const ALL: [Self; 3] = [Self::Met, Self::NotMet, Self::NotHere];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Met => "met",
-            Self::NotMet => "not met",
-            Self::NotHere => "cannot be shown here",
-        }
-    }
-}
-
 /// A claim beside the results of a run.
 pub(crate) struct Judged {
     pub(crate) value: Option<f64>,
@@ -111,7 +85,7 @@ impl Claim {
         let Some(furthest) = furthest else {
             return without(Verdict::NotHere, "nothing counts it".to_owned());
         };
-        let verdict = if bound.excess(furthest) <= 0.0 { Verdict::Met } else { Verdict::NotMet };
+        let verdict = bound.judge(furthest);
         let mut reason = value.to_string();
         let busy = value.busy_share(results).filter(|share| *share > BUSY_SHARE);
         if let Some(share) = busy {
@@ -147,27 +121,6 @@ impl Claim {
                 Value::TrialPlain(..) | Value::TrialRatio(..) => Vec::new(),
                 Value::GroupPlain(..) | Value::GroupRatio(..) => Vec::new(),
             },
-        }
-    }
-}
-
-impl Bound {
-    /// The distance of a value from the bound: above 0 outside.
-    fn excess(self, value: f64) -> f64 {
-        match self {
-            Self::AtLeast(least) => least - value,
-            Self::AtMost(most) => value - most,
-            Self::Within(least, most) => (least - value).max(value - most),
-        }
-    }
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AtLeast(least) => write!(f, "at least {least}"),
-            Self::AtMost(most) => write!(f, "at most {most}"),
-            Self::Within(least, most) => write!(f, "{least} to {most}"),
         }
     }
 }

@@ -4,12 +4,12 @@ use super::cells::{
     ALL_BLOCKS, FROM_2K, FROM_4K, INLINE_BLOCKS, JOIN_DEPTHS, Line, Network, Order, READ_AHEADS,
     RECORD, Way, size,
 };
-use super::claims::Verdict;
 use super::groups::Group;
 use super::list;
 use super::programs::{self, trials::Work};
 use super::results::{Quantity, Results};
 use crate::plot::{self, Panel};
+use crate::targets::Verdict;
 use anyhow::Result;
 use std::fmt::Write;
 use std::path::Path;
@@ -173,6 +173,7 @@ const LEGEND: &str = "\
 | `run-plain` | the same with the file open for writing as well, for which it never reads ahead |
 | `mount` | `dafs mount`: the kernel caches and reads ahead, as that of an NFS client does |
 | `api` | gzip converted to the API in C (`crates/dafs-capi/examples/gzip.c`): it reads ahead and writes behind by itself |
+| `library`, `cached` | a program on the library in Rust, without the client's cache and with it |
 | `nfs` | NFSv3 of the same server by `nfs-cat` of libnfs, which hands the file on through a pipe |
 
 Client and server have a processor each, where there are two. All poll a while before they sleep, but for the floors and libnfs, which sleep at once. \
@@ -253,6 +254,14 @@ fn description(results: &Results) -> String {
         results.milliseconds,
         results.megabits,
     );
+    if !results.only.is_empty() {
+        let only = results.only.join(", ");
+        let _ = writeln!(text, "\nOnly these experiments were measured: {only}.");
+    }
+    let scale = results.programs.scale;
+    if scale != 100 {
+        let _ = writeln!(text, "\nThe length of samples and the sizes of files are at {scale} %.");
+    }
     if !results.is_complete {
         text += "\nThe run was interrupted, so rows are missing or have fewer rounds.\n";
     }
@@ -454,7 +463,11 @@ mod tests {
         let reason = "there is no tc\n| here".to_owned();
         results.skipped.push(Skipped { network: None, way: Some(Way::Libnfs), reason });
         results.programs.rows.clear();
+        results.only = vec!["P0-F4".to_owned(), "P2-F2".to_owned()];
+        results.programs.scale = 10;
         let page = page(&results);
+        assert!(page.contains("\nOnly these experiments were measured: P0-F4, P2-F2.\n"), "{page}");
+        assert!(page.contains("sizes of files are at 10 %."), "{page}");
         assert!(page.contains("The run was interrupted"), "{page}");
         assert!(page.contains("| libnfs | there is no tc / here |"), "{page}");
         assert!(!page.contains("(figures/") && !page.contains("Berkeley DB over"), "{page}");

@@ -39,6 +39,8 @@ pub(crate) enum Group {
     Rdma,
     /// Direct-pNFS and other ways to the same storage nodes.
     Pnfs,
+    /// Direct-pNFS on storage nodes whose disks are slow.
+    Disks,
     /// Whole applications beside the predictions of `dafs advise`.
     Advise,
 }
@@ -101,8 +103,8 @@ impl Groups {
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Fio, Self::Matching, Self::Rdma, Self::Pnfs, Self::Advise];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Fio, Self::Matching, Self::Rdma, Self::Pnfs, Self::Disks, Self::Advise];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
@@ -110,6 +112,7 @@ impl Group {
             Self::Matching => "P1: writes to a disk that is slower than the network",
             Self::Rdma => "NFS over TCP and RDMA: reads and writes",
             Self::Pnfs => "Direct-pNFS and other ways to the same storage nodes",
+            Self::Disks => "Direct-pNFS on slow disks",
             Self::Advise => "P2, section 6: applications, predicted and measured",
         }
     }
@@ -125,6 +128,10 @@ impl Group {
             Self::Pnfs => {
                 "One run of each over links of 100 Mbit/s. All clients of a row run at once, and ways one \
                  after the other, so that small differences mean nothing."
+            }
+            Self::Disks => {
+                "One run of each. Data servers are those of a striped export, each with a file system on a disk \
+                 that writes at a third of its link's rate, or at less with few clients."
             }
             Self::Advise => {
                 "Times over shared memory. A prediction by `dafs advise` is right where both times are more than \
@@ -143,6 +150,7 @@ impl Group {
             Self::Pnfs => {
                 ["P4-F6", "P4-F7", "P4-F8", "P4-H"].iter().any(|start| id.starts_with(start))
             }
+            Self::Disks => ["P4-F6a", "P4-F6b"].contains(&id),
             Self::Advise => id == "P2-S6",
         }
     }
@@ -152,6 +160,7 @@ impl Group {
             Self::Fio => fio::missing(),
             Self::Matching | Self::Rdma => None,
             Self::Pnfs => pnfs::missing(),
+            Self::Disks => pnfs::disks_missing(),
             Self::Advise => fronts::missing(),
         }
     }
@@ -182,7 +191,7 @@ impl Group {
                 rdma::measure(&plan(PAIRS, milliseconds), &mut report, figures.path())?;
             }
             Self::Matching => return self.matched(rounds, milliseconds),
-            Self::Pnfs => return self.rates(options, results, interrupt),
+            Self::Pnfs | Self::Disks => return self.rates(options, results, interrupt),
             Self::Advise => {
                 for only in applications::each() {
                     interrupt.check()?;
@@ -226,15 +235,20 @@ impl Group {
         // Whole blocks.
         let megabytes = (MEGABYTES * options.scale / 100 / 2 * 2).max(MEGABYTES_MIN);
         let (clients, check) = (options.pnfs_clients, || interrupt.check());
-        let rates = pnfs::rates(clients, storage_nodes, megabytes, check)?;
-        if let Some(reason) = rates.skipped {
-            skip(results, self, reason);
-        }
+        let list = if self == Self::Disks {
+            pnfs::disk_rates(clients, storage_nodes, megabytes, check)?
+        } else {
+            let rates = pnfs::rates(clients, storage_nodes, megabytes, check)?;
+            if let Some(reason) = rates.skipped {
+                skip(results, self, reason);
+            }
+            rates.list
+        };
         let row = |rate: pnfs::Rate| {
             let (case, unit) = (rate.case, rate.unit.to_owned());
             Row { group: self, case, unit, value: rate.value }
         };
-        Ok(rates.list.into_iter().map(row).collect())
+        Ok(list.into_iter().map(row).collect())
     }
 }
 
@@ -280,8 +294,8 @@ pub(super) fn measure(
         // A child that an interrupt has ended, too, fails in its own words.
         interrupt.check()?;
         match rows {
-            // Programs of others may be unwilling, such as fio without io_uring.
-            Err(error) if matches!(group, Group::Fio | Group::Advise) => {
+            // Programs of others may be unwilling, such as fio without io_uring, and so may loop devices.
+            Err(error) if matches!(group, Group::Fio | Group::Disks | Group::Advise) => {
                 skip(results, group, format!("{error:#}"));
             }
             // JSON has no other numbers.
@@ -322,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn each_group_has_experiments_and_no_experiment_has_two() {
+    fn each_group_has_experiments_and_only_those_of_disks_have_two() {
         let ids: Vec<&str> = list::claims().map(|claim| claim.id).collect();
         for group in Group::ALL {
             assert!(ids.iter().any(|id| group.has(id)), "{group:?}");
         }
         for id in ids {
             let count = Group::ALL.iter().filter(|group| group.has(id)).count();
-            assert!(count <= 1, "{id}");
+            assert!(count <= 1 + usize::from(Group::Disks.has(id)), "{id}");
         }
         assert!(!Group::Pnfs.has("P4-F1"));
     }

@@ -25,6 +25,7 @@ mod world;
 
 pub(crate) use load::Load;
 pub(crate) use matching::serve as serve_slow_disk;
+pub(crate) use programs::PageReads;
 
 use crate::folder::Folder;
 use crate::{cpu, files, pnfs};
@@ -115,13 +116,18 @@ impl Options {
             let interrupt = Interrupt::watch()?;
             let milliseconds = (MILLISECONDS * self.scale / 100).max(MILLISECONDS_MIN);
             let mut results = Results::new(self.rounds.max(1), milliseconds, self.megabits);
+            results.only.clone_from(&self.only);
+            results.programs.scale = self.scale;
             let outcome = self
                 .sweep(&mut results, &interrupt)
                 .and_then(|()| programs::measure(self, &mut results, &interrupt))
                 .and_then(|()| groups::measure(self, &mut results, &interrupt));
             results.is_complete = outcome.is_ok();
             results.write(&self.json)?;
-            outcome.with_context(|| format!("rows so far are in {}", self.json.display()))?;
+            let file = self.json.display();
+            let draw = format!("dafs-bench papers --draw --json {file}");
+            outcome
+                .with_context(|| format!("rows so far are in {file}; for their page: {draw}"))?;
         }
         document::write(&Results::read(&self.json)?, &self.document)?;
         println!("written to {}", self.document.display());

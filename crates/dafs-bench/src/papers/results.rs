@@ -133,6 +133,9 @@ pub(crate) struct Results {
     pub(crate) machine: BTreeMap<String, String>,
     /// The commit of the sources.
     pub(crate) version: String,
+    /// The only experiments that were wanted; none where all were.
+    #[serde(default)]
+    pub(crate) only: Vec<String>,
     pub(crate) rounds: usize,
     pub(crate) milliseconds: u64,
     /// The rate of links, in Mbit/s.
@@ -157,6 +160,7 @@ impl Results {
         Self {
             machine: report::machine(),
             version: version.unwrap_or_else(|| "unknown".to_owned()),
+            only: Vec::new(),
             rounds,
             milliseconds,
             megabits,

@@ -196,7 +196,7 @@ impl World {
         let before = self.nodes.last().map(Node::crossed).transpose()?;
         let sample = match (cell.way, &self.libnfs) {
             (Way::Libnfs, Some(libnfs)) => {
-                let target = nfs::Target {
+                let target = nfs::Server {
                     host: self.host,
                     port: Ganesha::PORT,
                     mount_port: Ganesha::MOUNT_PORT,

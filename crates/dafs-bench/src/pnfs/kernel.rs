@@ -9,6 +9,7 @@
 use super::patterns::{SMALL_FILE_BYTES, SMALL_FILES};
 use super::{Client, Opens, Options, UNIT_BYTES};
 use crate::plot::{Line, Panel};
+use crate::targets::Bound;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::io::{BufRead, BufReader};
@@ -24,6 +25,9 @@ const COUNTS: [usize; 2] = [1, 2];
 
 const LINUX: &str = "Linux";
 const OURS: &str = "dafs-nfs-client";
+
+/// The time of our client for a small file, relative to that of Linux's.
+const SMALL_FILE_TARGET: Bound = Bound::AtMost(1.5);
 
 /// The exit status of a script that was skipped; its last line has the reason.
 const SKIPPED: i32 = 77;
@@ -245,10 +249,25 @@ pub(super) fn print(options: &Options, kernel: &Kernel) {
         }
     }
     println!();
+    verdicts(kernel).for_each(|verdict| println!("{verdict}"));
     if let Some(opens) = kernel.open_read_close {
         println!("\nthe same server:");
         super::table::print_opens(opens);
     }
+}
+
+/// The verdicts on the times of small files, one a line.
+fn verdicts(kernel: &Kernel) -> impl Iterator<Item = String> {
+    let works = [Work::SmallWrite, Work::SmallRead].into_iter();
+    works.flat_map(|work| COUNTS.map(|count| (work, count))).map(|(work, count)| {
+        let rates = kernel.rate(LINUX, work, count).zip(kernel.rate(OURS, work, count));
+        let time = rates.map_or(f64::NAN, |(linux, ours)| linux / ours);
+        let (target, verdict) = (SMALL_FILE_TARGET, SMALL_FILE_TARGET.judge(time).name());
+        format!(
+            "{}, clients: {count}: {time:.2} of Linux's time, {target}: {verdict}",
+            work.title()
+        )
+    })
 }
 
 /// The figure's panels: the measured numbers of clients, among all of the figure.
@@ -274,6 +293,23 @@ pub(super) fn panels(options: &Options, kernel: &Kernel) -> Vec<Panel> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_files_are_judged_by_time_against_linux() {
+        let mut kernel = Kernel::default();
+        for line in [
+            "rate Linux small-write 1 300",
+            "rate dafs-nfs-client small-write 1 200",
+            "rate Linux small-read 1 400",
+            "rate dafs-nfs-client small-read 1 200",
+        ] {
+            kernel.take(line).expect("a line");
+        }
+        let all: Vec<String> = verdicts(&kernel).collect();
+        assert_eq!(all[0], "small files made, clients: 1: 1.50 of Linux's time, at most 1.5: met");
+        assert!(all[1].ends_with("at most 1.5: cannot be shown here"), "{}", all[1]);
+        assert!(all[2].ends_with("2.00 of Linux's time, at most 1.5: not met"), "{}", all[2]);
+    }
 
     #[test]
     fn lines_of_the_script_become_cells_and_the_rest_is_shown() {

@@ -18,6 +18,7 @@ mod build;
 mod check;
 mod checkpoint;
 mod client;
+mod disks;
 mod engine;
 mod kernel;
 mod load;
@@ -27,6 +28,7 @@ mod patterns;
 mod rates;
 mod table;
 
+pub(crate) use disks::{disk_rates, disks_missing, hold_disk};
 pub(crate) use engine::missing;
 pub(crate) use kernel::Here;
 pub(crate) use load::Load;

@@ -26,7 +26,7 @@ use dafs_service::{AddressRange, Admits, Squash};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The port of the head's server.
 pub(super) const PORT: u16 = 20_490;
@@ -34,19 +34,36 @@ pub(super) const PORT: u16 = 20_490;
 /// The address range of all nodes.
 const NODES: &str = "10.77.0.0/24";
 
-/// Starts data servers at storage nodes, and the server of names at the head.
+/// The port of the head's server for NFS clients.
+pub(super) const NFS_PORT: u16 = 2049;
+
+/// Starts data servers at storage nodes, with their files in memory, and the server of names at the head.
 pub(super) fn serve(head: &Node, storage: &[Node]) -> Result<Server> {
     let folder = Folder::make(Path::new(MEMORY))?;
-    let text = |name: &str| {
-        let path = folder.path().join(name).into_os_string();
-        path.into_string().ok().context("a name is not UTF-8")
-    };
+    let directory = |number: usize| folder.path().join(format!("data{number}"));
+    let directories: Vec<PathBuf> = (0..storage.len()).map(directory).collect();
+    directories.iter().try_for_each(std::fs::create_dir)?;
+    serve_in(folder, head, storage, &directories)
+}
+
+/// The same with the files of data servers in empty directories.
+pub(super) fn serve_on(head: &Node, storage: &[Node], directories: &[PathBuf]) -> Result<Server> {
+    serve_in(Folder::make(Path::new(MEMORY))?, head, storage, directories)
+}
+
+fn serve_in(
+    folder: Folder,
+    head: &Node,
+    storage: &[Node],
+    directories: &[PathBuf],
+) -> Result<Server> {
+    let utf8 = |path: &Path| path.to_str().map(str::to_owned).context("a name is not UTF-8");
+    let text = |name: &str| utf8(&folder.path().join(name));
     let secret = text("secret")?;
     ClusterSecret::make(Path::new(&secret))?;
     let mut nodes = Vec::new();
-    for (number, node) in storage.iter().enumerate() {
-        let (directory, host) = (text(&format!("data{number}"))?, node.address().to_string());
-        std::fs::create_dir(&directory)?;
+    for (node, directory) in storage.iter().zip(directories) {
+        let (directory, host) = (utf8(directory)?, node.address().to_string());
         let process =
             node.inside(|| Process::start(&["serve-data", &directory, &secret, &host]))??;
         ensure!(!process.address.is_empty(), "a data server does not start");
@@ -121,7 +138,7 @@ pub(crate) fn serve_names(
     export.options.admits.networks.push(nodes()?);
     export.options.admits.unprivileged_ports = true;
     config.listen = vec![(host, PORT).into()];
-    config.nfs.listen.clear();
+    config.nfs.listen = vec![(host, NFS_PORT).into()];
     config.metrics_listen = Some(METRICS);
     config.state_directory = Some(names.with_extension("state"));
     let server = dafs_server::Server::start(&config)?;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::path::PathBuf;
 
 /// The rate of each link, in Mbit/s.
-const MEGABITS: u32 = 100;
+pub(super) const MEGABITS: u32 = 100;
 
 /// The most clients of BTIO in the paper.
 const NINE: usize = 9;

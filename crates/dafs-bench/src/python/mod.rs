@@ -8,6 +8,7 @@ mod interpreter;
 use crate::child::Process;
 use crate::files::{FILE_BYTES, prepare};
 use crate::report::{Case, Report, Sample};
+use crate::targets::Target;
 use crate::{Plan, cpu};
 use anyhow::{Context, Result, ensure};
 use dafs_client::{Client, ConnectOptions, DafsUrl, File, OpenOptions, TransportChoice};
@@ -15,7 +16,7 @@ pub(crate) use interpreter::Interpreter;
 use std::time::{Duration, Instant};
 
 const SIZES: [(&str, usize); 3] = [("64 KiB", 64 << 10), ("1 MiB", 1 << 20), ("4 MiB", 4 << 20)];
-const TARGET: &str = "at most 1.10";
+const TARGET: Target = Target::ratio(1.1);
 
 /// The target memory of a read.
 #[derive(Clone, Copy)]

@@ -11,6 +11,7 @@ pub(crate) use load::Load;
 pub(crate) use world::serve;
 
 use crate::report::{Case, Measure, Report, Sample};
+use crate::targets::{Quantity, Target};
 use crate::{Plan, cpu, peer};
 use anyhow::{Context, Result};
 use dafs_testkit::realm::Realm;
@@ -46,7 +47,7 @@ const READ_LARGE: (Action, usize, usize) = (Action::Read, LARGE, 8);
 struct Way {
     name: &'static str,
     url: (&'static str, &'static str),
-    targets: [Option<&'static str>; LOADS.len()],
+    targets: [Option<Target>; LOADS.len()],
 }
 
 impl Way {
@@ -55,18 +56,19 @@ impl Way {
     }
 }
 
-const PER_CONNECTION: Option<&str> = Some("server at most 300 us more");
-const PER_TLS: Option<&str> = Some("at most 1.6");
+const PER_CONNECTION: Option<Target> =
+    Some(Target::at_most(Quantity::ServerMicrosecondsMore, 300.0));
+const PER_TLS: Option<Target> = Some(Target::ratio(1.6));
 
 /// The first way is the floor of the others.
 const TCP: [Way; 6] = [
     Way::new("sys", "nfs", ""),
     Way {
-        targets: [Some("server CPU at most 1.35"), None, None, PER_CONNECTION],
+        targets: [Some(Target::ratio(1.35)), None, None, PER_CONNECTION],
         ..Way::new("krb5", "nfs", "sec=krb5")
     },
     Way {
-        targets: [None, Some("server at most 1311 us"), None, None],
+        targets: [None, Some(Target::at_most(Quantity::ServerMicroseconds, 1311.0)), None, None],
         ..Way::new("krb5i", "nfs", "sec=krb5i")
     },
     Way::new(SEALED, "nfs", "sec=krb5p"),
@@ -101,7 +103,7 @@ const LIBRARY: &str = "MIT's library seals 1 MiB";
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     if let Some(reason) = peer::missing(Some(peer::GSSAPI)) {
-        println!("\nsecurity: SKIPPED, {reason}");
+        report.skip("security", &reason);
         return Ok(());
     }
     peer::in_own_network(|| measure_inside(plan, report))
@@ -109,7 +111,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
 
 fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
     let Some(realm) = Realm::start() else {
-        println!("\nsecurity: SKIPPED, there is no KDC; run: scripts/setup.sh bench");
+        report.skip("security", "there is no KDC; run: scripts/setup.sh bench");
         return Ok(());
     };
     let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir_in("/dev/shm")?;
@@ -178,7 +180,8 @@ fn rounds(plan: &Plan, world: &World<'_>, at: &At, ways: &[Way]) -> Result<Vec<C
     }
     let samples = cases.iter().find(|case| case.name == sealed).map(|case| case.samples.clone());
     if let Some(samples) = samples {
-        let ours = Case::new(format!("{sealed}, server CPU"), Some(LIBRARY), Some("at most 0.56"));
+        let ours =
+            Case::new(format!("{sealed}, server CPU"), Some(LIBRARY), Some(Target::ratio(0.56)));
         cases.extend([library, Case { measure: Measure::ServerCpu, samples, ..ours }]);
     }
     Ok(cases)
@@ -212,7 +215,7 @@ fn against_ganesha(plan: &Plan, world: &World<'_>, servers: [&At; 2]) -> Result<
 /// are CPUs.
 fn in_parallel(plan: &Plan, world: &World<'_>) -> Result<Vec<Case>> {
     let count = cpu::cpu_count();
-    let target = Some("time at most 0.6 with 2 CPUs");
+    let target = (count == 2).then_some(Target::ratio(0.6));
     let floor = "1 client, 1 CPU";
     let mut cases = [
         Case::new(floor, None, None),

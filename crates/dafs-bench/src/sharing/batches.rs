@@ -6,6 +6,7 @@
 use super::{TRANSPORTS, folder};
 use crate::files::{self, BATCH, Load};
 use crate::report::{Case, Measure, Report};
+use crate::targets::Target;
 use crate::{Plan, cpu};
 use anyhow::{Context, Result};
 
@@ -49,7 +50,7 @@ fn rows() -> Vec<(Case, dafs_client::TransportChoice, Load)> {
         add(&single, None, None, Load::Scattered { depth: 1, batch: false });
         add(&deep, Some(&single), None, Load::Scattered { depth: BATCH, batch: false });
         let load = Load::Scattered { depth: BATCH, batch: true };
-        add(&batch, Some(&deep), Some("at most 0.50"), load);
+        add(&batch, Some(&deep), Some(Target::ratio(0.50)), load);
     }
     rows
 }

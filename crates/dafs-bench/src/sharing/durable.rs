@@ -13,6 +13,7 @@ use super::clients::together;
 use super::{MANY, Site, TRANSPORTS, folder};
 use crate::Plan;
 use crate::report::{Case, Report, Sample};
+use crate::targets::{Bound, Target};
 use anyhow::{Context, Result};
 use dafs_client::{Client, Create, FileHandle, OpenOptions, Stability, TransportChoice};
 use std::fs::File;
@@ -34,6 +35,17 @@ enum Change {
 
 const CHANGES: [(Change, &str); 3] =
     [(Change::Create, "create"), (Change::Rename, "rename"), (Change::Append, "append 4 KiB")];
+
+impl Change {
+    /// The target of the time of many clients, against that of as many local threads.
+    fn target(self) -> Target {
+        Target::ratio(match self {
+            Self::Create => 1.0,
+            Self::Rename => 0.5,
+            Self::Append => 1.5,
+        })
+    }
+}
 
 /// The side that runs it.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +95,9 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     for (change, name) in CHANGES {
         let requests = requests(&durable, change)? / requests(&plain, change)?;
         let text = format!("{requests:.2} x those of a plain one (target: at most 1.5)");
-        report.figure(&format!("requests for a durable {name}"), requests, &text);
+        let name = format!("requests for a durable {name}");
+        report.figure(&name, requests, &text);
+        report.judge(&format!("{name}, against a plain one"), Bound::AtMost(1.5), requests, "");
     }
     Ok(())
 }
@@ -105,11 +119,11 @@ fn rows() -> Vec<Row> {
         for (medium, transport) in TRANSPORTS {
             let side = |durable| Side::Dafs { durable, transport };
             let title = format!("{medium} durable {name}, {MANY}");
-            add(title, Some(local.clone()), Some("at most 0.50"), side(true), MANY);
+            add(title, Some(local.clone()), Some(change.target()), side(true), MANY);
             let plain = format!("{medium} plain {name}, 1");
             add(plain.clone(), None, None, side(false), 1);
             let title = format!("{medium} durable {name}, 1");
-            add(title, Some(plain), Some("at most 1.50"), side(true), 1);
+            add(title, Some(plain), Some(Target::ratio(1.50)), side(true), 1);
         }
         let one = format!("local {name}+fsync, 1 thread");
         add(one, None, None, Side::Local { directory: false }, 1);

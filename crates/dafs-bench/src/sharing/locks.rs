@@ -10,6 +10,7 @@ use super::clients::together;
 use super::{MANY, Site, TRANSPORTS, folder};
 use crate::peer::{self, Ganesha};
 use crate::report::{Case, Report, Sample};
+use crate::targets::Target;
 use crate::{Plan, cpu, nfs4};
 use anyhow::{Context, Result, bail, ensure};
 use dafs_client::{LockRange, OpenOptions, TransportChoice};
@@ -44,7 +45,7 @@ pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         return Ok(());
     }
     if let Some(reason) = peer::missing(None) {
-        println!("\nlocks: SKIPPED, {reason}");
+        report.skip("locks", &reason);
         return Ok(());
     }
     peer::in_own_network(|| {
@@ -67,7 +68,7 @@ fn rows(plan: &Plan) -> Vec<Row> {
             rows.push(Row { case, side, clients });
         };
         let peer = "ganesha NFSv4.1 lock pair";
-        let target = Some("at most 0.33");
+        let target = Some(Target::ratio(0.33));
         add(peer, None, None, Side::Ganesha);
         add("dafs NFSv4.1 lock pair", Some(peer), None, Side::Nfs);
         for (medium, transport) in TRANSPORTS {

@@ -14,6 +14,7 @@ use super::{TRANSPORTS, folder};
 use crate::Plan;
 use crate::child::Process;
 use crate::report::{Case, Report, Sample};
+use crate::targets::{Quantity, Target};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use dafs_client::{
     Client, ConnectOptions, Create, DafsUrl, OpenOptions, Stability, TransportChoice,
@@ -92,11 +93,15 @@ fn rows() -> Vec<Row> {
     for (kind, name) in [(Kind::Writes, "writes"), (Kind::Creates, "creates")] {
         for (medium, transport) in TRANSPORTS {
             let title = format!("{medium} {name}, server killed");
-            let case = Case::new(title, None, Some("under 50,000 us"));
+            let case =
+                Case::new(title, None, Some(Target::at_most(Quantity::Microseconds, 50_000.0)));
             rows.push(Row { case, transport, kind, loss: Loss::Server });
         }
-        let case =
-            Case::new(format!("iwarp {name}, connection lost"), None, Some("under 50,000 us"));
+        let case = Case::new(
+            format!("iwarp {name}, connection lost"),
+            None,
+            Some(Target::at_most(Quantity::Microseconds, 50_000.0)),
+        );
         let (transport, loss) = (TransportChoice::Iwarp, Loss::Connection);
         rows.push(Row { case, transport, kind, loss });
     }

@@ -10,7 +10,8 @@ mod nfs;
 mod protocol;
 
 use super::cells::{Line, Network, Order, Way};
-use super::claims::{Best, Bound, Claim, Proof, Value};
+use super::claims::{Best, Claim, Proof, Value};
+use crate::targets::Bound;
 use applications::P2;
 use nfs::{P3, P3_DRAWINGS, P4, P4_DRAWINGS};
 use protocol::{P0, P1};

@@ -3,7 +3,6 @@
 use super::super::cells::Network::{Free, Link, Slow};
 use super::super::cells::Way::{DafsIwarp, DafsShm, Libnfs, NfsTcp, NocopyIwarp, NocopyShm, Rdma};
 use super::super::cells::{Network, Way};
-use super::super::claims::Bound::{AtLeast, AtMost, Within};
 use super::super::claims::Claim;
 use super::super::claims::Value::{GroupPlain, LinkShare, Plain, Ratio, TrialPlain, TrialRatio};
 use super::super::groups::{Group, Place};
@@ -15,6 +14,7 @@ use super::{
     CPU_LIMIT, FROM_16K, GANESHA, IDEAL, NO_FLIPS, OWN_NFS, SOFTWARE, drawing, in_order, not_here,
     random, rows,
 };
+use crate::targets::Bound::{AtLeast, AtMost, Within};
 
 /// Processor time of NFS beside that of DAFS, for reads of 16 KiB.
 const fn five_times(

@@ -1,5 +1,5 @@
 //! Programs that cannot change, on files of a server: by `dafs run` and on a mount, whose kernel
-//! caches and reads ahead as that of an NFS client does.
+//! caches and reads ahead as that of an NFS client does. Beside them, programs on our libraries.
 //!
 //! Invariants
 //! * A client's program and the server have one CPU each where there are two.
@@ -7,11 +7,13 @@
 
 mod berkeley;
 mod gzip;
+mod pages;
 mod rows;
 mod stage;
 mod tpcc;
 pub(crate) mod trials;
 
+pub(crate) use pages::Reads as PageReads;
 pub(crate) use rows::Programs;
 
 use super::cells::Network;
@@ -24,6 +26,7 @@ use crate::{cpu, database, fronts};
 use anyhow::{Context, Result, anyhow};
 use berkeley::Berkeley;
 use gzip::Gzip;
+use pages::Pages;
 use rows::Skipped;
 use stage::Stage;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +42,6 @@ pub(super) fn measure(
     results: &mut Results,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    results.programs.scale = options.scale;
     let trials = trials::wanted(&options.only);
     if trials.is_empty() {
         return Ok(());
@@ -113,6 +115,7 @@ fn measure_inside(
 struct Works {
     berkeley: Option<Berkeley>,
     gzip: Option<Gzip>,
+    pages: Option<Pages>,
     tpcc: Option<Tpcc>,
 }
 
@@ -151,6 +154,12 @@ impl Works {
                     let all = Work::ALL.into_iter().filter(|work| work.database().is_some());
                     all.for_each(|work| skip(results, Some(work), None, &format!("{error:#}")));
                 }
+            }
+        }
+        if trials.iter().any(|trial| trial.work == Work::Pages) {
+            match Pages::make(files, scale) {
+                Ok(pages) => works.pages = Some(pages),
+                Err(error) => skip(results, Some(Work::Pages), None, &format!("{error:#}")),
             }
         }
         if trials.iter().any(|trial| trial.work == Work::Tpcc) {

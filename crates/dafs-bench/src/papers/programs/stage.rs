@@ -104,7 +104,9 @@ impl Stage {
         let front = world::at(self.node(), || match trial.door {
             Door::Run | Door::RunPlain => Front::run(&self.url, &before),
             Door::Mount => Front::mount(&self.url, self.point.clone(), &before),
-            Door::Nfs | Door::Api => Ok(Front::plain(PathBuf::new())),
+            Door::Nfs | Door::Api | Door::Library | Door::Cached => {
+                Ok(Front::plain(PathBuf::new()))
+            }
         })?;
         let (sample, file_bytes) = self.work(trial, works, &front)?;
         drop(front);
@@ -114,7 +116,7 @@ impl Stage {
         let crossed = self.node().map(Node::crossed).transpose()?;
         let crossed_bytes =
             crossed.zip(crossed_before).map(|(after, before)| after.since(before).to_node);
-        check(trial, file_bytes, crossed_bytes)?;
+        check(trial, file_bytes, sample.bytes, crossed_bytes)?;
         Ok(Sample { crossed_bytes, ..Sample::from(sample) })
     }
 
@@ -124,6 +126,12 @@ impl Stage {
         if trial.work == Work::Gzip {
             let gzip = works.gzip.as_ref().context(MISSING)?;
             return Ok((gzip.run(trial, front, self)?, gzip.bytes));
+        }
+        if trial.work == Work::Pages {
+            let pages = works.pages.as_ref().context(MISSING)?;
+            let task = pages.task(trial, &self.url, &front.root);
+            let sample = self.measure(front, &std::env::current_exe()?, &task)?;
+            return Ok((sample, pages.bytes));
         }
         let Some(database) = trial.work.database() else {
             let tpcc = works.tpcc.as_ref().context(MISSING)?;
@@ -202,9 +210,14 @@ impl Program {
     }
 }
 
-/// Checks that a network was crossed by what the program has read, and not at all where memory is
-/// shared.
-fn check(trial: &Trial, file_bytes: u64, crossed_bytes: Option<u64>) -> Result<()> {
+/// Checks that a network was crossed by what the program has read, by what its cache lacked, and not at
+/// all where memory is shared.
+fn check(
+    trial: &Trial,
+    file_bytes: u64,
+    read_bytes: u64,
+    crossed_bytes: Option<u64>,
+) -> Result<()> {
     let Some(crossed) = crossed_bytes else { return Ok(()) };
     let name = trial.door.name();
     if trial.network == Network::Free && trial.door != Door::Nfs {
@@ -215,10 +228,17 @@ fn check(trial: &Trial, file_bytes: u64, crossed_bytes: Option<u64>) -> Result<(
     let least = match trial.work {
         // All of the file is read. Whatever reads ahead may read more.
         Work::Gzip | Work::Sizes | Work::Queue => file_bytes / 10 * 9,
+        Work::Pages if trial.door == Door::Library => read_bytes,
         // Some pages are.
-        Work::Counts | Work::Tpcc => 1,
+        Work::Counts | Work::Pages | Work::Tpcc => 1,
     };
-    ensure!(crossed >= least, "{crossed} of {file_bytes} bytes of {name} crossed the network");
+    let most = match trial.door {
+        // Each page once, with headers.
+        Door::Cached => file_bytes / 2 * 3 + SESSION_BYTES,
+        _ => u64::MAX,
+    };
+    let is_right = (least..=most).contains(&crossed);
+    ensure!(is_right, "{crossed} of {file_bytes} bytes of {name} crossed the network");
     Ok(())
 }
 
@@ -229,19 +249,27 @@ mod tests {
     #[test]
     fn bytes_on_another_way_are_found() {
         let trial = |work, network| Trial { work, step: 50, network, door: Door::Run };
-        let link = |work, crossed| check(&trial(work, Network::Link), 100 << 20, Some(crossed));
+        let check = |trial: &Trial, crossed| check(trial, 100 << 20, 200 << 20, crossed);
+        let link = |work, crossed| check(&trial(work, Network::Link), Some(crossed));
         assert!(link(Work::Queue, 100 << 20).is_ok());
         assert!(link(Work::Queue, 50 << 20).is_err());
         assert!(link(Work::Sizes, 0).is_err());
         assert!(link(Work::Counts, 4096).is_ok());
         assert!(link(Work::Counts, 0).is_err());
-        let free = |crossed| check(&trial(Work::Queue, Network::Free), 100 << 20, Some(crossed));
+        let free = |crossed| check(&trial(Work::Queue, Network::Free), Some(crossed));
         assert!(free(4096).is_ok());
         assert!(free(50 << 20).is_err());
         let nfs = Trial { door: Door::Nfs, ..trial(Work::Gzip, Network::Free) };
-        assert!(check(&nfs, 100 << 20, Some(100 << 20)).is_ok());
-        assert!(check(&nfs, 100 << 20, Some(4096)).is_err());
-        assert!(check(&trial(Work::Queue, Network::Link), 1, None).is_ok());
+        assert!(check(&nfs, Some(100 << 20)).is_ok());
+        assert!(check(&nfs, Some(4096)).is_err());
+        assert!(check(&trial(Work::Queue, Network::Link), None).is_ok());
+        let pages = |door, crossed| {
+            check(&Trial { door, ..trial(Work::Pages, Network::Link) }, Some(crossed))
+        };
+        assert!(pages(Door::Library, 200 << 20).is_ok());
+        assert!(pages(Door::Library, 100 << 20).is_err(), "a cache that there should not be");
+        assert!(pages(Door::Cached, 100 << 20).is_ok());
+        assert!(pages(Door::Cached, 200 << 20).is_err(), "a page was fetched twice");
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(crate) enum Work {
     Sizes,
     /// Lookups of Berkeley DB from empty caches. A step is their number at full scale.
     Counts,
+    /// Pages at random from empty caches. A step is their number at full scale.
+    Pages,
     /// One traversal of a queue of Berkeley DB. A step is the length of its records, in bytes.
     Queue,
     /// Transactions of TPC-C. A step is the number of processes that run them.
@@ -45,6 +47,10 @@ pub(crate) enum Door {
     Mount,
     /// A program that was converted to our API in C, which reads ahead and writes behind by itself.
     Api,
+    /// A program on our library, without a cache.
+    Library,
+    /// The same with the client's own cache.
+    Cached,
     /// A command of libnfs that fetches a file by NFSv3 and hands it on.
     Nfs,
 }
@@ -56,6 +62,8 @@ impl Door {
             Self::RunPlain => "run-plain",
             Self::Mount => "mount",
             Self::Api => "api",
+            Self::Library => "library",
+            Self::Cached => "cached",
             Self::Nfs => "nfs",
         }
     }
@@ -84,15 +92,15 @@ pub(crate) struct Series {
 pub(crate) const NETWORKS: [Network; 2] = [Network::Free, Network::Link];
 
 impl Work {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Gzip, Self::Sizes, Self::Counts, Self::Queue, Self::Tpcc];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Gzip, Self::Sizes, Self::Counts, Self::Pages, Self::Queue, Self::Tpcc];
 
     /// The experiments that read its trials.
     fn ids(self) -> &'static [&'static str] {
         match self {
             Self::Gzip => &["P0-F8"],
             Self::Sizes => &["P2-F6", "P2-F7"],
-            Self::Counts => &["P2-F8"],
+            Self::Counts | Self::Pages => &["P2-F8"],
             Self::Queue => &["P2-F10"],
             Self::Tpcc => &["P2-F12"],
         }
@@ -105,6 +113,7 @@ impl Work {
             Self::Counts => {
                 "P2, figure 8: Berkeley DB from cold caches, over the number of lookups"
             }
+            Self::Pages => "P2, figure 8: pages from cold caches, with the client's own cache",
             Self::Queue => "P2, figure 10: a queue of Berkeley DB over the length of its records",
             Self::Tpcc => "P2, figure 12: TPC-C on Berkeley DB by one to four processes",
         }
@@ -115,6 +124,7 @@ impl Work {
             Self::Gzip => &[1, 2],
             Self::Sizes => &[50, 90, 150, 270],
             Self::Counts => &[1000, 3000, 10_000, 30_000, 100_000, 300_000],
+            Self::Pages => &[1000, 10_000, 100_000],
             Self::Queue => &[32, 128, 512, 2048, 8000],
             Self::Tpcc => &[1, 2, 3, 4],
         }
@@ -124,6 +134,7 @@ impl Work {
         match self {
             Self::Gzip => &[Door::Run, Door::Mount, Door::Api, Door::Nfs],
             Self::Sizes | Self::Counts | Self::Tpcc => &[Door::Run, Door::Mount],
+            Self::Pages => &[Door::Mount, Door::Library, Door::Cached],
             Self::Queue => &[Door::Run, Door::RunPlain, Door::Mount],
         }
     }
@@ -132,7 +143,9 @@ impl Work {
     pub(crate) fn quantities(self) -> &'static [Quantity] {
         match self {
             Self::Gzip => &[Quantity::Throughput, Quantity::ClientShare, Quantity::BothShare],
-            Self::Sizes | Self::Counts | Self::Tpcc => &[Quantity::Elapsed, Quantity::ClientCpu],
+            Self::Sizes | Self::Counts | Self::Pages | Self::Tpcc => {
+                &[Quantity::Elapsed, Quantity::ClientCpu]
+            }
             Self::Queue => &[Quantity::Throughput, Quantity::ClientCpuPerMegabyte],
         }
     }
@@ -140,7 +153,7 @@ impl Work {
     /// The work on Berkeley DB, if it is one.
     pub(crate) fn database(self) -> Option<Database> {
         match self {
-            Self::Gzip | Self::Tpcc => None,
+            Self::Gzip | Self::Pages | Self::Tpcc => None,
             Self::Sizes => Some(Database::Sizes),
             Self::Counts => Some(Database::Counts),
             Self::Queue => Some(Database::Queue),
@@ -154,6 +167,7 @@ impl Work {
             Self::Gzip | Self::Tpcc => format!("{step} processes"),
             Self::Sizes => format!("{step} % of the cache"),
             Self::Counts => format!("{step} lookups"),
+            Self::Pages => format!("{step} pages"),
             Self::Queue => format!("{step} B"),
         }
     }
