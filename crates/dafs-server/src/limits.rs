@@ -108,3 +108,12 @@ const _: () = assert!(FENCE_DRAIN_TIME.as_secs() < ADMIN_FENCE_TIME.as_secs());
 /// The longest notification of an NFSv3 client's restart, in bytes: an RPC header with credential and
 /// verifier, a name and a number.
 pub(crate) const MONITOR_DATAGRAM_BYTES_MAX: usize = 2048;
+
+/// The listening sockets that a server passes to the next one.
+pub(crate) const HAND_OVER_SOCKETS_MAX: usize = 128;
+
+/// Bytes of a message between a server and the next one.
+pub(crate) const HAND_OVER_LINE_BYTES_MAX: usize = 64 << 10;
+
+/// The time after the end of a process within which the kernel has released all that it had.
+pub(crate) const HAND_OVER_END_TIME: std::time::Duration = std::time::Duration::from_millis(300);

@@ -9,6 +9,7 @@ use crate::admin::{
     AdminHandler, AdminReply, AdminRequest, AdminSocket, ClientReport, LatencyReport, NodeReport,
 };
 use crate::config::{Config, ExportConfig, ExportSource};
+use crate::hand_over::Giving;
 use crate::http::AdminPort;
 use crate::limits::HOLDINGS_SHOWN_MAX;
 use dafs_dat::connections::Connections;
@@ -298,8 +299,11 @@ impl Server {
         administration: Arc<Administration>,
     ) -> Result<(), StartError> {
         let new_handler = || handler(administration.clone());
-        match AdminSocket::start(directory, new_handler()) {
-            Ok(socket) => self.admin = Some(socket),
+        let giving = Arc::new(Giving::of(self.sockets.clone()));
+        let own = giving.clone();
+        let hand_over = Box::new(move |stream| own.offer(stream));
+        match AdminSocket::start(directory, new_handler(), hand_over) {
+            Ok(socket) => (self.admin, self.giving) = (Some(socket), Some(giving)),
             Err(error) => tracing::warn!(
                 directory = %directory.display(), %error,
                 "no socket for administrators: does another server use this state directory?"

@@ -12,7 +12,6 @@ mod engine_servers;
 mod fences;
 mod gauges;
 mod gluster;
-mod inherited;
 mod inventory;
 mod journal;
 mod kerberos;
@@ -28,6 +27,7 @@ mod rdma;
 mod reload;
 mod rpcbind;
 mod sessions;
+mod sockets;
 mod start_error;
 mod state;
 mod status;
@@ -42,12 +42,17 @@ pub use data_process::{DataProcess, DataServerConfig};
 #[cfg(test)]
 pub(crate) use gauges::metric_sources;
 pub use inventory::{StateError, accept_loss};
+#[cfg(test)]
+pub(crate) use sockets::SocketKind;
+pub use sockets::Sockets;
+pub(crate) use sockets::{Socket, SocketName};
 pub use start_error::StartError;
 pub use state::default_state_directory;
 pub(crate) use state::of_config as open_state_directory;
 
 use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
+use crate::hand_over::{Giving, Successor};
 use crate::http::AdminPort;
 use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector, samples};
@@ -67,7 +72,6 @@ use dafs_service::{
 };
 use data::{DataServer, DataServers};
 use device_mark::DeviceMark;
-use inherited::Inherited;
 use inventory::{CLIENT_RECORDS, FENCES, Inventory};
 use listen::Listener;
 use nfs::{Identity, NfsServer};
@@ -114,6 +118,10 @@ pub struct Server {
     exposed: Option<Arc<ExposedMemory>>,
     /// Set while devices may show files.
     device_mark: Option<DeviceMark>,
+    /// Its listening sockets, for the next server.
+    sockets: Arc<Sockets>,
+    /// Passes them to a process that takes over.
+    giving: Option<Arc<Giving>>,
 }
 
 impl Server {
@@ -122,6 +130,14 @@ impl Server {
     /// # Errors
     /// The problem, and its solution.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        Self::start_on(config, Sockets::inherited())
+    }
+
+    /// Does the same on sockets that listen already, where the configuration names their addresses.
+    ///
+    /// # Errors
+    /// Those of `start`.
+    pub fn start_on(config: &Config, sockets: Sockets) -> Result<Self, StartError> {
         config.check_exposure()?;
         config.check_named_files()?;
         for warning in &config.warnings {
@@ -159,7 +175,7 @@ impl Server {
         let auth = kerberos::with_dafs(config, &directory)?;
         let shows = !config.verbs_listen.is_empty() && shows_files(&service);
         let device_mark = shows.then(|| DeviceMark::set(&directory)).transpose()?;
-        let (parts, random) = ((&*data_servers, auth), &random);
+        let (parts, random) = ((&*data_servers, auth, sockets), &random);
         let mut server = Self::serve(config, service.clone(), random, &identity, parts)?;
         server.device_mark = device_mark;
         let administration = Administration::start(administration::Parts {
@@ -193,7 +209,7 @@ impl Server {
         let random = Random::draw()?;
         let service = new_service(config, exports, Box::new(NoRecords), &random)?;
         let identity = Identity { server: random.secret, secret: random.secret };
-        let parts = (&[][..], config.auth.clone());
+        let parts = (&[][..], config.auth.clone(), Sockets::inherited());
         Self::serve(config, Arc::new(service), &random, &identity, parts)
     }
 
@@ -202,15 +218,13 @@ impl Server {
         service: Arc<Service>,
         random: &Random,
         identity: &Identity,
-        (data_servers, auth): (&[Arc<dyn DataServers>], AuthConfig),
+        (data_servers, auth, mut sockets): (&[Arc<dyn DataServers>], AuthConfig, Sockets),
     ) -> Result<Self, StartError> {
         let request_log = RequestLog::start(config)?;
         if let Some(log) = &request_log {
             service.metrics().log_to(log.sink());
         }
-        let mut inherited = Inherited::take();
-        let listeners =
-            config.listen.iter().map(|&address| Listener::bind(address, &mut inherited));
+        let listeners = config.listen.iter().map(|&address| Listener::bind(address, &mut sockets));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let listeners = RdmaListeners::of_dafs(listeners, config.verbs_listen.clone());
         let connections = descriptors::connections(&config.limits);
@@ -257,6 +271,8 @@ impl Server {
             inventory: None,
             exposed,
             device_mark: None,
+            sockets: Arc::default(),
+            giving: None,
         };
         server.clocks.push(Clock::start(server.service.clone())?);
         server.clocks.push(Clock::start_fencing(server.service.clone())?);
@@ -297,7 +313,9 @@ impl Server {
             }
         }
         let (front, shared) = ((&connections, tls), (&shared, users));
-        server.nfs = NfsServer::start(config, front, shared, &mut inherited, identity)?;
+        server.nfs = NfsServer::start(config, front, shared, &mut sockets, identity)?;
+        sockets.close_others();
+        server.sockets = Arc::new(sockets);
         if let Some(address) = config.metrics_listen {
             let (listener, collector) = (MetricsPort::listen(address)?, server.collector());
             let tls = MetricsTls::demanded(config, server.tls.as_ref().map(Tls::shared))?;
@@ -324,6 +342,19 @@ impl Server {
         let administration =
             administration.ok_or("this server was started without a configuration")?;
         Ok(administration.reload()?.to_string())
+    }
+
+    /// Sets the function that ends the server for a process that takes over. Until then it refuses
+    /// such processes.
+    pub fn set_give_way(&self, give_way: impl Fn(Successor) + Send + Sync + 'static) {
+        if let Some(giving) = &self.giving {
+            giving.begin(Box::new(give_way));
+        }
+    }
+
+    /// Returns its listening sockets, to start again on them if a process that takes over fails.
+    pub fn sockets(&self) -> Arc<Sockets> {
+        self.sockets.clone()
     }
 
     /// Returns the addresses for DAFS, with the ports that the system chose.

@@ -1,0 +1,130 @@
+//! A server that another one takes over.
+
+use crate::common::config;
+use dafs_client::{Client, ConnectOptions, DafsUrl};
+use dafs_server::{
+    AdminReply, AdminRequest, Config, ExportSource, Server, Successor, TakeOver, TakeOverError,
+    ask_server,
+};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use tempfile::TempDir;
+
+/// A server that gives way.
+struct Present {
+    config: Config,
+    server: Server,
+    successors: Receiver<Successor>,
+    _directories: [TempDir; 2],
+}
+
+impl Present {
+    fn new() -> Self {
+        let directories = [TempDir::new().unwrap(), TempDir::new().unwrap()];
+        let [files, state] = [0, 1].map(|number: usize| directories[number].path().to_owned());
+        let config = config(files, state);
+        let server = Server::start(&config).unwrap();
+        let successors = gives_way(&server);
+        Self { config, server, successors, _directories: directories }
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        [self.server.addresses(), self.server.nfs_addresses()].concat()
+    }
+}
+
+fn gives_way(server: &Server) -> Receiver<Successor> {
+    let (sender, successors) = channel();
+    server.set_give_way(move |successor| sender.send(successor).unwrap());
+    successors
+}
+
+/// Ends a server for the next one. Returns it if it had to start again.
+fn end(
+    config: Config,
+    server: Server,
+    successors: Receiver<Successor>,
+) -> JoinHandle<Option<Server>> {
+    std::thread::spawn(move || {
+        let successor = successors.recv().unwrap();
+        let sockets = server.sockets();
+        server.stop();
+        let again = || Server::start_on(&config, sockets.copies().unwrap()).unwrap();
+        (!successor.takes_over()).then(again)
+    })
+}
+
+fn is_served(server: &Server, config: &Config) {
+    let state = config.state_directory.as_ref().unwrap();
+    let reply = ask_server(state, &AdminRequest::Status).unwrap();
+    assert!(matches!(reply, AdminReply::Status(_)), "{reply:?}");
+    let url = DafsUrl::parse(&server.url()).unwrap();
+    Client::connect(&url, &ConnectOptions::default()).unwrap();
+    TcpStream::connect(server.nfs_addresses()[0]).unwrap();
+}
+
+#[test]
+fn the_next_server_has_the_sockets_and_the_state() {
+    let present = Present::new();
+    let addresses = present.addresses();
+    let waiting = TcpStream::connect(addresses[1]).unwrap();
+    let taking = TakeOver::ask(&present.config).unwrap();
+    is_served(&present.server, &present.config);
+    let other = TakeOver::ask(&present.config).err().unwrap();
+    assert!(matches!(other, TakeOverError::Refused(_)), "{other}");
+    let Present { config, server, successors, _directories } = present;
+    let former = end(config.clone(), server, successors);
+    let (next, taken) = taking.start(&config).unwrap();
+    taken.confirm();
+    assert!(former.join().unwrap().is_none());
+    assert_eq!([next.addresses(), next.nfs_addresses()].concat(), addresses);
+    is_served(&next, &config);
+    drop(waiting);
+    // The next one gives way, too.
+    let successors = gives_way(&next);
+    let taking = TakeOver::ask(&config).unwrap();
+    let former = end(config.clone(), next, successors);
+    let (last, taken) = taking.start(&config).unwrap();
+    taken.confirm();
+    assert!(former.join().unwrap().is_none());
+    is_served(&last, &config);
+    last.stop();
+    TcpStream::connect(addresses[0]).unwrap_err();
+}
+
+#[test]
+fn the_former_server_starts_again_when_the_next_one_cannot() {
+    let present = Present::new();
+    let addresses = present.addresses();
+    let occupied = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut wrong = present.config.clone();
+    wrong.metrics_listen = Some(occupied.local_addr().unwrap());
+    let taking = TakeOver::ask(&wrong).unwrap();
+    let Present { config, server, successors, _directories } = present;
+    let former = end(config.clone(), server, successors);
+    let error = taking.start(&wrong).err().unwrap().to_string();
+    assert!(error.contains("metrics"), "{error}");
+    let again = former.join().unwrap().unwrap();
+    assert_eq!([again.addresses(), again.nfs_addresses()].concat(), addresses);
+    is_served(&again, &config);
+}
+
+#[test]
+fn a_process_that_cannot_take_over_changes_nothing() {
+    let present = Present::new();
+    let mut config = present.config.clone();
+    config.auth.password_file = Some(PathBuf::from("/nowhere/users"));
+    assert!(matches!(TakeOver::ask(&config).err(), Some(TakeOverError::Start(_))));
+    let mut config = present.config.clone();
+    config.exports[0].source = ExportSource::Memory { bytes_max: 1 << 20 };
+    assert!(matches!(TakeOver::ask(&config).err(), Some(TakeOverError::InMemory(_))));
+    let (mut config, empty) = (present.config.clone(), TempDir::new().unwrap());
+    config.state_directory = Some(empty.path().to_owned());
+    assert!(matches!(TakeOver::ask(&config).err(), Some(TakeOverError::NoServer { .. })));
+    // It ends when it has the sockets.
+    drop(TakeOver::ask(&present.config).unwrap());
+    assert!(present.successors.recv_timeout(std::time::Duration::from_millis(200)).is_err());
+    is_served(&present.server, &present.config);
+}
