@@ -379,6 +379,7 @@ impl Engine {
     pub fn close_all(&mut self) {
         self.closing = true;
         for port in &mut self.ports {
+            port.link.adapter.stop_listening();
             for connection in port.connections.values_mut().filter(|other| !other.ended) {
                 connection.phase = Phase::Closing;
                 port.link.adapter.disconnect(connection.endpoint);
