@@ -375,11 +375,20 @@ impl Engine {
         adapters.chain(others).fold(self.next_tick, Instant::min)
     }
 
+    /// Accepts no connection and begins no request from now on. Returns true when no request is
+    /// under way any more. Call `turn` until then, or for as long as you want to wait for it.
+    pub fn quiesce(&mut self) -> bool {
+        if !self.closing {
+            self.closing = true;
+            self.ports.iter_mut().for_each(|port| port.link.adapter.stop_listening());
+        }
+        self.pending.len() == 0
+    }
+
     /// Ends every connection in order, and accepts no other. Call `turn` until `counts` shows none.
     pub fn close_all(&mut self) {
-        self.closing = true;
+        self.quiesce();
         for port in &mut self.ports {
-            port.link.adapter.stop_listening();
             for connection in port.connections.values_mut().filter(|other| !other.ended) {
                 connection.phase = Phase::Closing;
                 port.link.adapter.disconnect(connection.endpoint);
@@ -464,6 +473,13 @@ impl Engine {
         let Completion { endpoint, work, operation, status, .. } = completion;
         match (Tag::unpack(work), operation) {
             (Tag::Receive(slot), Operation::Receive) => match status {
+                WorkStatus::Ok(_) if self.closing => {
+                    // It is not begun. The client finds that out, and repeats it elsewhere.
+                    if let Some(connection) = self.ports[port].connections.get_mut(&endpoint) {
+                        connection.credits.posted -= 1;
+                        connection.credits.in_hand += 1;
+                    }
+                }
                 WorkStatus::Ok(len) => {
                     self.with(port, endpoint, now, |context| context.receive(slot, len as usize));
                 }
