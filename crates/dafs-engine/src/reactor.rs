@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Turns with work between two readings of the clock.
 const TURNS_PER_CLOCK_READING: u32 = 32;
 
-/// The timeout for requests under way when the server stops. Their clients need not ask the next
-/// server for the outcome.
+/// The timeout for requests under way when the server stops. Clients that are answered need not ask
+/// the next server for the outcome.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// The timeout for an orderly close of connections after that.

@@ -166,6 +166,8 @@ pub(crate) struct Link {
     credits: usize,
     /// Their division while they are scarce.
     shares: CreditShares,
+    /// The server stops.
+    is_closing: bool,
 }
 
 /// Stands for a chunk's number while another piece of the same chunk is still being sent.
@@ -232,6 +234,7 @@ impl Engine {
                 granted_reads: 0,
                 credits: 0,
                 shares: CreditShares::default(),
+                is_closing: false,
             };
             Port { link, quiet_turns: 0, asleep: false, connections: FxHashMap::default() }
         };
@@ -375,12 +378,16 @@ impl Engine {
         adapters.chain(others).fold(self.next_tick, Instant::min)
     }
 
-    /// Accepts no connection and begins no request from now on. Returns true when no request is
-    /// under way any more. Call `turn` until then, or for as long as you want to wait for it.
+    /// Accepts no connection from now on, and begins no change: it answers GRACE, which says that
+    /// nothing was done. Returns true when no request is under way any more. Call `turn` until then,
+    /// or for as long as you want to wait for it.
     pub fn quiesce(&mut self) -> bool {
         if !self.closing {
             self.closing = true;
-            self.ports.iter_mut().for_each(|port| port.link.adapter.stop_listening());
+            for Port { link, .. } in &mut self.ports {
+                link.is_closing = true;
+                link.adapter.stop_listening();
+            }
         }
         self.pending.len() == 0
     }
@@ -473,13 +480,6 @@ impl Engine {
         let Completion { endpoint, work, operation, status, .. } = completion;
         match (Tag::unpack(work), operation) {
             (Tag::Receive(slot), Operation::Receive) => match status {
-                WorkStatus::Ok(_) if self.closing => {
-                    // It is not begun. The client finds that out, and repeats it elsewhere.
-                    if let Some(connection) = self.ports[port].connections.get_mut(&endpoint) {
-                        connection.credits.posted -= 1;
-                        connection.credits.in_hand += 1;
-                    }
-                }
                 WorkStatus::Ok(len) => {
                     self.with(port, endpoint, now, |context| context.receive(slot, len as usize));
                 }
