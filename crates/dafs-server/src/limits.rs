@@ -115,5 +115,8 @@ pub(crate) const HAND_OVER_SOCKETS_MAX: usize = 128;
 /// Bytes of a message between a server and the next one.
 pub(crate) const HAND_OVER_LINE_BYTES_MAX: usize = 64 << 10;
 
+/// The time that each of two servers has for its part of a hand-over: to end, or to start.
+pub(crate) const HAND_OVER_TIME: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// The time after the end of a process within which the kernel has released all that it had.
 pub(crate) const HAND_OVER_END_TIME: std::time::Duration = std::time::Duration::from_millis(300);

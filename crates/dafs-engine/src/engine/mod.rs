@@ -378,9 +378,9 @@ impl Engine {
         adapters.chain(others).fold(self.next_tick, Instant::min)
     }
 
-    /// Accepts no connection from now on, and begins no change: it answers GRACE, which says that
-    /// nothing was done. Returns true when no request is under way any more. Call `turn` until then,
-    /// or for as long as you want to wait for it.
+    /// Accepts no connection from now on. Answers GRACE, which says that nothing was done, to changes
+    /// that come alone, but for writes and appends. Returns true when no request is under way any more.
+    /// Call `turn` until then, or for as long as you want to wait for it.
     pub fn quiesce(&mut self) -> bool {
         if !self.closing {
             self.closing = true;

@@ -460,14 +460,13 @@ pub(crate) fn check_span(
 
 const _: () = assert!(HEADER_BYTES == 40);
 
-/// True for requests that a client cannot simply repeat when it has got no answer.
+/// True for requests that a client cannot simply repeat when it has got no answer, and that it waits
+/// for. An append may be one of several under way, whose GRACE a program would see, so it is begun.
 fn is_change(procedure: Procedure) -> bool {
     use Procedure as P;
     matches!(
         procedure,
-        P::AppendDirect
-            | P::AppendInline
-            | P::Create
+        P::Create
             | P::Link
             | P::Lock
             | P::Open

@@ -1,7 +1,7 @@
 //! The present server, which hands over.
 
 use super::message::{Message, receive, send, send_sockets};
-use crate::limits::HAND_OVER_END_TIME;
+use crate::limits::{HAND_OVER_END_TIME, HAND_OVER_TIME};
 use crate::server::Sockets;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -78,12 +78,22 @@ pub struct Successor {
 
 impl Successor {
     /// Lets the next server start; the present one has ended. Waits until it serves. Returns false
-    /// when it has failed or ended before: then the present one is to start again.
+    /// when it has failed or ended before: then the present one is to start again. A process that
+    /// does not start in time ends itself, and until it has ended it may use the state.
     pub fn takes_over(self) -> bool {
         let wait = || {
-            self.stream.set_read_timeout(None)?;
+            self.stream.set_read_timeout(Some(HAND_OVER_TIME))?;
             send(&self.stream, &Message::Released)?;
-            receive(&self.stream)
+            loop {
+                match receive(&self.stream) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        tracing::error!(
+                            "the next server hangs; this one goes on when you have ended it"
+                        );
+                    }
+                    other => break other,
+                }
+            }
         };
         match wait() {
             Ok((Message::Serving, _)) => return true,
@@ -95,10 +105,10 @@ impl Successor {
             }
             Err(error) => {
                 tracing::error!(%error, "the next server has ended before it served; this one goes on");
-                // The kernel closes its files one after the other.
-                std::thread::sleep(HAND_OVER_END_TIME);
             }
         }
+        // Its process ends, and the kernel closes its files one after the other.
+        std::thread::sleep(HAND_OVER_END_TIME);
         false
     }
 }

@@ -3,11 +3,12 @@
 use super::message::{HAND_OVER, Message, receive, send};
 use crate::admin::socket_path;
 use crate::config::{Config, ExportSource};
-use crate::limits::ADMIN_TIMEOUT;
+use crate::limits::{ADMIN_TIMEOUT, HAND_OVER_TIME};
 use crate::server::{Server, Socket, Sockets, StartError, check_config, open_state_directory};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use thiserror::Error;
 
 /// The reason why a server cannot be taken over.
@@ -91,21 +92,23 @@ impl TakeOver {
         }
     }
 
-    /// Lets the running server end, and starts on its sockets.
+    /// Lets the running server end, and starts on its sockets. Ends this process when the start takes
+    /// more than a minute, because the former server waits for it.
     ///
     /// # Errors
     /// The running server goes on, or starts again.
     pub fn start(self, config: &Config) -> Result<(Server, Taken), TakeOverError> {
         let Self { stream, sockets } = self;
         send(&stream, &Message::Go)?;
-        // It ends in order, which has bounds of its own.
-        stream.set_read_timeout(None)?;
+        // It goes on if this process has given up meanwhile.
+        stream.set_read_timeout(Some(HAND_OVER_TIME))?;
         match receive(&stream)? {
             (Message::Released, _) => {}
             (other, _) => return Err(TakeOverError::Refused(format!("it says {other:?}"))),
         }
+        let in_time = end_when_late()?;
         match Server::start_on(config, sockets) {
-            Ok(server) => Ok((server, Taken(stream))),
+            Ok(server) => Ok((server, Taken { stream, _in_time: in_time })),
             Err(error) => {
                 let _told = send(&stream, &Message::Failed(error.to_string()));
                 Err(error.into())
@@ -114,14 +117,33 @@ impl TakeOver {
     }
 }
 
+/// Ends this process after a while, unless the sender is dropped before.
+fn end_when_late() -> io::Result<Sender<()>> {
+    let (in_time, waits) = channel();
+    let run = move || {
+        if waits.recv_timeout(HAND_OVER_TIME) == Err(RecvTimeoutError::Timeout) {
+            tracing::error!(
+                "the start takes more than {HAND_OVER_TIME:?}; the former server goes on"
+            );
+            // Handlers of an exit could wait for the thread that hangs.
+            std::process::abort();
+        }
+    };
+    std::thread::Builder::new().name("dafs-taking".to_owned()).spawn(run)?;
+    Ok(in_time)
+}
+
 /// The former server, which waits for the word that this one serves.
-pub struct Taken(UnixStream);
+pub struct Taken {
+    stream: UnixStream,
+    _in_time: Sender<()>,
+}
 
 impl Taken {
     /// Lets the former server's process end. When this is dropped without that, and its server with
     /// it, the former one starts again.
     pub fn confirm(self) {
-        if let Err(error) = send(&self.0, &Message::Serving) {
+        if let Err(error) = send(&self.stream, &Message::Serving) {
             tracing::warn!(%error, "the former server was killed before it could end");
         }
     }

@@ -59,12 +59,7 @@ impl Socket {
                 let bound = rustix::net::getsockname(&fd).ok()?;
                 let bound = SocketAddrUnix::try_from(bound).ok()?;
                 let wanted = shm_socket_name(name.address);
-                if bound.abstract_name() != Some(wanted.as_bytes()) {
-                    return None;
-                }
-                // Clients are told the process that has called this last.
-                rustix::net::listen(&fd, BACKLOG).ok()?;
-                fd
+                (bound.abstract_name() == Some(wanted.as_bytes())).then_some(fd)?
             }
         };
         is_listening.then_some(Self { name, fd })
@@ -129,7 +124,10 @@ impl Sockets {
 
     /// Takes the socket for shared memory beside a TCP socket, if it was passed.
     pub(super) fn find_shm(&mut self, address: SocketAddr) -> Option<OwnedFd> {
-        self.find(SocketName { kind: SocketKind::Shm, address })
+        let fd = self.find(SocketName { kind: SocketKind::Shm, address })?;
+        // Clients are told the process that has called this last: the one that serves.
+        rustix::net::listen(&fd, BACKLOG).ok()?;
+        Some(fd)
     }
 
     fn find(&mut self, name: SocketName) -> Option<OwnedFd> {

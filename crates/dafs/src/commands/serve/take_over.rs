@@ -4,7 +4,7 @@
 //! * A process that takes over says so to the service manager before the former one ends. So the
 //!   manager never sees the end of its main process.
 
-use super::{Serve, announce, log_counts, start_failure};
+use super::{Serve, log_counts, start_failure};
 use crate::cli::WakeName;
 use crate::failure::Failure;
 use crate::manager::Manager;
@@ -13,6 +13,14 @@ use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+/// How often the former server tries to start again when the next one has failed. The process of that
+/// one may be about to end, and have the state locked until then.
+const STARTS: u32 = 10;
+
+/// The time between two of these.
+const START_PAUSE: Duration = Duration::from_secs(1);
 
 /// An event that a running server waits for.
 pub(super) enum Event {
@@ -136,13 +144,20 @@ impl Serve {
     ) -> Result<Server, Failure> {
         let copies =
             || sockets.copies().map_err(|error| Failure::local("listening sockets", &error));
-        if let Ok(present) = self.configuration(wake) {
-            match Server::start_on(&present, copies()?) {
-                Ok(server) => return Ok(server),
-                Err(error) => {
-                    tracing::error!(%error, "starting by the configuration of the first start");
+        for _ in 0..STARTS {
+            if let Ok(present) = self.configuration(wake) {
+                match Server::start_on(&present, copies()?) {
+                    Ok(server) => return Ok(server),
+                    Err(error) => {
+                        tracing::error!(%error, "starting by the configuration of the first start");
+                    }
                 }
             }
+            match Server::start_on(first, copies()?) {
+                Ok(server) => return Ok(server),
+                Err(error) => tracing::error!(%error, "the server cannot start again yet"),
+            }
+            std::thread::sleep(START_PAUSE);
         }
         Server::start_on(first, copies()?).map_err(|error| start_failure(&error))
     }
