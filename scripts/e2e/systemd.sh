@@ -53,7 +53,8 @@ serve "$work/export" --listen "${url#dafs://}" --take-over
 wait "$former" || fail "the former server ended with status $?"
 forget_process "$former"
 eventually told "MAINPID=$server" "$work/heard-next"
-[[ $(grep -c 'READY=1' "$work/heard-next") == 2 ]] || fail "the next server is not ready"
+both_ready() { [[ $(grep -c 'READY=1' "$work/heard-next") == 2 ]]; }
+eventually both_ready
 ! grep STOPPING "$work/heard-next" || fail "the service seems to end"
 as=()
 stop_server
