@@ -23,6 +23,7 @@ mod membership;
 mod nfs;
 mod nfs_peers;
 mod node_drain;
+mod random;
 mod rdma;
 mod reload;
 mod rpcbind;
@@ -75,8 +76,8 @@ use device_mark::DeviceMark;
 use inventory::{CLIENT_RECORDS, FENCES, Inventory};
 use listen::Listener;
 use nfs::{Identity, NfsServer};
+use random::Random;
 use rdma::RdmaListeners;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tls::Tls;
@@ -569,33 +570,4 @@ fn new_service(
     let service = Service::with_records(service_config, namespace, records, now_ns)?;
     service.importance.replace_rules(config.importance.clone());
     Ok(service)
-}
-
-/// Random numbers that distinguish one run of the server from another.
-struct Random {
-    instance: u32,
-    client_key: [u64; 2],
-    registry_key: [u64; 2],
-    write_verifier: u64,
-    secret: [u8; 16],
-}
-
-impl Random {
-    fn draw() -> io::Result<Self> {
-        let mut bytes = [0; 60];
-        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_ne_bytes(word)
-        };
-        Ok(Self {
-            // Zero is excluded, because state-ids below 2^32 would look like small numbers.
-            instance: (word(20) as u32).max(1),
-            client_key: [word(44), word(52)],
-            registry_key: [word(0), word(8)],
-            write_verifier: word(16),
-            secret: std::array::from_fn(|at| bytes[28 + at]),
-        })
-    }
 }
