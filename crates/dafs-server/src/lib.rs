@@ -30,7 +30,7 @@ pub use config::{
     parse_listen_verbs,
 };
 pub use dafs_cluster::ClusterSecret;
-pub use hand_over::{Successor, TakeOver, TakeOverError, Taken};
+pub use hand_over::{Released, Successor, TakeOver, TakeOverError, Taken};
 pub use http::{AdminServer, ask as ask_admin_server};
 pub use sandbox::{confine_data_server, confine_server, explain_start};
 pub use server::{

@@ -1,6 +1,6 @@
 //! The present server, which hands over.
 
-use super::message::{Message, receive, send, send_sockets};
+use super::message::{Message, Released, receive, send, send_sockets};
 use crate::limits::{HAND_OVER_END_TIME, HAND_OVER_TIME};
 use crate::server::Sockets;
 use std::io;
@@ -77,13 +77,13 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Lets the next server start; the present one has ended. Waits until it serves. Returns false
+    /// Lets the next server start; the present one has ended in order. Waits until it serves. Returns false
     /// when it has failed or ended before: then the present one is to start again. A process that
     /// does not start in time ends itself, and until it has ended it may use the state.
-    pub fn takes_over(self) -> bool {
+    pub fn takes_over(self, released: Released) -> bool {
         let wait = || {
             self.stream.set_read_timeout(Some(HAND_OVER_TIME))?;
-            send(&self.stream, &Message::Released)?;
+            send(&self.stream, &Message::Released(released))?;
             loop {
                 match receive(&self.stream) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -190,8 +190,9 @@ mod tests {
             let (stream, _) = ask(&giving);
             send(&stream, &Message::Go).unwrap();
             let successor = successors.recv().unwrap();
-            let waits = std::thread::spawn(move || successor.takes_over());
-            assert_eq!(receive(&stream).unwrap().0, Message::Released);
+            let released = Released { write_verifier: Some(*b"verifier") };
+            let waits = std::thread::spawn(move || successor.takes_over(released));
+            assert_eq!(receive(&stream).unwrap().0, Message::Released(released));
             if let Some(last) = last {
                 send(&stream, &last).unwrap();
             }

@@ -28,12 +28,19 @@ pub(super) enum Message {
     Failed(String),
     /// The next server is ready to start.
     Go,
-    /// The present server has ended, but for its process.
-    Released,
+    /// The present server has ended in order, but for its process.
+    Released(Released),
     /// The next server serves.
     Serving,
     /// The listening sockets of the present server. Their descriptors come with it.
     Sockets(Vec<SocketName>),
+}
+
+/// The facts of a server that has ended in order which hold for the next one, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Released {
+    /// The write verifier (RFC 8881 18.3). `None` if unstable data may have been lost with the server.
+    pub(crate) write_verifier: Option<[u8; 8]>,
 }
 
 fn line_of(message: &Message) -> io::Result<Vec<u8>> {
@@ -115,15 +122,20 @@ mod tests {
     use crate::server::Sockets;
     use std::net::TcpListener;
 
+    fn messages() -> [Message; 5] {
+        [
+            Message::Failed("a reason\nof two lines".to_owned()),
+            Message::Go,
+            Message::Released(Released { write_verifier: Some([0, 1, 127, 128, 254, 255, 6, 7]) }),
+            Message::Released(Released::default()),
+            Message::Serving,
+        ]
+    }
+
     #[test]
     fn messages_arrive_whole() {
         let (a, b) = UnixStream::pair().unwrap();
-        for message in [
-            Message::Failed("a reason\nof two lines".to_owned()),
-            Message::Go,
-            Message::Released,
-            Message::Serving,
-        ] {
+        for message in messages() {
             send(&a, &message).unwrap();
             let (arrived, descriptors) = receive(&b).unwrap();
             assert!(arrived == message && descriptors.is_empty(), "{arrived:?}");
@@ -155,6 +167,22 @@ mod tests {
         assert_eq!(adopted.len(), 3);
         let copies = Sockets::passed(adopted).copies().unwrap();
         assert!(copies.in_use().is_empty());
+    }
+
+    #[test]
+    fn a_damaged_line_is_an_error_or_another_message() {
+        for line in messages().map(|message| line_of(&message).unwrap()) {
+            for bit in 0..8 * line.len() {
+                let mut damaged = line.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                let (a, b) = UnixStream::pair().unwrap();
+                (&a).write_all(&damaged).unwrap();
+                drop(a);
+                if let Ok((message, descriptors)) = receive(&b) {
+                    assert!(descriptors.is_empty(), "{message:?}");
+                }
+            }
+        }
     }
 
     #[test]

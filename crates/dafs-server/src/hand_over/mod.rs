@@ -11,6 +11,8 @@
 //!   again. So at each time at most one of them uses the state, and one of them serves in the end.
 //! * No connection is refused: the sockets of clients listen all the time, and connections wait in
 //!   their queues. The ports for administrators and metrics, and RDMA devices, are the exception.
+//! * The write verifier stays when the present server has ended in order and all unstable data is in the
+//!   system's cache. After a failure of either server there is a new one.
 //! * Both processes are of one user, and only one takes over at a time.
 
 mod give;
@@ -20,4 +22,5 @@ mod take;
 pub(crate) use give::Giving;
 pub use give::Successor;
 pub(crate) use message::HAND_OVER;
+pub use message::Released;
 pub use take::{TakeOver, TakeOverError, Taken};

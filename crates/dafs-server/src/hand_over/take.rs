@@ -102,12 +102,12 @@ impl TakeOver {
         send(&stream, &Message::Go)?;
         // It goes on if this process has given up meanwhile.
         stream.set_read_timeout(Some(HAND_OVER_TIME))?;
-        match receive(&stream)? {
-            (Message::Released, _) => {}
+        let released = match receive(&stream)? {
+            (Message::Released(released), _) => released,
             (other, _) => return Err(TakeOverError::Refused(format!("it says {other:?}"))),
-        }
+        };
         let in_time = end_when_late()?;
-        match Server::start_on(config, sockets) {
+        match Server::start_on(config, sockets, released) {
             Ok(server) => Ok((server, Taken { stream, _in_time: in_time })),
             Err(error) => {
                 let _told = send(&stream, &Message::Failed(error.to_string()));

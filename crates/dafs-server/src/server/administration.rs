@@ -98,6 +98,12 @@ impl Administration {
         }))
     }
 
+    /// True if the system's cache has all unstable data, which then outlives this process.
+    pub(super) fn is_cached_by_system(&self) -> bool {
+        let is_cached = |known: &Known| matches!(known.source, ExportSource::Directory(_));
+        self.stores.lock().iter().all(is_cached)
+    }
+
     fn nodes(&self) -> Vec<NodeReport> {
         data_servers(&self.stores).iter().flat_map(|(name, store)| store.nodes(name)).collect()
     }

@@ -53,7 +53,7 @@ pub(crate) use state::of_config as open_state_directory;
 
 use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
-use crate::hand_over::{Giving, Successor};
+use crate::hand_over::{Giving, Released, Successor};
 use crate::http::AdminPort;
 use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector, samples};
@@ -123,6 +123,7 @@ pub struct Server {
     sockets: Arc<Sockets>,
     /// Passes them to a process that takes over.
     giving: Option<Arc<Giving>>,
+    write_verifier: Arc<WriteVerifier>,
 }
 
 impl Server {
@@ -131,14 +132,19 @@ impl Server {
     /// # Errors
     /// The problem, and its solution.
     pub fn start(config: &Config) -> Result<Self, StartError> {
-        Self::start_on(config, Sockets::inherited())
+        Self::start_on(config, Sockets::inherited(), Released::default())
     }
 
-    /// Does the same on sockets that listen already, where the configuration names their addresses.
+    /// Does the same on sockets that listen already, where the configuration names their addresses, and
+    /// with what holds after a former server.
     ///
     /// # Errors
     /// Those of `start`.
-    pub fn start_on(config: &Config, sockets: Sockets) -> Result<Self, StartError> {
+    pub fn start_on(
+        config: &Config,
+        sockets: Sockets,
+        former: Released,
+    ) -> Result<Self, StartError> {
         config.check_exposure()?;
         config.check_named_files()?;
         for warning in &config.warnings {
@@ -154,7 +160,7 @@ impl Server {
         let (exports, stores) = open_exports(&config.exports, secret, &directory, &[])?;
         let records = inventory.records(CLIENT_RECORDS, FileRecords::open)?;
         inventory.note(CLIENT_RECORDS, records.id());
-        let random = Random::draw()?;
+        let random = Random::draw_after(former)?;
         let service = new_service(config, exports, Box::new(records), &random)?;
         let fences = inventory.records(FENCES, FileFences::open)?;
         inventory.note(FENCES, fences.id());
@@ -274,6 +280,7 @@ impl Server {
             device_mark: None,
             sockets: Arc::default(),
             giving: None,
+            write_verifier: shared.write_verifier.clone(),
         };
         server.clocks.push(Clock::start(server.service.clone())?);
         server.clocks.push(Clock::start_fencing(server.service.clone())?);
@@ -495,7 +502,19 @@ impl Server {
         self.stop_threads();
     }
 
-    fn stop_threads(&mut self) {
+    /// Ends as `stop` does, for a server that takes over. rpcbind goes on to name this one to clients.
+    /// Returns what holds for that server, too.
+    pub fn release(mut self) -> Released {
+        self.nfs.iter_mut().for_each(NfsServer::stay_registered);
+        // A call that is still under way may find that data is lost.
+        let is_over = self.stop_threads();
+        let is_cached = self.administration.as_ref().is_some_and(|own| own.is_cached_by_system());
+        let is_kept = is_over && is_cached;
+        Released { write_verifier: is_kept.then(|| self.write_verifier.current()) }
+    }
+
+    /// Returns false when calls are still under way.
+    fn stop_threads(&mut self) -> bool {
         // The threads that use the others end first.
         drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
         drop(self.nfs.take());
@@ -507,12 +526,14 @@ impl Server {
         // Clients that have mapped memory find nothing there.
         self.service.stop_exposure();
         // Their work keeps the records open, and the next server would find them locked.
-        if !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
+        let is_over = self.pools.iter().all(|pool| pool.finish(STOP_TIME));
+        if !is_over {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
         }
         self.service.clients.settle_records();
         drop(self.journal.take());
         drop(self.request_log.take());
+        is_over
     }
 }
 

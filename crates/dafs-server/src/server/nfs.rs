@@ -129,6 +129,13 @@ impl NfsServer {
         self.registration = Registration::make(&addresses);
     }
 
+    /// Leaves its entries in rpcbind to the next server, which replaces them.
+    pub(super) fn stay_registered(&mut self) {
+        if let Some(registration) = self.registration.take() {
+            registration.leave();
+        }
+    }
+
     /// Returns the counters, for an owner that outlives this.
     pub(super) fn group(&self) -> Arc<Group> {
         self.group.clone()

@@ -1,5 +1,6 @@
 //! Random numbers of a run.
 
+use crate::hand_over::Released;
 use std::io;
 
 /// Random numbers that distinguish one run of the server from another.
@@ -12,6 +13,13 @@ pub(super) struct Random {
 }
 
 impl Random {
+    /// Draws them, but for those that still hold after the former run.
+    pub(super) fn draw_after(former: Released) -> io::Result<Self> {
+        let random = Self::draw()?;
+        let write_verifier = former.write_verifier.map(u64::from_be_bytes);
+        Ok(Self { write_verifier: write_verifier.unwrap_or(random.write_verifier), ..random })
+    }
+
     pub(super) fn draw() -> io::Result<Self> {
         let mut bytes = [0; 60];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;

@@ -1,10 +1,10 @@
 //! A server that another one takes over.
 
 use crate::common::config;
-use dafs_client::{Client, ConnectOptions, DafsUrl};
+use dafs_client::{Client, ConnectOptions, Create, DafsUrl, OpenOptions};
 use dafs_server::{
-    AdminReply, AdminRequest, Config, ExportSource, Server, Successor, TakeOver, TakeOverError,
-    ask_server,
+    AdminReply, AdminRequest, Config, ExportSource, Released, Server, Successor, TakeOver,
+    TakeOverError, ask_server,
 };
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -50,10 +50,23 @@ fn end(
     std::thread::spawn(move || {
         let successor = successors.recv().unwrap();
         let sockets = server.sockets();
-        server.stop();
-        let again = || Server::start_on(&config, sockets.copies().unwrap()).unwrap();
-        (!successor.takes_over()).then(again)
+        let released = server.release();
+        let fresh = Released::default();
+        let again = || Server::start_on(&config, sockets.copies().unwrap(), fresh).unwrap();
+        (!successor.takes_over(released)).then(again)
     })
+}
+
+/// Returns the write verifier of a server.
+fn verifier(server: &Server) -> [u8; 8] {
+    let url = DafsUrl::parse(&server.url()).unwrap();
+    let client = Client::connect(&url, &ConnectOptions::default()).unwrap();
+    let options = OpenOptions::write().create(Create::IfMissing);
+    let file = client.open(b"/file", &options).unwrap();
+    let verifier = client.commit(file.handle()).unwrap();
+    file.close().unwrap();
+    client.disconnect().unwrap();
+    verifier.0
 }
 
 fn is_served(server: &Server, config: &Config) {
@@ -68,7 +81,7 @@ fn is_served(server: &Server, config: &Config) {
 #[test]
 fn the_next_server_has_the_sockets_and_the_state() {
     let present = Present::new();
-    let addresses = present.addresses();
+    let (addresses, verifier_before) = (present.addresses(), verifier(&present.server));
     let waiting = TcpStream::connect(addresses[1]).unwrap();
     let taking = TakeOver::ask(&present.config).unwrap();
     is_served(&present.server, &present.config);
@@ -81,6 +94,7 @@ fn the_next_server_has_the_sockets_and_the_state() {
     assert!(former.join().unwrap().is_none());
     assert_eq!([next.addresses(), next.nfs_addresses()].concat(), addresses);
     is_served(&next, &config);
+    assert_eq!(verifier(&next), verifier_before, "unstable data is in the system's cache");
     drop(waiting);
     // The next one gives way, too.
     let successors = gives_way(&next);
@@ -90,14 +104,20 @@ fn the_next_server_has_the_sockets_and_the_state() {
     taken.confirm();
     assert!(former.join().unwrap().is_none());
     is_served(&last, &config);
+    assert_eq!(verifier(&last), verifier_before);
     last.stop();
     TcpStream::connect(addresses[0]).unwrap_err();
+    assert_ne!(
+        verifier(&Server::start(&config).unwrap()),
+        verifier_before,
+        "nothing was handed over"
+    );
 }
 
 #[test]
 fn the_former_server_starts_again_when_the_next_one_cannot() {
     let present = Present::new();
-    let addresses = present.addresses();
+    let (addresses, verifier_before) = (present.addresses(), verifier(&present.server));
     let occupied = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut wrong = present.config.clone();
     wrong.metrics_listen = Some(occupied.local_addr().unwrap());
@@ -109,6 +129,11 @@ fn the_former_server_starts_again_when_the_next_one_cannot() {
     let again = former.join().unwrap().unwrap();
     assert_eq!([again.addresses(), again.nfs_addresses()].concat(), addresses);
     is_served(&again, &config);
+    assert_ne!(
+        verifier(&again),
+        verifier_before,
+        "the next one may have met a failure of the disk"
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{Serve, log_counts, start_failure};
 use crate::cli::WakeName;
 use crate::failure::Failure;
 use crate::manager::Manager;
-use dafs_server::{Config, Server, Sockets, Successor, TakeOver, TakeOverError};
+use dafs_server::{Config, Released, Server, Sockets, Successor, TakeOver, TakeOverError};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,10 +101,10 @@ impl Serve {
                 Event::Successor(successor) => {
                     tracing::info!("another process takes over: ending all connections");
                     let sockets = server.sockets();
-                    server.stop();
+                    let released = server.release();
                     // Nothing is left to be ended in order.
                     again.store(true, Ordering::Relaxed);
-                    if successor.takes_over() {
+                    if successor.takes_over(released) {
                         tracing::info!("the next server serves");
                         return Ok(());
                     }
@@ -144,22 +144,24 @@ impl Serve {
     ) -> Result<Server, Failure> {
         let copies =
             || sockets.copies().map_err(|error| Failure::local("listening sockets", &error));
+        // The next server may have met a failure of the disk, so there is a new write verifier.
+        let former = Released::default();
         for _ in 0..STARTS {
             if let Ok(present) = self.configuration(wake) {
-                match Server::start_on(&present, copies()?) {
+                match Server::start_on(&present, copies()?, former) {
                     Ok(server) => return Ok(server),
                     Err(error) => {
                         tracing::error!(%error, "starting by the configuration of the first start");
                     }
                 }
             }
-            match Server::start_on(first, copies()?) {
+            match Server::start_on(first, copies()?, former) {
                 Ok(server) => return Ok(server),
                 Err(error) => tracing::error!(%error, "the server cannot start again yet"),
             }
             std::thread::sleep(START_PAUSE);
         }
-        Server::start_on(first, copies()?).map_err(|error| start_failure(&error))
+        Server::start_on(first, copies()?, former).map_err(|error| start_failure(&error))
     }
 }
 
