@@ -1,6 +1,6 @@
 //! A server that another one takes over.
 
-use crate::common::config;
+use crate::common::{any, config, scrape};
 use dafs_client::{Client, ConnectOptions, Create, DafsUrl, OpenOptions};
 use dafs_server::{
     AdminReply, AdminRequest, Config, ExportSource, Released, Server, Successor, TakeOver,
@@ -22,9 +22,14 @@ struct Present {
 
 impl Present {
     fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut Config)) -> Self {
         let directories = [TempDir::new().unwrap(), TempDir::new().unwrap()];
         let [files, state] = [0, 1].map(|number: usize| directories[number].path().to_owned());
-        let config = config(files, state);
+        let mut config = config(files, state);
+        change(&mut config);
         let server = Server::start(&config).unwrap();
         let successors = gives_way(&server);
         Self { config, server, successors, _directories: directories }
@@ -112,6 +117,25 @@ fn the_next_server_has_the_sockets_and_the_state() {
         verifier_before,
         "nothing was handed over"
     );
+}
+
+#[test]
+fn the_ports_for_administrators_and_metrics_are_opened_again() {
+    let mut present = Present::with(|config| {
+        (config.admin_listen, config.metrics_listen) = (Some(any()), Some(any()));
+    });
+    let url = present.server.admin_url().unwrap();
+    present.config.admin_listen = url.strip_prefix("http://").unwrap().parse().ok();
+    present.config.metrics_listen = present.server.metrics_address();
+    let taking = TakeOver::ask(&present.config).unwrap();
+    let Present { config, server, successors, _directories } = present;
+    let former = end(config.clone(), server, successors);
+    let (next, taken) = taking.start(&config).unwrap();
+    taken.confirm();
+    assert!(former.join().unwrap().is_none());
+    assert_eq!(next.admin_url(), Some(url));
+    assert!(scrape(config.metrics_listen.unwrap()).contains("dafs_"));
+    is_served(&next, &config);
 }
 
 #[test]
