@@ -81,9 +81,10 @@ impl Successor {
     /// when it has failed or ended before: then the present one is to start again. A process that
     /// does not start in time ends itself, and until it has ended it may use the state.
     pub fn takes_over(self, released: Released) -> bool {
+        let released = Message::Released(released);
         let wait = || {
             self.stream.set_read_timeout(Some(HAND_OVER_TIME))?;
-            send(&self.stream, &Message::Released(released))?;
+            send(&self.stream, &released)?;
             loop {
                 match receive(&self.stream) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -190,8 +191,9 @@ mod tests {
             let (stream, _) = ask(&giving);
             send(&stream, &Message::Go).unwrap();
             let successor = successors.recv().unwrap();
-            let released = Released { write_verifier: Some(*b"verifier") };
-            let waits = std::thread::spawn(move || successor.takes_over(released));
+            let released = Released { write_verifier: Some(*b"verifier"), states: vec![1] };
+            let told = released.clone();
+            let waits = std::thread::spawn(move || successor.takes_over(told));
             assert_eq!(receive(&stream).unwrap().0, Message::Released(released));
             if let Some(last) = last {
                 send(&stream, &last).unwrap();

@@ -37,10 +37,13 @@ pub(super) enum Message {
 }
 
 /// The facts of a server that has ended in order which hold for the next one, too.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Released {
     /// The write verifier (RFC 8881 18.3). `None` if unstable data may have been lost with the server.
     pub(crate) write_verifier: Option<[u8; 8]>,
+    /// Digests of clients with the state that they hold (`Clients::state_digests`).
+    #[serde(default)]
+    pub(crate) states: Vec<u64>,
 }
 
 fn line_of(message: &Message) -> io::Result<Vec<u8>> {
@@ -126,7 +129,10 @@ mod tests {
         [
             Message::Failed("a reason\nof two lines".to_owned()),
             Message::Go,
-            Message::Released(Released { write_verifier: Some([0, 1, 127, 128, 254, 255, 6, 7]) }),
+            Message::Released(Released {
+                write_verifier: Some([0, 1, 127, 128, 254, 255, 6, 7]),
+                states: vec![0, 1, u64::MAX],
+            }),
             Message::Released(Released::default()),
             Message::Serving,
         ]

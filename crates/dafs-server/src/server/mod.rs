@@ -160,8 +160,9 @@ impl Server {
         let (exports, stores) = open_exports(&config.exports, secret, &directory, &[])?;
         let records = inventory.records(CLIENT_RECORDS, FileRecords::open)?;
         inventory.note(CLIENT_RECORDS, records.id());
-        let random = Random::draw_after(former)?;
+        let random = Random::draw_after(&former)?;
         let service = new_service(config, exports, Box::new(records), &random)?;
+        service.clients.expect_states(former.states);
         let fences = inventory.records(FENCES, FileFences::open)?;
         inventory.note(FENCES, fences.id());
         service.fences.load(Box::new(fences)).map_err(StartError::Fences)?;
@@ -506,11 +507,12 @@ impl Server {
     /// Returns what holds for that server, too.
     pub fn release(mut self) -> Released {
         self.nfs.iter_mut().for_each(NfsServer::stay_registered);
-        // A call that is still under way may find that data is lost.
+        // A call that is still under way may find that data is lost, or change a client's state.
         let is_over = self.stop_threads();
         let is_cached = self.administration.as_ref().is_some_and(|own| own.is_cached_by_system());
-        let is_kept = is_over && is_cached;
-        Released { write_verifier: is_kept.then(|| self.write_verifier.current()) }
+        let write_verifier = (is_over && is_cached).then(|| self.write_verifier.current());
+        let states = if is_over { self.service.clients.state_digests() } else { Vec::new() };
+        Released { write_verifier, states }
     }
 
     /// Returns false when calls are still under way.

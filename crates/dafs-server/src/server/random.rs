@@ -14,7 +14,7 @@ pub(super) struct Random {
 
 impl Random {
     /// Draws them, but for those that still hold after the former run.
-    pub(super) fn draw_after(former: Released) -> io::Result<Self> {
+    pub(super) fn draw_after(former: &Released) -> io::Result<Self> {
         let random = Self::draw()?;
         let write_verifier = former.write_verifier.map(u64::from_be_bytes);
         Ok(Self { write_verifier: write_verifier.unwrap_or(random.write_verifier), ..random })

@@ -1,7 +1,7 @@
 //! A server that another one takes over.
 
 use crate::common::{any, config, scrape};
-use dafs_client::{Client, ConnectOptions, Create, DafsUrl, OpenOptions};
+use dafs_client::{Client, ConnectOptions, Create, DafsUrl, OpenOptions, Stability};
 use dafs_server::{
     AdminReply, AdminRequest, Config, ExportSource, Released, Server, Successor, TakeOver,
     TakeOverError, ask_server,
@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A server that gives way.
@@ -56,8 +57,8 @@ fn end(
         let successor = successors.recv().unwrap();
         let sockets = server.sockets();
         let released = server.release();
-        let fresh = Released::default();
-        let again = || Server::start_on(&config, sockets.copies().unwrap(), fresh).unwrap();
+        let fresh = Released::default;
+        let again = || Server::start_on(&config, sockets.copies().unwrap(), fresh()).unwrap();
         (!successor.takes_over(released)).then(again)
     })
 }
@@ -119,6 +120,28 @@ fn the_next_server_has_the_sockets_and_the_state() {
     );
 }
 
+/// A client that only writes has no request that tells that it is back.
+#[test]
+fn others_need_not_wait_for_the_end_of_grace() {
+    let long = Duration::from_secs(900);
+    let present = Present::with(|config| config.nfs.grace_time = Some(long));
+    let url = DafsUrl::parse(&present.server.url()).unwrap();
+    let connect = || Client::connect(&url, &ConnectOptions::default()).unwrap();
+    let (writer, options) = (connect(), OpenOptions::write().create(Create::IfMissing));
+    let file = writer.open(b"/held", &options).unwrap();
+    let taking = TakeOver::ask(&present.config).unwrap();
+    let Present { config, server, successors, _directories } = present;
+    let former = end(config.clone(), server, successors);
+    let (next, taken) = taking.start(&config).unwrap();
+    taken.confirm();
+    assert!(former.join().unwrap().is_none());
+    file.write_at(b"more", 0, Stability::Unstable).unwrap();
+    let other = connect();
+    other.open(b"/new", &options).unwrap().close().unwrap();
+    file.close().unwrap();
+    next.stop();
+}
+
 #[test]
 fn the_ports_for_administrators_and_metrics_are_opened_again() {
     let mut present = Present::with(|config| {
@@ -174,6 +197,6 @@ fn a_process_that_cannot_take_over_changes_nothing() {
     assert!(matches!(TakeOver::ask(&config).err(), Some(TakeOverError::NoServer { .. })));
     // It ends when it has the sockets.
     drop(TakeOver::ask(&present.config).unwrap());
-    assert!(present.successors.recv_timeout(std::time::Duration::from_millis(200)).is_err());
+    assert!(present.successors.recv_timeout(Duration::from_millis(200)).is_err());
     is_served(&present.server, &present.config);
 }

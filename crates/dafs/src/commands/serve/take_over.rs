@@ -144,24 +144,24 @@ impl Serve {
     ) -> Result<Server, Failure> {
         let copies =
             || sockets.copies().map_err(|error| Failure::local("listening sockets", &error));
-        // The next server may have met a failure of the disk, so there is a new write verifier.
-        let former = Released::default();
+        // The next server may have met a failure of the disk, so nothing holds any more.
+        let former = Released::default;
         for _ in 0..STARTS {
             if let Ok(present) = self.configuration(wake) {
-                match Server::start_on(&present, copies()?, former) {
+                match Server::start_on(&present, copies()?, former()) {
                     Ok(server) => return Ok(server),
                     Err(error) => {
                         tracing::error!(%error, "starting by the configuration of the first start");
                     }
                 }
             }
-            match Server::start_on(first, copies()?, former) {
+            match Server::start_on(first, copies()?, former()) {
                 Ok(server) => return Ok(server),
                 Err(error) => tracing::error!(%error, "the server cannot start again yet"),
             }
             std::thread::sleep(START_PAUSE);
         }
-        Server::start_on(first, copies()?, former).map_err(|error| start_failure(&error))
+        Server::start_on(first, copies()?, former()).map_err(|error| start_failure(&error))
     }
 }
 
