@@ -183,6 +183,23 @@ fn the_former_server_starts_again_when_the_next_one_cannot() {
     );
 }
 
+/// A node may lose data between two servers, and the next one would not know.
+#[test]
+fn the_write_verifier_changes_where_nodes_have_the_data() {
+    let base = TempDir::new().unwrap();
+    let mut config = crate::striped::config(base.path());
+    config.listen = vec![any()];
+    let server = Server::start(&config).unwrap();
+    let (verifier_before, successors) = (verifier(&server), gives_way(&server));
+    let taking = TakeOver::ask(&config).unwrap();
+    let former = end(config.clone(), server, successors);
+    let (next, taken) = taking.start(&config).unwrap();
+    taken.confirm();
+    assert!(former.join().unwrap().is_none());
+    assert_ne!(verifier(&next), verifier_before);
+    next.stop();
+}
+
 #[test]
 fn a_process_that_cannot_take_over_changes_nothing() {
     let present = Present::new();
