@@ -271,7 +271,6 @@ impl Clients {
         if !self.in_grace() {
             return;
         }
-        self.find_returned();
         let grace = self.grace.lock();
         let grace_ns = u64::try_from(self.state.config.grace_time.as_nanos()).unwrap_or(u64::MAX);
         let passed_ns = now_ns.saturating_sub(grace.started_ns);

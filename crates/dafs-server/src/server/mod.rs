@@ -500,23 +500,21 @@ impl Server {
 
     /// Ends connections in order and waits for the threads.
     pub fn stop(mut self) {
-        self.stop_threads();
+        self.stop_threads(false);
     }
 
     /// Ends as `stop` does, for a server that takes over. rpcbind goes on to name this one to clients.
     /// Returns what holds for that server, too.
     pub fn release(mut self) -> Released {
         self.nfs.iter_mut().for_each(NfsServer::stay_registered);
-        // A call that is still under way may find that data is lost, or change a client's state.
-        let is_over = self.stop_threads();
+        // A late write could undo one of that server, so it does not start before all calls are over.
+        self.stop_threads(true);
         let is_cached = self.administration.as_ref().is_some_and(|own| own.is_cached_by_system());
-        let write_verifier = (is_over && is_cached).then(|| self.write_verifier.current());
-        let states = if is_over { self.service.clients.state_digests() } else { Vec::new() };
-        Released { write_verifier, states }
+        let write_verifier = is_cached.then(|| self.write_verifier.current());
+        Released { write_verifier, states: self.service.clients.state_digests() }
     }
 
-    /// Returns false when calls are still under way.
-    fn stop_threads(&mut self) -> bool {
+    fn stop_threads(&mut self, waits_for_all: bool) {
         // The threads that use the others end first.
         drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
         drop(self.nfs.take());
@@ -528,14 +526,15 @@ impl Server {
         // Clients that have mapped memory find nothing there.
         self.service.stop_exposure();
         // Their work keeps the records open, and the next server would find them locked.
-        let is_over = self.pools.iter().all(|pool| pool.finish(STOP_TIME));
-        if !is_over {
+        while !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
+            if !waits_for_all {
+                break;
+            }
         }
         self.service.clients.settle_records();
         drop(self.journal.take());
         drop(self.request_log.take());
-        is_over
     }
 }
 
@@ -553,7 +552,7 @@ fn operation_name(front_end: FrontEnd, number: u32) -> Option<&'static str> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop_threads();
+        self.stop_threads(false);
     }
 }
 

@@ -39,9 +39,10 @@ impl Clients {
         self.grace.lock().expected = digests.into_iter().collect();
     }
 
-    /// Waits no more for clients that hold all that they held before.
-    pub(super) fn find_returned(&self) {
-        if !self.grace.expects.load(Ordering::Relaxed) {
+    /// Waits no more for clients that hold all that they held before. Looks at all state of the awaited ones,
+    /// so it is not for each tick.
+    pub(crate) fn find_returned(&self) {
+        if !self.grace.expects.load(Ordering::Relaxed) || !self.in_grace() {
             return;
         }
         for client in self.without_completion().into_iter().filter(|client| self.awaits(client)) {

@@ -101,9 +101,9 @@ impl Serve {
                 Event::Successor(successor) => {
                     tracing::info!("another process takes over: ending all connections");
                     let sockets = server.sockets();
-                    let released = server.release();
-                    // Nothing is left to be ended in order.
+                    // A disk that hangs delays the end, and a signal ends this process all the same.
                     again.store(true, Ordering::Relaxed);
+                    let released = server.release();
                     if successor.takes_over(released) {
                         tracing::info!("the next server serves");
                         return Ok(());
