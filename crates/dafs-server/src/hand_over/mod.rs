@@ -13,7 +13,8 @@
 //!   their queues. The ports for administrators and metrics, those of data servers in this process, the
 //!   datagrams of status monitors, and RDMA devices are the exception: they are opened anew.
 //! * The write verifier stays when the present server has ended in order and all unstable data is in the
-//!   system's cache. After a failure of either server there is a new one.
+//!   system's cache, which has lost nothing of an open file. After a failure of either server there is a
+//!   new one.
 //! * Both processes are of one user, and only one takes over at a time.
 
 mod give;

@@ -510,7 +510,8 @@ impl Server {
         // A late write could undo one of that server, so it does not start before all calls are over.
         self.stop_threads(true);
         let is_cached = self.administration.as_ref().is_some_and(|own| own.is_cached_by_system());
-        let write_verifier = is_cached.then(|| self.write_verifier.current());
+        let is_kept = is_cached && !self.service.has_lost_data();
+        let write_verifier = is_kept.then(|| self.write_verifier.current());
         Released { write_verifier, states: self.service.clients.state_digests() }
     }
 

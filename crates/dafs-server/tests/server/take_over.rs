@@ -129,6 +129,7 @@ fn others_need_not_wait_for_the_end_of_grace() {
     let connect = || Client::connect(&url, &ConnectOptions::default()).unwrap();
     let (writer, options) = (connect(), OpenOptions::write().create(Create::IfMissing));
     let file = writer.open(b"/held", &options).unwrap();
+    let verifier_before = writer.commit(file.handle()).unwrap().0;
     let taking = TakeOver::ask(&present.config).unwrap();
     let Present { config, server, successors, _directories } = present;
     let former = end(config.clone(), server, successors);
@@ -138,6 +139,8 @@ fn others_need_not_wait_for_the_end_of_grace() {
     file.write_at(b"more", 0, Stability::Unstable).unwrap();
     let other = connect();
     other.open(b"/new", &options).unwrap().close().unwrap();
+    let verifier = other.commit(file.handle()).unwrap().0;
+    assert_eq!(verifier, verifier_before, "no data of an open file was lost");
     file.close().unwrap();
     next.stop();
 }

@@ -3,6 +3,10 @@
 use crate::common::*;
 use crate::kept_locks::{reclaim_lock, try_lock};
 use dafs_service::{LockExtras, LockKind, ServiceError};
+use dafs_store::{MemoryStore, OpenFile, StoreError};
+use dafs_testkit::stores::layer::{FileLayer, Layer, Layered, LayeredFile, Transfer, Verdict};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn hand_over(world: &mut World) {
     let states = world.service.clients.state_digests();
@@ -58,4 +62,38 @@ fn a_client_that_still_reclaims_is_awaited_at_the_next_server_too() {
     world.pass_with(&[&one], SECOND_NS);
     assert!(world.service.clients.in_grace());
     world.reclaim(&one, &handles[1], BOTH).unwrap();
+}
+
+/// A device that fails when the system writes back.
+#[derive(Clone, Default)]
+struct Failing(Arc<AtomicBool>);
+
+impl Layer for Failing {
+    fn wrap(&self, file: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
+        LayeredFile::over(file, self.clone())
+    }
+}
+
+impl FileLayer for Failing {
+    fn judge(&self, transfer: Transfer) -> dafs_store::Result<Verdict> {
+        Ok(Verdict::Pass(transfer.bytes))
+    }
+
+    fn check_written_back(&self, _below: &dyn OpenFile) -> dafs_store::Result<()> {
+        if self.0.load(Ordering::SeqCst) { Err(StoreError::Io) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn data_of_an_open_file_that_the_system_has_lost_is_noticed_at_the_end() {
+    let device = Failing::default();
+    let world =
+        World::over(Arc::new(Layered::new(Arc::new(MemoryStore::default()), device.clone())));
+    let client = world.dafs("a");
+    let opened = world.open_patiently(&client, "f", BOTH).unwrap();
+    assert!(!world.service.has_lost_data());
+    device.0.store(true, Ordering::SeqCst);
+    assert!(world.service.has_lost_data());
+    world.close(&client, &opened);
+    assert!(!world.service.has_lost_data(), "a client commits before it closes");
 }
