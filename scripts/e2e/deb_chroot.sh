@@ -1,7 +1,7 @@
 #!/bin/bash
 # The Debian packages in a bare system of the Debian of this machine: apt installs them, the configuration is made and
-# checked, the server serves, clients use it, an upgrade keeps the files of the administrator, and nothing is left after
-# a purge. It needs root, debootstrap and a mirror of Debian (DAFS_MIRROR, else that of apt).
+# checked, the server serves, clients use it, an upgrade keeps the files of the administrator and the work of a client,
+# and nothing is left after a purge. It needs root, debootstrap and a mirror of Debian (DAFS_MIRROR, else that of apt).
 source "$(dirname "$0")/lib.sh"
 
 is_root || skip "making a bare system needs root"
@@ -55,16 +55,17 @@ step "configured and served"
 mkdir -p "$root/srv/projects"
 echo content >"$root/srv/projects/file"
 expect 0 'is made' inside dafs config init
-sed -i -e 's/:20490/:0/' -e '/^path/a squash = "none"' "$root/etc/dafs/dafs.toml"
+sed -i -e 's/:20490/:0/' -e '/^path/a squash = "none"' -e '/^path/a durable_replies = "crash"' "$root/etc/dafs/dafs.toml"
 expect 0 'right, 1 export' inside dafs config check
+# start [--take-over]
 start() {
-    "${inside[@]}" dafs serve --config /etc/dafs/dafs.toml >"$work/ready" 2>"$work/log" &
+    log=$work/log$*
+    "${inside[@]}" dafs serve --config /etc/dafs/dafs.toml "$@" >"$log.out" 2>"$log" &
     server=$!
     started+=("$server")
-    log=$work/log
-    is_ready() { grep '^ready ' "$work/ready" >/dev/null || ! kill -0 "$server"; }
+    is_ready() { grep '^ready ' "$log.out" >/dev/null || ! kill -0 "$server"; }
     eventually is_ready
-    url=$(sed -n 's/^ready //p' "$work/ready")
+    url=$(sed -n 's/^ready //p' "$log.out")
     url=${url%/}
     [[ $url ]] || { cat "$log"; fail "the server does not start"; }
 }
@@ -86,6 +87,30 @@ inside sh -c 'apt-get -qq -y --reinstall install /packages/*.deb' >"$work/said" 
 [[ $(inside cat /etc/dafs/dafs.toml /var/lib/dafs/handle-key | sha1sum) == "$before" ]] || fail "configuration or state has changed"
 start
 [[ $("$dafs" cat "$url/projects/file") == content ]] || fail "the server does not go on"
+stop_server
+
+step "upgraded while a client copies"
+mkdir "$work/tree"
+for number in $(seq 1 8); do head -c 2M /dev/urandom >"$work/tree/$number"; done
+start
+# The program is replaced under the server, which serves on.
+inside sh -c 'apt-get -qq -y --reinstall install /packages/*.deb' >"$work/said" 2>&1 ||
+    { tail -n 30 "$work/said"; fail "apt does not install them beside a server"; }
+"$dafs" sync --bwlimit 4m "$work/tree" "$url/projects/tree" >"$work/copied" 2>&1 &
+copy=$!
+started+=("$copy")
+copied() { find "$root/srv/projects/tree" -type f ! -name '.dafs-*' 2>/dev/null | wc -l; }
+has_begun() { [[ $(copied) -gt 0 ]]; }
+eventually has_begun
+former=$server former_url=$url
+start --take-over
+wait "$former" || fail "the former server ended with status $?"
+forget_process "$former"
+[[ $url == "$former_url" ]] || fail "the next server is at $url, not at $former_url"
+[[ $(copied) -lt 8 ]] || fail "the copy was over too early"
+wait "$copy" || { cat "$work/copied"; fail "the copy failed"; }
+forget_process "$copy"
+same <(contents "$work/tree") <(contents "$root/srv/projects/tree") "the copied files"
 stop_server
 
 step "removed, then purged"

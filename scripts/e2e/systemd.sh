@@ -42,6 +42,26 @@ for name in "$work/notify" "@dafs-test-$$"; do
     done
 done
 
+step "a server that takes over is the main process"
+rm -f "$work/notify"
+listen "$work/notify" "$work/heard-next"
+receiver=$!
+as=(env NOTIFY_SOCKET="$work/notify")
+serve "$work/export"
+former=$server
+serve "$work/export" --listen "${url#dafs://}" --take-over
+wait "$former" || fail "the former server ended with status $?"
+forget_process "$former"
+eventually told "MAINPID=$server" "$work/heard-next"
+both_ready() { [[ $(grep -c 'READY=1' "$work/heard-next") == 2 ]]; }
+eventually both_ready
+! grep STOPPING "$work/heard-next" || fail "the service seems to end"
+as=()
+stop_server
+kill "$receiver"
+wait "$receiver" 2>/dev/null || true
+forget_process "$receiver"
+
 step "a data server"
 "$dafs" cluster init --secret "$work/secret"
 rm -f "$work/notify"

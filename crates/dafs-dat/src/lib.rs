@@ -376,6 +376,10 @@ pub trait Adapter: Send {
     /// The descriptor to wait on after [`arm`](Adapter::arm). The simulated provider has none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Takes no further connections. Those that wait in the queue of a listening socket stay there,
+    /// for another owner of a copy of it.
+    fn stop_listening(&mut self) {}
+
     /// The time at which `poll` must be called even without a readable descriptor.
     fn next_timeout(&self) -> Option<Instant>;
 

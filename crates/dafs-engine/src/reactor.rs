@@ -19,7 +19,11 @@ use std::time::Duration;
 /// Turns with work between two readings of the clock.
 const TURNS_PER_CLOCK_READING: u32 = 32;
 
-/// The timeout for an orderly close of connections when the server stops.
+/// The timeout for requests under way when the server stops. Clients that are answered need not ask
+/// the next server for the outcome.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// The timeout for an orderly close of connections after that.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// The time between two looks at connections that close.
@@ -113,7 +117,7 @@ fn run(mut engine: Engine, wake: Wake, ring: Option<ReadRing>, control: &Control
     }
     let mut spin = Spin::new(wake);
     let mut is_idle = false;
-    let mut close_by: Option<Instant> = None;
+    let (mut quiet_by, mut close_by): (Option<Instant>, Option<Instant>) = (None, None);
     let mut now = Instant::now();
     let mut turns = 0u32;
     loop {
@@ -121,7 +125,7 @@ fn run(mut engine: Engine, wake: Wake, ring: Option<ReadRing>, control: &Control
         // turn needs it.
         turns = turns.wrapping_add(1);
         let is_due = turns.is_multiple_of(TURNS_PER_CLOCK_READING);
-        if is_idle || close_by.is_some() || is_due || engine.has_optimistic_channels() {
+        if is_idle || quiet_by.is_some() || is_due || engine.has_optimistic_channels() {
             now = Instant::now();
         }
         // All changes of a turn are made stable together.
@@ -132,13 +136,14 @@ fn run(mut engine: Engine, wake: Wake, ring: Option<ReadRing>, control: &Control
             control.set_counts(&engine);
         }
         if control.stop.load(Ordering::Relaxed) {
-            let by = *close_by.get_or_insert_with(|| {
+            let quiet_by = *quiet_by.get_or_insert(now + QUIET);
+            if close_by.is_none() && (engine.quiesce() || now >= quiet_by) {
                 engine.close_all();
-                now + CLOSE
-            });
+                close_by = Some(now + CLOSE);
+            }
             let is_over = engine.counts() == EngineCounts::default()
                 && !engine.adapters().any(|adapter| adapter.is_lingering());
-            if is_over || now >= by {
+            if close_by.is_some_and(|by| is_over || now >= by) {
                 return control.set_counts(&engine);
             }
         }
@@ -155,7 +160,7 @@ fn run(mut engine: Engine, wake: Wake, ring: Option<ReadRing>, control: &Control
             control.set_counts(&engine);
         }
         // No event tells that a peer has received everything.
-        let limit = if close_by.is_some() { CLOSE_CHECK } else { Duration::MAX };
+        let limit = if quiet_by.is_some() { CLOSE_CHECK } else { Duration::MAX };
         if let Err(error) = sleep(&mut engine, now, limit) {
             // The reactor goes on without sleep, which costs a core but keeps the service alive.
             tracing::error!(%error, "the reactor cannot sleep");

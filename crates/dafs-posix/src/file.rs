@@ -283,6 +283,10 @@ impl OpenFile for PosixFile {
         Ok(())
     }
 
+    fn check_written_back(&self) -> Result<()> {
+        Ok(sys::check_written_back(self.fd.as_fd())?)
+    }
+
     fn clone_to(&self, copy: &std::fs::File) -> Result<()> {
         self.share_with(copy.as_fd())
     }
@@ -391,6 +395,18 @@ mod tests {
         assert!(!lends(&*writer));
         store.export.no_nowait_read.store(true, Ordering::Relaxed);
         assert!(!lends(&*made.file), "each read would take a thread of the kernel");
+    }
+
+    #[test]
+    fn data_that_can_be_written_back_is_not_lost() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (_store, made) = new_file(dir.path());
+        let mut bytes = *b"hello";
+        let views = [VolatileSlice::from_mut(&mut bytes)];
+        made.file.write_at(&views, 0, Stability::Unstable, Wait::Allowed).unwrap();
+        made.file.check_written_back().unwrap();
+        made.file.sync().unwrap();
+        made.file.check_written_back().unwrap();
     }
 
     #[test]

@@ -128,6 +128,15 @@ pub(super) fn read_directory(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result
     read.map(drop)
 }
 
+/// Fails if the kernel could not write content of this open file back, once for each failure.
+pub(super) fn check_written_back(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    // The call waits for the write-back of a range, here one without content, and tells of all errors.
+    let (offset, flags) = (i64::MAX - 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE);
+    // SAFETY: the call takes plain numbers.
+    let returned = unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, 1, flags) };
+    check(libc::c_long::from(returned)).map(drop)
+}
+
 /// Makes a range of `target` share the content of `source`. A length of 0 means up to the end of the
 /// source.
 pub(super) fn clone_range(

@@ -6,6 +6,7 @@
 
 mod admin;
 mod config;
+mod hand_over;
 mod http;
 mod limits;
 mod metrics;
@@ -30,10 +31,11 @@ pub use config::{
     parse_listen_verbs,
 };
 pub use dafs_cluster::ClusterSecret;
+pub use hand_over::{Released, Successor, TakeOver, TakeOverError, Taken};
 pub use http::{AdminServer, ask as ask_admin_server};
 pub use sandbox::{confine_data_server, confine_server, explain_start};
 pub use server::{
-    DataProcess, DataServerConfig, ReadConfig, Server, StartError, StateError, accept_loss,
-    check_config, default_state_directory,
+    DataProcess, DataServerConfig, ReadConfig, Server, Sockets, StartError, StateError,
+    accept_loss, check_config, default_state_directory,
 };
 pub use version::version;

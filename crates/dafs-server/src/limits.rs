@@ -3,6 +3,7 @@
 
 use dafs_dat::connections::ConnectionLimits;
 use dafs_engine::FENCE_DRAIN_TIME;
+use dafs_service::limits::STATE_DIGESTED_MAX;
 
 /// The reciprocal of the share of the process's descriptors for connections.
 pub(crate) const CONNECTIONS_SHARE: usize = 4;
@@ -108,3 +109,17 @@ const _: () = assert!(FENCE_DRAIN_TIME.as_secs() < ADMIN_FENCE_TIME.as_secs());
 /// The longest notification of an NFSv3 client's restart, in bytes: an RPC header with credential and
 /// verifier, a name and a number.
 pub(crate) const MONITOR_DATAGRAM_BYTES_MAX: usize = 2048;
+
+/// The listening sockets that a server passes to the next one.
+pub(crate) const HAND_OVER_SOCKETS_MAX: usize = 128;
+
+/// Bytes of a message between a server and the next one.
+pub(crate) const HAND_OVER_LINE_BYTES_MAX: usize = 64 << 10;
+
+const _: () = assert!(21 * STATE_DIGESTED_MAX < HAND_OVER_LINE_BYTES_MAX);
+
+/// The time that each of two servers has for its part of a hand-over: to end, or to start.
+pub(crate) const HAND_OVER_TIME: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// The time after the end of a process within which the kernel has released all that it had.
+pub(crate) const HAND_OVER_END_TIME: std::time::Duration = std::time::Duration::from_millis(300);

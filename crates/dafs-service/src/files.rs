@@ -187,4 +187,12 @@ impl Service {
         }
         Err(ServiceError::Store(StoreError::Access))
     }
+
+    /// True if the system has lost data of a file that is open here, and has not told so at a commit. The
+    /// server asks at an orderly end, because the next one may not hear of it.
+    pub fn has_lost_data(&self) -> bool {
+        let mut files = self.state.lock().all_files();
+        files.extend(self.opens.stateless.files());
+        files.iter().any(|file| file.check_written_back().is_err())
+    }
 }

@@ -18,6 +18,9 @@
 //!   reclaiming, because its sessions are not in step with each other.
 //! * An NLM client never counts as complete: its protocol has no way to say so, and it may send new
 //!   requests before it knows of the restart. So grace takes its whole time when one is awaited.
+//! * After an orderly hand-over the state of both kinds is known: `returned.rs`.
+
+mod returned;
 
 use crate::Result;
 use crate::client::{Client, ClientKind, Clients};
@@ -25,7 +28,7 @@ use crate::error::ServiceError;
 use crate::records::{ClientRecord, RecordsError};
 use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
@@ -39,6 +42,8 @@ pub(crate) struct Grace {
     reclaimed_ns: AtomicU64,
     /// The last awaited client has asked for new state.
     all_back: AtomicBool,
+    /// Clients may count as complete by their state.
+    expects: AtomicBool,
     inner: Mutex<Inner>,
     /// Held while the record of a client is written or removed.
     record_order: Mutex<()>,
@@ -48,6 +53,8 @@ struct Inner {
     started_ns: u64,
     /// Records of the last run whose clients have not come back and completed.
     waiting: FxHashMap<Name, ClientRecord>,
+    /// Digests of clients with their state at the end of the former server.
+    expected: FxHashSet<u64>,
     /// A thread is ending grace.
     ending: bool,
 }
@@ -70,7 +77,13 @@ impl Grace {
             active: AtomicBool::new(!waiting.is_empty()),
             reclaimed_ns: AtomicU64::new(0),
             all_back: AtomicBool::new(false),
-            inner: Mutex::new(Inner { started_ns: now_ns, waiting, ending: false }),
+            expects: AtomicBool::new(false),
+            inner: Mutex::new(Inner {
+                started_ns: now_ns,
+                waiting,
+                expected: FxHashSet::default(),
+                ending: false,
+            }),
             record_order: Mutex::default(),
         }
     }
@@ -123,10 +136,11 @@ impl Clients {
         ticked_ns.saturating_sub(self.grace.lock().started_ns)
     }
 
-    /// True when grace waits for no client any more: the next tick of the service ends it and
-    /// should come soon.
+    /// True when grace waits for no client any more, or a tick of the service will find that so: the next
+    /// one should come soon.
     pub fn grace_ends_soon(&self) -> bool {
-        self.grace.all_back.load(Ordering::Relaxed) && self.in_grace()
+        let is_soon = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        (is_soon(&self.grace.all_back) || is_soon(&self.grace.expects)) && self.in_grace()
     }
 
     /// Completes a client's reclaims (RECLAIM_COMPLETE for all file systems). From now on it may
@@ -345,15 +359,19 @@ impl Clients {
             return Err(ServiceError::Grace);
         }
         if client.kind() == ClientKind::Dafs && self.in_grace() {
-            let mut grace = self.grace.lock();
-            let name = name_of(client);
-            if grace.waiting.get(&name).is_some_and(|record| record.is_of(client)) {
-                // After the last one, the next tick ends grace.
-                grace.waiting.remove_and_shrink(&name);
-                self.grace.all_back.store(grace.waiting.is_empty(), Ordering::Relaxed);
-            }
+            self.count_complete(client);
         }
         self.check_grace(client)
+    }
+
+    /// Grace does not wait for this client any more, if it does. After the last one, the next tick ends it.
+    fn count_complete(&self, client: &Client) {
+        let mut grace = self.grace.lock();
+        let name = name_of(client);
+        if grace.waiting.get(&name).is_some_and(|record| record.is_of(client)) {
+            grace.waiting.remove_and_shrink(&name);
+            self.grace.all_back.store(grace.waiting.is_empty(), Ordering::Relaxed);
+        }
     }
 
     /// True if a client must be recorded before it may hold state.

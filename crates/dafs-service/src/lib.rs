@@ -474,6 +474,7 @@ impl Service {
         }
         if is_due(&self.clients.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {
             self.clients.end_expiring_leases(now_ns);
+            self.clients.find_returned();
             self.clients.tick_grace(now_ns);
             self.delegations.tick(now_ns);
             self.layouts.tick(now_ns);

@@ -319,6 +319,10 @@ const _: () = assert!(
 /// Components of a path in one lookup.
 pub const PATH_COMPONENTS_MAX: usize = 256;
 
+/// Opens, locks and delegations of all clients by which the next server knows that they are back. Each has
+/// a digest at most, of 21 bytes in a message to that server.
+pub const STATE_DIGESTED_MAX: usize = 2500;
+
 /// Time between two sweeps of the stores, in nanoseconds.
 pub const SWEEP_EVERY_NS: u64 = 10_000_000_000;
 

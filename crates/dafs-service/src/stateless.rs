@@ -162,6 +162,15 @@ impl StatelessFiles {
         }
     }
 
+    /// The files that are kept open.
+    pub(crate) fn files(&self) -> Vec<Arc<dyn OpenFile>> {
+        let mut files = Vec::new();
+        for shard in self.shards.iter() {
+            files.extend(shard.lock().iter().map(|entry| entry.file.clone()));
+        }
+        files
+    }
+
     pub(crate) fn len(&self) -> usize {
         let len = |shard: &Mutex<Vec<Entry>>| shard.lock().len();
         self.shards.iter().map(len).sum()

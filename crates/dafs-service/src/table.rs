@@ -542,6 +542,16 @@ impl StateTable {
         files
     }
 
+    /// All open files.
+    pub(crate) fn all_files(&self) -> Vec<Arc<dyn OpenFile>> {
+        let mut files = Vec::new();
+        for file in self.files.values() {
+            files.extend(file.opens.iter().filter_map(|open| open.any_file()));
+            files.extend(file.delegations.iter().filter_map(|delegation| delegation.any_file()));
+        }
+        files
+    }
+
     /// Any open file of this handle, for attributes of a file without a name.
     pub(crate) fn any_file(&self, key: &Handle) -> Option<Arc<dyn OpenFile>> {
         let file = self.files.get(key)?;

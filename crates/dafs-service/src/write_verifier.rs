@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The write verifier, the same for every protocol. It changes when the server starts, and when a
-/// write to a device has failed: the kernel reports that failure once and then drops the data.
+/// The write verifier, the same for every protocol. It changes when the server starts, unless it takes
+/// over from one that has ended in order, and when a write to a device has failed: the kernel reports
+/// that failure once and then drops the data.
 #[derive(Debug)]
 pub struct WriteVerifier(AtomicU64);
 
 impl WriteVerifier {
-    /// Makes a verifier that differs from those of other runs.
+    /// Makes a verifier. It differs from those of other runs whose unstable data may be lost.
     pub fn new(value: u64) -> Self {
         Self(AtomicU64::new(value))
     }

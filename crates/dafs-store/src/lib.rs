@@ -390,6 +390,15 @@ pub trait OpenFile: WholeFile + Send + Sync + 'static {
     /// Makes all data and attributes of the file stable.
     fn sync(&self) -> Result<()>;
 
+    /// Fails if the system has lost data of this file when it wrote the data back. Writes nothing back,
+    /// and waits for no device. Stores whose data is elsewhere know of none.
+    ///
+    /// # Errors
+    /// The device's, once for each failure.
+    fn check_written_back(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes `copy`, an empty file beside the store, share all content of this one: a write to
     /// either changes only that one. [`StoreError::NotSupported`] where the two cannot share. Needs
     /// an open with read access; may wait for a device.

@@ -33,6 +33,11 @@ impl Manager {
         self.tell(&format!("READY=1\nSTATUS={work}"));
     }
 
+    /// Tells that this process takes the place of the one that the manager has started.
+    pub(crate) fn took_over(&self) {
+        self.tell(&format!("MAINPID={}", std::process::id()));
+    }
+
     /// Tells that the process is about to end.
     pub(crate) fn stopping(&self) {
         self.tell("STOPPING=1");
@@ -63,10 +68,11 @@ mod tests {
 
     fn told(name: &OsStr, manager: &UnixDatagram) -> String {
         let own = Manager(Some(connect(name).unwrap()));
+        own.took_over();
         own.ready("serving dafs://h/");
         own.stopping();
         let mut text = String::new();
-        for _ in 0..2 {
+        for _ in 0..3 {
             let mut bytes = [0; 256];
             let length = manager.recv(&mut bytes).unwrap();
             text.push_str(std::str::from_utf8(&bytes[..length]).unwrap());
@@ -77,7 +83,8 @@ mod tests {
 
     #[test]
     fn a_manager_hears_of_start_and_end() {
-        let wanted = "READY=1\nSTATUS=serving dafs://h/|STOPPING=1|";
+        let id = std::process::id();
+        let wanted = format!("MAINPID={id}|READY=1\nSTATUS=serving dafs://h/|STOPPING=1|");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();

@@ -357,6 +357,10 @@ impl Adapter for IwarpAdapter {
         self.timers.peek().map(|Reverse((when, _))| *when)
     }
 
+    fn stop_listening(&mut self) {
+        self.drop_listeners();
+    }
+
     fn is_lingering(&self) -> bool {
         self.slots.iter().any(|entry| match entry {
             Entry::Request(_) => false,

@@ -194,6 +194,16 @@ impl IwarpAdapter {
         self.slots.insert(make).ok_or(ConnectError::Gone)
     }
 
+    /// Closes the listening sockets. A copy may stay open, so the kernel does not forget them by
+    /// itself.
+    pub(super) fn drop_listeners(&mut self) {
+        for listener in self.listeners.drain(..).filter(|listener| !listener.resting) {
+            if let Err(error) = self.core.epoll.remove(&listener.socket) {
+                tracing::warn!("cannot stop listening: {error}");
+            }
+        }
+    }
+
     /// Takes new connections from a listener.
     pub(super) fn accept_ready(&mut self, index: usize) {
         for _ in 0..limits::ACCEPT_COUNT_PER_TURN {

@@ -430,6 +430,10 @@ impl Adapter for ShmAdapter {
         self.check_at
     }
 
+    fn stop_listening(&mut self) {
+        self.drop_listeners();
+    }
+
     fn disconnect(&mut self, endpoint: EndpointId) {
         self.start_close(endpoint);
     }

@@ -136,6 +136,16 @@ impl ShmAdapter {
         Ok(ListenerId(id))
     }
 
+    /// Closes the listening sockets. A copy may stay open, so the kernel does not forget them by
+    /// itself.
+    pub(super) fn drop_listeners(&mut self) {
+        for listener in self.listeners.drain(..).filter(|own| own.paused_until.is_none()) {
+            if let Err(error) = unwatch(&self.epoll, &listener.socket) {
+                tracing::warn!(%error, "cannot stop listening");
+            }
+        }
+    }
+
     pub(super) fn start_connect(
         &mut self,
         domain: ProtectionDomain,
@@ -188,7 +198,8 @@ impl ShmAdapter {
     /// Accepts the incoming connections of a listener.
     pub(super) fn accept_incoming(&mut self, listener: u32, now: Instant) {
         for _ in 0..ACCEPTS_PER_POLL {
-            let socket = match sys::accept(self.listeners[listener as usize].socket.as_fd()) {
+            let Some(own) = self.listeners.get(listener as usize) else { return };
+            let socket = match sys::accept(own.socket.as_fd()) {
                 Ok(socket) => socket,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => return,

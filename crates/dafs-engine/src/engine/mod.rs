@@ -166,6 +166,8 @@ pub(crate) struct Link {
     credits: usize,
     /// Their division while they are scarce.
     shares: CreditShares,
+    /// The server stops.
+    is_closing: bool,
 }
 
 /// Stands for a chunk's number while another piece of the same chunk is still being sent.
@@ -232,6 +234,7 @@ impl Engine {
                 granted_reads: 0,
                 credits: 0,
                 shares: CreditShares::default(),
+                is_closing: false,
             };
             Port { link, quiet_turns: 0, asleep: false, connections: FxHashMap::default() }
         };
@@ -375,9 +378,23 @@ impl Engine {
         adapters.chain(others).fold(self.next_tick, Instant::min)
     }
 
+    /// Accepts no connection from now on. Answers GRACE, which says that nothing was done, to changes
+    /// that come alone, but for writes and appends. Returns true when no request is under way any more.
+    /// Call `turn` until then, or for as long as you want to wait for it.
+    pub fn quiesce(&mut self) -> bool {
+        if !self.closing {
+            self.closing = true;
+            for Port { link, .. } in &mut self.ports {
+                link.is_closing = true;
+                link.adapter.stop_listening();
+            }
+        }
+        self.pending.len() == 0
+    }
+
     /// Ends every connection in order, and accepts no other. Call `turn` until `counts` shows none.
     pub fn close_all(&mut self) {
-        self.closing = true;
+        self.quiesce();
         for port in &mut self.ports {
             for connection in port.connections.values_mut().filter(|other| !other.ended) {
                 connection.phase = Phase::Closing;

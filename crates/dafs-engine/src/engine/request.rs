@@ -198,7 +198,12 @@ impl Context<'_> {
         }
         match self.connection.chains.arrive(&header, procedure) {
             Ok(None) => {
-                let outcome = self.dispatch(&call, bytes);
+                // The client repeats it, and then the next server may be there.
+                let is_late = self.link.is_closing && self.connection.phase == Phase::Ready;
+                let outcome = match is_late && procedure.is_some_and(is_change) {
+                    true => Err(Status::Grace),
+                    false => self.dispatch(&call, bytes),
+                };
                 self.finish(&call, outcome);
             }
             Ok(Some(chain)) => {
@@ -454,3 +459,20 @@ pub(crate) fn check_span(
 }
 
 const _: () = assert!(HEADER_BYTES == 40);
+
+/// True for requests that a client cannot simply repeat when it has got no answer, and that it waits
+/// for. An append may be one of several under way, whose GRACE a program would see, so it is begun.
+fn is_change(procedure: Procedure) -> bool {
+    use Procedure as P;
+    matches!(
+        procedure,
+        P::Create
+            | P::Link
+            | P::Lock
+            | P::Open
+            | P::Remove
+            | P::Rename
+            | P::SetAttrDirect
+            | P::SetAttrInline
+    )
+}

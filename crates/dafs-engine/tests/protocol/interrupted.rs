@@ -291,3 +291,26 @@ fn the_end_of_a_batch_leaves_an_append_that_is_logged_alone() {
     assert!(world.read(other, file) == whole);
     world.end();
 }
+
+/// The outcome of a request that was not answered would be known with durable replies alone.
+#[test]
+fn a_server_that_stops_answers_requests_under_way_and_begins_no_change() {
+    let (mut world, working, other) = World::with_two(Setup::default());
+    let file = world.open(working, b"f");
+    world.hold_jobs = true;
+    let commit = Request::Commit(dafs::Commit { fh: file.fh, offset: 0, count: 0 });
+    let stream = world.clients[working].post(&commit);
+    world.settle();
+    assert_eq!(world.jobs(), 1);
+    assert!(!world.engine.quiesce());
+    let root = world.root();
+    assert_eq!(world.status(other, &remove(root, b"f", false)), Status::Grace);
+    assert_eq!(world.status(other, &Request::Null), Status::Ok);
+    world.hold_jobs = false;
+    assert_eq!(world.wait(working, stream).unwrap().status(), Status::Ok);
+    assert!(world.engine.quiesce());
+    world.engine.close_all();
+    world.settle();
+    assert!(world.clients[working].closed.is_some() && world.clients[other].closed.is_some());
+    world.assert_idle();
+}

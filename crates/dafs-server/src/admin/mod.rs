@@ -2,7 +2,7 @@
 //! user.
 //!
 //! Each connection has one request, a line of JSON. The answer is a line of JSON, too. `report.rs`
-//! has both.
+//! has both. A process that takes the server over says more: `hand_over`.
 //!
 //! Invariants
 //! * Only its owner can open the socket, so the file system authenticates the administrator.
@@ -18,6 +18,7 @@ pub use report::{
     StatusReport, UserOrder, UserReport,
 };
 
+use crate::hand_over::HAND_OVER;
 use crate::limits::{ADMIN_PEERS_MAX, ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};
 use crate::peers::serve_each;
 use dafs_dat::connections::{Admitted, ConnectionLimits, Connections, Origin};
@@ -31,6 +32,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use thiserror::Error;
+
+/// Talks to a process that takes the server over.
+pub(crate) type HandOver = Box<dyn Fn(UnixStream) -> io::Result<()> + Send + Sync>;
 
 /// Answers administrators.
 pub(crate) type AdminHandler = Box<dyn Fn(AdminRequest) -> AdminReply + Send + Sync>;
@@ -72,7 +76,8 @@ pub enum AdminError {
     NoAnswer(io::Error),
 }
 
-fn socket_path(state_directory: &Path) -> PathBuf {
+/// Returns the path of the socket.
+pub(crate) fn socket_path(state_directory: &Path) -> PathBuf {
     state_directory.join("admin.sock")
 }
 
@@ -109,7 +114,11 @@ impl AdminSocket {
     ///
     /// # Errors
     /// The socket cannot be made, for instance because another server uses this directory.
-    pub(crate) fn start(state_directory: &Path, handler: AdminHandler) -> io::Result<Self> {
+    pub(crate) fn start(
+        state_directory: &Path,
+        handler: AdminHandler,
+        hand_over: HandOver,
+    ) -> io::Result<Self> {
         let path = socket_path(state_directory);
         let listener = match UnixListener::bind(&path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -125,7 +134,7 @@ impl AdminSocket {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let run = move || accept(&listener, &stopped, &handler);
+        let run = move || accept(&listener, &stopped, (&handler, &hand_over));
         let thread = vital::spawn("dafs-admin", run)?;
         Ok(Self { path, stop, thread: Some(thread) })
     }
@@ -144,18 +153,22 @@ impl Drop for AdminSocket {
 }
 
 /// Serves peers until the server stops.
-fn accept(listener: &UnixListener, stopped: &AtomicBool, handler: &AdminHandler) {
+fn accept(listener: &UnixListener, stopped: &AtomicBool, answers: (&AdminHandler, &HandOver)) {
     let limits = ConnectionLimits { total: ADMIN_PEERS_MAX, per_address: ADMIN_PEERS_MAX };
     let next = || {
         let (stream, _) = listener.accept()?;
         let user = rustix::net::sockopt::socket_peercred(&stream)?.uid;
         Ok((stream, Origin::User(user.as_raw())))
     };
-    let serve = |stream: &UnixStream, admitted: &Admitted| serve(stream, admitted, handler);
+    let serve = |stream: &UnixStream, admitted: &Admitted| serve(stream, admitted, answers);
     serve_each("dafs-admin", &Connections::new(limits), stopped, next, serve);
 }
 
-fn serve(stream: &UnixStream, admitted: &Admitted, handler: &AdminHandler) -> io::Result<()> {
+fn serve(
+    stream: &UnixStream,
+    admitted: &Admitted,
+    (handler, hand_over): (&AdminHandler, &HandOver),
+) -> io::Result<()> {
     // The permissions are set a moment after the socket is made, so the kernel is asked for the
     // peer's user, too.
     let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
@@ -167,6 +180,9 @@ fn serve(stream: &UnixStream, admitted: &Admitted, handler: &AdminHandler) -> io
     let mut line = String::new();
     BufReader::new(stream.take(ADMIN_REQUEST_BYTES_MAX)).read_line(&mut line)?;
     admitted.establish();
+    if line.trim_end() == HAND_OVER {
+        return hand_over(stream.try_clone()?);
+    }
     let reply = match serde_json::from_str(&line) {
         Ok(request) => answer_of(handler, request),
         Err(error) => AdminReply::Failed(format!("this is not a request: {error}")),
@@ -192,6 +208,10 @@ mod tests {
         Box::new(|request| AdminReply::Done(format!("{request:?}")))
     }
 
+    fn nobody() -> HandOver {
+        Box::new(|_| Ok(()))
+    }
+
     #[test]
     fn keys_of_clients_are_not_rounded() {
         let session = SessionReport {
@@ -207,12 +227,15 @@ mod tests {
     #[test]
     fn requests_are_answered_and_the_socket_goes_with_the_server() {
         let dir = tempfile::tempdir().unwrap();
-        let socket = AdminSocket::start(dir.path(), echo()).unwrap();
+        let socket = AdminSocket::start(dir.path(), echo(), nobody()).unwrap();
         let mode = std::fs::metadata(socket_path(dir.path())).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let reply = ask(dir.path(), &AdminRequest::Expire { client: 7 }).unwrap();
         assert_eq!(reply, AdminReply::Done("Expire { client: 7 }".to_owned()));
-        assert!(AdminSocket::start(dir.path(), echo()).is_err(), "taken from a living server");
+        assert!(
+            AdminSocket::start(dir.path(), echo(), nobody()).is_err(),
+            "taken from a living server"
+        );
         drop(socket);
         assert!(matches!(
             ask(dir.path(), &AdminRequest::Clients),
@@ -223,7 +246,7 @@ mod tests {
     #[test]
     fn peers_that_ask_nothing_hold_up_nobody_else() {
         let dir = tempfile::tempdir().unwrap();
-        let socket = AdminSocket::start(dir.path(), echo()).unwrap();
+        let socket = AdminSocket::start(dir.path(), echo(), nobody()).unwrap();
         let connect = || UnixStream::connect(socket_path(dir.path())).unwrap();
         let mut silent: Vec<_> = (0..3 * ADMIN_PEERS_MAX).map(|_| connect()).collect();
         ask(dir.path(), &AdminRequest::Clients).unwrap();
@@ -241,7 +264,7 @@ mod tests {
             AdminRequest::Expire { .. } => panic!("a handler that fails, on purpose"),
             request => AdminReply::Done(format!("{request:?}")),
         });
-        let socket = AdminSocket::start(dir.path(), handler).unwrap();
+        let socket = AdminSocket::start(dir.path(), handler, nobody()).unwrap();
         for client in 0..2 * ADMIN_PEERS_MAX as u64 {
             let reply = ask(dir.path(), &AdminRequest::Expire { client }).unwrap();
             assert!(matches!(reply, AdminReply::Failed(text) if text.contains("log")));
@@ -255,7 +278,7 @@ mod tests {
     fn a_socket_left_behind_is_replaced_and_nonsense_is_answered() {
         let dir = tempfile::tempdir().unwrap();
         drop(UnixListener::bind(socket_path(dir.path())).unwrap());
-        let _socket = AdminSocket::start(dir.path(), echo()).unwrap();
+        let _socket = AdminSocket::start(dir.path(), echo(), nobody()).unwrap();
         let mut stream = UnixStream::connect(socket_path(dir.path())).unwrap();
         stream.write_all(b"nonsense\n").unwrap();
         let mut answer = String::new();

@@ -9,6 +9,7 @@ use crate::admin::{
     AdminHandler, AdminReply, AdminRequest, AdminSocket, ClientReport, LatencyReport, NodeReport,
 };
 use crate::config::{Config, ExportConfig, ExportSource};
+use crate::hand_over::Giving;
 use crate::http::AdminPort;
 use crate::limits::HOLDINGS_SHOWN_MAX;
 use dafs_dat::connections::Connections;
@@ -95,6 +96,12 @@ impl Administration {
             read_config: OnceLock::new(),
             _turns: turns,
         }))
+    }
+
+    /// True if the system's cache has all unstable data, which then outlives this process.
+    pub(super) fn is_cached_by_system(&self) -> bool {
+        let is_cached = |known: &Known| matches!(known.source, ExportSource::Directory(_));
+        self.stores.lock().iter().all(is_cached)
     }
 
     fn nodes(&self) -> Vec<NodeReport> {
@@ -298,8 +305,11 @@ impl Server {
         administration: Arc<Administration>,
     ) -> Result<(), StartError> {
         let new_handler = || handler(administration.clone());
-        match AdminSocket::start(directory, new_handler()) {
-            Ok(socket) => self.admin = Some(socket),
+        let giving = Arc::new(Giving::of(self.sockets.clone()));
+        let own = giving.clone();
+        let hand_over = Box::new(move |stream| own.offer(stream));
+        match AdminSocket::start(directory, new_handler(), hand_over) {
+            Ok(socket) => (self.admin, self.giving) = (Some(socket), Some(giving)),
             Err(error) => tracing::warn!(
                 directory = %directory.display(), %error,
                 "no socket for administrators: does another server use this state directory?"

@@ -1,6 +1,6 @@
 //! Listening sockets.
 
-use super::inherited::Inherited;
+use super::sockets::{SocketKind, Sockets};
 use super::{BACKLOG, StartError};
 use dafs_dat::{shm, shm_socket_name};
 use std::io;
@@ -14,15 +14,18 @@ const NAME_TRIES: u32 = 10;
 const NAME_REST: Duration = Duration::from_millis(100);
 
 /// Makes a listening TCP socket: one that was passed to this process, or a new one.
-pub(super) fn tcp(
-    address: SocketAddr,
-    inherited: &mut Inherited,
-) -> Result<TcpListener, StartError> {
-    if let Some(listener) = inherited.find(address) {
-        tracing::info!(%address, "going on with a socket that was passed");
-        return Ok(listener);
-    }
-    fresh(address)
+pub(super) fn tcp(address: SocketAddr, sockets: &mut Sockets) -> Result<TcpListener, StartError> {
+    let listener = match sockets.find_tcp(address) {
+        Some(listener) => {
+            tracing::info!(%address, "going on with a socket that was passed");
+            listener
+        }
+        None => fresh(address)?,
+    };
+    let failed = |error| StartError::Listen { address, error };
+    let bound = listener.local_addr().map_err(failed)?;
+    sockets.keep(SocketKind::Tcp, bound, &listener).map_err(failed)?;
+    Ok(listener)
 }
 
 /// Makes a new listening TCP socket.
@@ -87,8 +90,18 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn bind(address: SocketAddr, inherited: &mut Inherited) -> Result<Self, StartError> {
-        Self::beside(tcp(address, inherited)?, address)
+    pub(super) fn bind(address: SocketAddr, sockets: &mut Sockets) -> Result<Self, StartError> {
+        let tcp = tcp(address, sockets)?;
+        let failed = |error| StartError::Listen { address, error };
+        let bound = tcp.local_addr().map_err(failed)?;
+        let listener = match sockets.find_shm(bound) {
+            Some(shm) => Self { address: bound, tcp, shm: Some(shm) },
+            None => Self::beside(tcp, address)?,
+        };
+        if let Some(shm) = &listener.shm {
+            sockets.keep(SocketKind::Shm, bound, shm).map_err(failed)?;
+        }
+        Ok(listener)
     }
 
     pub(super) fn fresh(address: SocketAddr) -> Result<Self, StartError> {

@@ -12,7 +12,6 @@ mod engine_servers;
 mod fences;
 mod gauges;
 mod gluster;
-mod inherited;
 mod inventory;
 mod journal;
 mod kerberos;
@@ -24,10 +23,12 @@ mod membership;
 mod nfs;
 mod nfs_peers;
 mod node_drain;
+mod random;
 mod rdma;
 mod reload;
 mod rpcbind;
 mod sessions;
+mod sockets;
 mod start_error;
 mod state;
 mod status;
@@ -42,12 +43,17 @@ pub use data_process::{DataProcess, DataServerConfig};
 #[cfg(test)]
 pub(crate) use gauges::metric_sources;
 pub use inventory::{StateError, accept_loss};
+#[cfg(test)]
+pub(crate) use sockets::SocketKind;
+pub use sockets::Sockets;
+pub(crate) use sockets::{Socket, SocketName};
 pub use start_error::StartError;
 pub use state::default_state_directory;
 pub(crate) use state::of_config as open_state_directory;
 
 use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
+use crate::hand_over::{Giving, Released, Successor};
 use crate::http::AdminPort;
 use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector, samples};
@@ -67,12 +73,11 @@ use dafs_service::{
 };
 use data::{DataServer, DataServers};
 use device_mark::DeviceMark;
-use inherited::Inherited;
 use inventory::{CLIENT_RECORDS, FENCES, Inventory};
 use listen::Listener;
 use nfs::{Identity, NfsServer};
+use random::Random;
 use rdma::RdmaListeners;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tls::Tls;
@@ -114,6 +119,11 @@ pub struct Server {
     exposed: Option<Arc<ExposedMemory>>,
     /// Set while devices may show files.
     device_mark: Option<DeviceMark>,
+    /// Its listening sockets, for the next server.
+    sockets: Arc<Sockets>,
+    /// Passes them to a process that takes over.
+    giving: Option<Arc<Giving>>,
+    write_verifier: Arc<WriteVerifier>,
 }
 
 impl Server {
@@ -122,6 +132,19 @@ impl Server {
     /// # Errors
     /// The problem, and its solution.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        Self::start_on(config, Sockets::inherited(), Released::default())
+    }
+
+    /// Does the same on sockets that listen already, where the configuration names their addresses, and
+    /// with what holds after a former server.
+    ///
+    /// # Errors
+    /// Those of `start`.
+    pub fn start_on(
+        config: &Config,
+        sockets: Sockets,
+        former: Released,
+    ) -> Result<Self, StartError> {
         config.check_exposure()?;
         config.check_named_files()?;
         for warning in &config.warnings {
@@ -137,8 +160,9 @@ impl Server {
         let (exports, stores) = open_exports(&config.exports, secret, &directory, &[])?;
         let records = inventory.records(CLIENT_RECORDS, FileRecords::open)?;
         inventory.note(CLIENT_RECORDS, records.id());
-        let random = Random::draw()?;
+        let random = Random::draw_after(&former)?;
         let service = new_service(config, exports, Box::new(records), &random)?;
+        service.clients.expect_states(former.states);
         let fences = inventory.records(FENCES, FileFences::open)?;
         inventory.note(FENCES, fences.id());
         service.fences.load(Box::new(fences)).map_err(StartError::Fences)?;
@@ -159,7 +183,7 @@ impl Server {
         let auth = kerberos::with_dafs(config, &directory)?;
         let shows = !config.verbs_listen.is_empty() && shows_files(&service);
         let device_mark = shows.then(|| DeviceMark::set(&directory)).transpose()?;
-        let (parts, random) = ((&*data_servers, auth), &random);
+        let (parts, random) = ((&*data_servers, auth, sockets), &random);
         let mut server = Self::serve(config, service.clone(), random, &identity, parts)?;
         server.device_mark = device_mark;
         let administration = Administration::start(administration::Parts {
@@ -193,7 +217,7 @@ impl Server {
         let random = Random::draw()?;
         let service = new_service(config, exports, Box::new(NoRecords), &random)?;
         let identity = Identity { server: random.secret, secret: random.secret };
-        let parts = (&[][..], config.auth.clone());
+        let parts = (&[][..], config.auth.clone(), Sockets::inherited());
         Self::serve(config, Arc::new(service), &random, &identity, parts)
     }
 
@@ -202,15 +226,13 @@ impl Server {
         service: Arc<Service>,
         random: &Random,
         identity: &Identity,
-        (data_servers, auth): (&[Arc<dyn DataServers>], AuthConfig),
+        (data_servers, auth, mut sockets): (&[Arc<dyn DataServers>], AuthConfig, Sockets),
     ) -> Result<Self, StartError> {
         let request_log = RequestLog::start(config)?;
         if let Some(log) = &request_log {
             service.metrics().log_to(log.sink());
         }
-        let mut inherited = Inherited::take();
-        let listeners =
-            config.listen.iter().map(|&address| Listener::bind(address, &mut inherited));
+        let listeners = config.listen.iter().map(|&address| Listener::bind(address, &mut sockets));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let listeners = RdmaListeners::of_dafs(listeners, config.verbs_listen.clone());
         let connections = descriptors::connections(&config.limits);
@@ -257,6 +279,9 @@ impl Server {
             inventory: None,
             exposed,
             device_mark: None,
+            sockets: Arc::default(),
+            giving: None,
+            write_verifier: shared.write_verifier.clone(),
         };
         server.clocks.push(Clock::start(server.service.clone())?);
         server.clocks.push(Clock::start_fencing(server.service.clone())?);
@@ -297,7 +322,9 @@ impl Server {
             }
         }
         let (front, shared) = ((&connections, tls), (&shared, users));
-        server.nfs = NfsServer::start(config, front, shared, &mut inherited, identity)?;
+        server.nfs = NfsServer::start(config, front, shared, &mut sockets, identity)?;
+        sockets.close_others();
+        server.sockets = Arc::new(sockets);
         if let Some(address) = config.metrics_listen {
             let (listener, collector) = (MetricsPort::listen(address)?, server.collector());
             let tls = MetricsTls::demanded(config, server.tls.as_ref().map(Tls::shared))?;
@@ -324,6 +351,19 @@ impl Server {
         let administration =
             administration.ok_or("this server was started without a configuration")?;
         Ok(administration.reload()?.to_string())
+    }
+
+    /// Sets the function that ends the server for a process that takes over. Until then it refuses
+    /// such processes.
+    pub fn set_give_way(&self, give_way: impl Fn(Successor) + Send + Sync + 'static) {
+        if let Some(giving) = &self.giving {
+            giving.begin(Box::new(give_way));
+        }
+    }
+
+    /// Returns its listening sockets, to start again on them if a process that takes over fails.
+    pub fn sockets(&self) -> Arc<Sockets> {
+        self.sockets.clone()
     }
 
     /// Returns the addresses for DAFS, with the ports that the system chose.
@@ -460,10 +500,22 @@ impl Server {
 
     /// Ends connections in order and waits for the threads.
     pub fn stop(mut self) {
-        self.stop_threads();
+        self.stop_threads(false);
     }
 
-    fn stop_threads(&mut self) {
+    /// Ends as `stop` does, for a server that takes over. rpcbind goes on to name this one to clients.
+    /// Returns what holds for that server, too.
+    pub fn release(mut self) -> Released {
+        self.nfs.iter_mut().for_each(NfsServer::stay_registered);
+        // A late write could undo one of that server, so it does not start before all calls are over.
+        self.stop_threads(true);
+        let is_cached = self.administration.as_ref().is_some_and(|own| own.is_cached_by_system());
+        let is_kept = is_cached && !self.service.has_lost_data();
+        let write_verifier = is_kept.then(|| self.write_verifier.current());
+        Released { write_verifier, states: self.service.clients.state_digests() }
+    }
+
+    fn stop_threads(&mut self, waits_for_all: bool) {
         // The threads that use the others end first.
         drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
         drop(self.nfs.take());
@@ -475,8 +527,11 @@ impl Server {
         // Clients that have mapped memory find nothing there.
         self.service.stop_exposure();
         // Their work keeps the records open, and the next server would find them locked.
-        if !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
+        while !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
+            if !waits_for_all {
+                break;
+            }
         }
         self.service.clients.settle_records();
         drop(self.journal.take());
@@ -498,7 +553,7 @@ fn operation_name(front_end: FrontEnd, number: u32) -> Option<&'static str> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop_threads();
+        self.stop_threads(false);
     }
 }
 
@@ -538,33 +593,4 @@ fn new_service(
     let service = Service::with_records(service_config, namespace, records, now_ns)?;
     service.importance.replace_rules(config.importance.clone());
     Ok(service)
-}
-
-/// Random numbers that distinguish one run of the server from another.
-struct Random {
-    instance: u32,
-    client_key: [u64; 2],
-    registry_key: [u64; 2],
-    write_verifier: u64,
-    secret: [u8; 16],
-}
-
-impl Random {
-    fn draw() -> io::Result<Self> {
-        let mut bytes = [0; 60];
-        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_ne_bytes(word)
-        };
-        Ok(Self {
-            // Zero is excluded, because state-ids below 2^32 would look like small numbers.
-            instance: (word(20) as u32).max(1),
-            client_key: [word(44), word(52)],
-            registry_key: [word(0), word(8)],
-            write_verifier: word(16),
-            secret: std::array::from_fn(|at| bytes[28 + at]),
-        })
-    }
 }

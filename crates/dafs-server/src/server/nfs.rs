@@ -1,10 +1,10 @@
 //! The NFS part of a running server: its sockets, its reactors.
 
-use super::inherited::Inherited;
 use super::kerberos;
 use super::nfs_peers::{ClientHosts, Monitor};
 use super::rdma::RdmaListeners;
 use super::rpcbind::{Addresses, Registration};
+use super::sockets::Sockets;
 use super::{StartError, listen};
 use crate::config::Config;
 use dafs_dat::connections::Connections;
@@ -49,14 +49,14 @@ impl NfsServer {
         config: &Config,
         (connections, tls): (&Arc<Connections>, Option<Arc<ServerTls>>),
         (shared, users): (&Arc<Shared>, Option<Arc<Identities>>),
-        inherited: &mut Inherited,
+        sockets: &mut Sockets,
         identity: &Identity,
     ) -> Result<Option<Self>, StartError> {
-        let rdma = RdmaListeners::open(config, inherited)?;
+        let rdma = RdmaListeners::open(config, sockets)?;
         if config.nfs.listen.is_empty() && rdma.is_empty() {
             return Ok(None);
         }
-        let listeners = config.nfs.listen.iter().map(|&address| listen::tcp(address, inherited));
+        let listeners = config.nfs.listen.iter().map(|&address| listen::tcp(address, sockets));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let addresses = listeners.iter().map(std::net::TcpListener::local_addr);
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
@@ -127,6 +127,13 @@ impl NfsServer {
         let monitor = self.monitor.as_ref().map(|monitor| monitor.port);
         let addresses = Addresses { tcp: &self.addresses, rdma: &rdma, monitor };
         self.registration = Registration::make(&addresses);
+    }
+
+    /// Leaves its entries in rpcbind to the next server, which replaces them.
+    pub(super) fn stay_registered(&mut self) {
+        if let Some(registration) = self.registration.take() {
+            registration.leave();
+        }
     }
 
     /// Returns the counters, for an owner that outlives this.

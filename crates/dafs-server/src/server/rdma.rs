@@ -8,8 +8,8 @@
 
 use super::StartError;
 use super::adapters::{adapters, device};
-use super::inherited::Inherited;
 use super::listen::Listener;
+use super::sockets::Sockets;
 use crate::config::{Config, DataRdma};
 use dafs_dat::Adapter;
 use dafs_dat::connections::Connections;
@@ -35,11 +35,11 @@ impl RdmaListeners {
     ///
     /// # Errors
     /// `ListenRdma` for a configured address.
-    pub(super) fn open(config: &Config, inherited: &mut Inherited) -> Result<Self, StartError> {
+    pub(super) fn open(config: &Config, sockets: &mut Sockets) -> Result<Self, StartError> {
         let is_named = config.nfs.rdma_listen.is_some();
         let mut soft = Vec::new();
         for address in config.nfs.rdma() {
-            match Listener::bind(address, inherited) {
+            match Listener::bind(address, sockets) {
                 Ok(listener) => soft.push(listener),
                 Err(StartError::Listen { address, error }) if is_named => {
                     return Err(StartError::ListenRdma { address, error });

@@ -164,10 +164,18 @@ impl Registration {
         // Those made before an error are removed at the end, too.
         (!made.is_empty()).then_some(Self { entries: made })
     }
+
+    /// Leaves the entries where they are.
+    pub(super) fn leave(mut self) {
+        self.entries.clear();
+    }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        if self.entries.is_empty() {
+            return;
+        }
         let outcome = connect(Ipv4Addr::LOCALHOST.into()).map_err(|error| error.to_string());
         let outcome = outcome.and_then(|rpcbind| {
             self.entries.iter().try_for_each(|entry| change(&rpcbind, UNSET, entry).map(drop))

@@ -15,6 +15,7 @@ mod layouts;
 mod metrics;
 mod mounts;
 mod striped;
+mod take_over;
 mod tls;
 mod tls_data;
 mod tls_users;

@@ -168,6 +168,10 @@ impl OpenFile for CountedFile {
         self.inner.sync()
     }
 
+    fn check_written_back(&self) -> Result<()> {
+        self.inner.check_written_back()
+    }
+
     fn attr(&self) -> Result<Attr> {
         self.inner.attr()
     }

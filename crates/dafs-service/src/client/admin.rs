@@ -28,7 +28,7 @@ pub struct ClientInfo {
 }
 
 /// One piece of state that a client holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum Holding {
     Open {

@@ -65,7 +65,7 @@ impl Opens {
 }
 
 /// The access of an open, and the access that it denies to others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub struct Share {
     pub read: bool,

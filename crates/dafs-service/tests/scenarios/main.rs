@@ -12,6 +12,7 @@ mod delegations_prop;
 mod durable;
 mod exposure;
 mod fences;
+mod hand_over;
 mod kept_locks;
 mod layouts;
 mod layouts_after_restart;

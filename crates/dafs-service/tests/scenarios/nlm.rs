@@ -176,6 +176,25 @@ fn a_delegation_is_recalled_before_a_lock_and_none_is_granted_beside_it() {
 }
 
 #[test]
+fn after_a_hand_over_grace_ends_when_the_locks_are_back() {
+    let mut world = World::new();
+    let handle = world.file();
+    let old = world.manager("1 a");
+    world.nlm(&old, &handle, "o", (0, 10), LockKind::Write).unwrap();
+    // The client that has made the file holds nothing.
+    world.service.clients.settle_records();
+    let states = world.service.clients.state_digests();
+    world.restart();
+    world.service.clients.expect_states(states);
+    let old = world.manager("1 a");
+    world.pass(SECOND_NS);
+    assert!(world.service.clients.in_grace());
+    world.nlm_reclaim(&old, &handle).unwrap();
+    world.pass(SECOND_NS);
+    assert!(!world.service.clients.in_grace());
+}
+
+#[test]
 fn locks_are_reclaimed_in_the_time_of_grace_alone() {
     let mut world = World::new();
     let handle = world.file();

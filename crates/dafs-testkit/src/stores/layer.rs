@@ -295,6 +295,10 @@ pub trait FileLayer: Send + Sync + 'static {
         below
     }
 
+    fn check_written_back(&self, below: &dyn OpenFile) -> Result<()> {
+        below.check_written_back()
+    }
+
     /// Gives advice to the file below.
     fn advise(
         &self,
@@ -369,6 +373,10 @@ impl<L: FileLayer> OpenFile for LayeredFile<L> {
 
     fn sync(&self) -> Result<()> {
         self.below.sync()
+    }
+
+    fn check_written_back(&self) -> Result<()> {
+        self.layer.check_written_back(&*self.below)
     }
 
     fn attr(&self) -> Result<Attr> {

@@ -1,6 +1,7 @@
 //! `dafs serve`: runs a server until a signal ends it.
 
 mod data;
+mod take_over;
 
 use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
@@ -24,8 +25,9 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use take_over::Events;
 
 /// Serve a directory, or the exports of a configuration file
 ///
@@ -150,6 +152,10 @@ pub(crate) struct Serve {
     /// CephFS or GlusterFS (docs/security.md)
     #[arg(long, value_name = "WHAT", value_parser = parse_sandbox)]
     sandbox: Option<Sandbox>,
+    /// Take the place of the running server with the same state directory, of the same user, while
+    /// clients use it. When this one cannot start, that one goes on
+    #[arg(long)]
+    take_over: bool,
     /// Threads that serve connections
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
@@ -203,64 +209,19 @@ impl Serve {
             flag::register_conditional_shutdown(signal, status, again.clone())
                 .map_err(|error| Failure::local("cannot handle signals", &error))?;
         }
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
+        let signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
             .map_err(|error| Failure::local("cannot handle signals", &error))?;
         let manager = Manager::of_process();
+        let taking = self.ask_running(&config)?;
         confine_server(&config).map_err(|error| start_failure(&error))?;
         start_trimming()?;
-        let server = Server::start(&config).map_err(|error| start_failure(&error))?;
-        for address in server.addresses() {
-            tracing::info!(%address, "listening");
-        }
-        for address in server.verbs_addresses() {
-            tracing::info!(%address, "listening for DAFS over RDMA (a device)");
-        }
-        for address in server.nfs_addresses() {
-            tracing::info!(%address, "listening for NFS");
-        }
-        for address in server.nfs_rdma_addresses() {
-            tracing::info!(%address, "listening for NFS over RDMA (iWARP in software)");
-        }
-        for address in server.nfs_verbs_addresses() {
-            tracing::info!(%address, "listening for NFS over RDMA (a device)");
-        }
-        let name = rustix::system::uname();
-        for line in server.mount_lines(&name.nodename().to_string_lossy()) {
-            tracing::info!("NFS clients: {line}");
-        }
-        let (options, wake) = (self.clone(), session.wake);
-        server.set_read_config(Box::new(move || {
-            options.configuration(wake).map_err(|failure| {
-                failure.text().unwrap_or("the configuration cannot be read").to_owned()
-            })
-        }));
-        if let Some(url) = server.admin_url() {
-            tracing::info!("administration at {url}");
-        }
-        if let Some(url) = server.metrics_url() {
-            tracing::info!("metrics at {url}");
-        }
+        let events = Events::of(signals)?;
+        let server = Self::start(&config, taking, &manager)?;
+        self.prepare(&server, session.wake, &events.sender);
+        introduce(&server);
         announce(&server)?;
         manager.ready(&format!("serving {}", server.url()));
-        for signal in signals.forever() {
-            if signal == SIGUSR1 {
-                log_counts(&server);
-                continue;
-            }
-            if signal == SIGHUP {
-                if let Err(text) = server.reload() {
-                    tracing::error!("the configuration was not taken: {text}");
-                }
-                continue;
-            }
-            again.store(true, Ordering::Relaxed);
-            manager.stopping();
-            tracing::info!(signal, "ending; a second signal ends at once");
-            break;
-        }
-        log_counts(&server);
-        server.stop();
-        Ok(())
+        self.serve(server, (&config, session.wake), events, (&again, &manager))
     }
 
     fn configuration(&self, wake: Option<WakeName>) -> Result<Config, Failure> {
@@ -369,6 +330,35 @@ fn parse_optimistic(text: &str) -> Result<OptimisticReads, String> {
 
 fn parse_shared_keys(text: &str) -> Result<SharedKeys, String> {
     text.parse()
+}
+
+/// Logs the addresses.
+fn introduce(server: &Server) {
+    for address in server.addresses() {
+        tracing::info!(%address, "listening");
+    }
+    for address in server.verbs_addresses() {
+        tracing::info!(%address, "listening for DAFS over RDMA (a device)");
+    }
+    for address in server.nfs_addresses() {
+        tracing::info!(%address, "listening for NFS");
+    }
+    for address in server.nfs_rdma_addresses() {
+        tracing::info!(%address, "listening for NFS over RDMA (iWARP in software)");
+    }
+    for address in server.nfs_verbs_addresses() {
+        tracing::info!(%address, "listening for NFS over RDMA (a device)");
+    }
+    let name = rustix::system::uname();
+    for line in server.mount_lines(&name.nodename().to_string_lossy()) {
+        tracing::info!("NFS clients: {line}");
+    }
+    if let Some(url) = server.admin_url() {
+        tracing::info!("administration at {url}");
+    }
+    if let Some(url) = server.metrics_url() {
+        tracing::info!("metrics at {url}");
+    }
 }
 
 /// Tells the parent process, which may wait for this line on a pipe.

@@ -83,6 +83,7 @@ impl Serve {
             (self.optimistic.is_some(), "--optimistic"),
             (self.state_directory.is_some(), "--state-directory"),
             (self.threads.is_some(), "--threads"),
+            (self.take_over, "--take-over"),
         ];
         if let Some((_, option)) = without.iter().find(|(given, _)| *given) {
             let text = format!("{option} means nothing to a data server; leave it out");
