@@ -374,9 +374,10 @@ fn self_key(component: &ComponentId, place: usize) -> Vec<u8> {
 /// A walk through all directories of a store.
 #[derive(Debug)]
 pub struct Walk {
-    directories: Vec<FileId>,
+    /// Directories to read, with their paths below the root.
+    directories: Vec<(FileId, Vec<u8>)>,
     /// The directory that is being read, and the cookie in it.
-    at: Option<(FileId, u64)>,
+    at: Option<((FileId, Vec<u8>), u64)>,
     wandered: u64,
     /// The last error that hid objects from the walk.
     unseen: Option<StoreError>,
@@ -400,7 +401,8 @@ impl StripedStore {
     /// Begins a walk in search of files to be moved.
     pub fn walk(&self) -> Walk {
         let wandered = self.shared.wandered.load(Ordering::SeqCst);
-        Walk { directories: vec![Store::root(&self.shared.meta)], at: None, wandered, unseen: None }
+        let directories = vec![(Store::root(&self.shared.meta), Vec::new())];
+        Walk { directories, at: None, wandered, unseen: None }
     }
 
     /// Returns the next files, perhaps none, on nodes that are being emptied. `None` at the end.
@@ -417,34 +419,9 @@ impl StripedStore {
         walk: &mut Walk,
         wanted: impl Fn(&Record) -> bool,
     ) -> Result<Option<Vec<FileId>>> {
-        let next = walk.at.take().or_else(|| Some((walk.directories.pop()?, 0)));
-        let Some((directory, from)) = next else { return Ok(None) };
-        let (mut files, mut count, mut last, mut unseen) = (Vec::new(), 0, from, Vec::new());
-        let meta = &self.shared.meta;
-        let read = meta.readdir(&server(), &directory, from, true, &mut |entry| {
-            if count == WALK_ENTRIES {
-                return false;
-            }
-            (count, last) = (count + 1, entry.cookie);
-            match entry.object {
-                Some((id, attr)) if attr.kind == Kind::Directory => walk.directories.push(id),
-                Some((id, attr)) if attr.kind == Kind::Regular => files.push(id),
-                Some(_) => {}
-                None => unseen.push(entry.name.to_vec()),
-            }
-            true
-        });
-        match read {
-            Ok(true) => {}
-            Ok(false) => walk.at = Some((directory, last)),
-            Err(error) => walk.note_unseen(error),
-        }
-        for name in unseen {
-            let seen = meta.peek(&server(), &directory, &name);
-            walk.note_unseen(seen.err().unwrap_or(StoreError::Busy));
-        }
+        let Some(files) = self.next_files(walk) else { return Ok(None) };
         let mut found = Vec::new();
-        for id in files {
+        for (id, _) in files {
             match self.shared.state(&id).look() {
                 Ok(Some(record)) if wanted(&record) => found.push(id),
                 Ok(_) => {}
@@ -452,6 +429,41 @@ impl StripedStore {
             }
         }
         Ok(Some(found))
+    }
+
+    /// Returns the next files, perhaps none, with their paths below the root, which begin with a
+    /// slash. `None` at the end.
+    pub fn next_files(&self, walk: &mut Walk) -> Option<Vec<(FileId, Vec<u8>)>> {
+        let next = walk.at.take().or_else(|| Some((walk.directories.pop()?, 0)));
+        let ((directory, path), from) = next?;
+        let (mut files, mut count, mut last, mut unseen) = (Vec::new(), 0, from, Vec::new());
+        let meta = &self.shared.meta;
+        let read = meta.readdir(&server(), &directory, from, true, &mut |entry| {
+            if count == WALK_ENTRIES {
+                return false;
+            }
+            (count, last) = (count + 1, entry.cookie);
+            let path = || [&path[..], b"/", entry.name].concat();
+            match entry.object {
+                Some((id, attr)) if attr.kind == Kind::Directory => {
+                    walk.directories.push((id, path()));
+                }
+                Some((id, attr)) if attr.kind == Kind::Regular => files.push((id, path())),
+                Some(_) => {}
+                None => unseen.push(entry.name.to_vec()),
+            }
+            true
+        });
+        match read {
+            Ok(true) => {}
+            Ok(false) => walk.at = Some(((directory, path), last)),
+            Err(error) => walk.note_unseen(error),
+        }
+        for name in unseen {
+            let seen = meta.peek(&server(), &directory, &name);
+            walk.note_unseen(seen.err().unwrap_or(StoreError::Busy));
+        }
+        Some(files)
     }
 
     /// True if a walk that has come to its end has met all files.

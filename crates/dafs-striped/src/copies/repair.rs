@@ -160,7 +160,11 @@ impl FileState {
             };
             let piece = || {
                 let count = read(job.source, &mut wanted)?;
-                let there = read(job.target, &mut found[..count])?;
+                let there = match read(job.target, &mut found[..count]) {
+                    // Its device may be able to write what it cannot read.
+                    Err(StoreError::Io) => 0,
+                    there => there?,
+                };
                 if there < count || wanted[..count] != found[..count] {
                     let views = [VolatileSlice::from_mut(&mut wanted[..count])];
                     let unstable = Stability::Unstable;
