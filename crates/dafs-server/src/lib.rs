@@ -16,9 +16,10 @@ mod sandbox;
 mod server;
 
 pub use admin::{
-    AdminError, AdminReply, AdminRequest, ClientReport, ExportReport, ExposedReport, FenceOrder,
-    FenceReport, LatencyReport, LayoutReport, LockReport, NodeReport, RefusedKey, ReloadReport,
-    SessionReport, StatusReport, UserOrder, UserReport, ask as ask_server,
+    AdminError, AdminReply, AdminRequest, ClientReport, ExportReport, ExposedReport, FaultReport,
+    FenceOrder, FenceReport, LatencyReport, LayoutReport, LockReport, NodeReport, RefusedKey,
+    ReloadReport, ScrubOrder, ScrubReport, SessionReport, StatusReport, UserOrder, UserReport,
+    ask as ask_server,
 };
 pub use config::{
     AccessLogConfig, BrickConfig, CLEAR_SENTENCE, CephDataServer, CephFsConfig, Config,
