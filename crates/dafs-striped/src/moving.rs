@@ -413,6 +413,21 @@ impl StripedStore {
         self.next_where(walk, |record| self.shared.is_misplaced(record))
     }
 
+    /// Returns about how many bytes of a file are on nodes that are being emptied.
+    ///
+    /// # Errors
+    /// Those of the metadata.
+    pub fn misplaced_bytes(&self, file: &FileId) -> Result<u64> {
+        let state = self.shared.state(file);
+        let Some(record) = state.look()? else { return Ok(0) };
+        let (leaving, size) = (self.shared.slots.leaving(), state.attr()?.size);
+        let places = record.nodes.iter().filter(|number| leaving.contains(*number)).count() as u64;
+        Ok(match record.whole {
+            Some(_) => size.saturating_mul(places),
+            None => (size / record.nodes.len().max(1) as u64).saturating_mul(places),
+        })
+    }
+
     /// Returns the next files, perhaps none, whose records match. `None` at the end.
     pub(super) fn next_where(
         &self,

@@ -308,6 +308,13 @@ pub struct NodeReport {
     pub moved_files: u64,
     /// The bytes of these files.
     pub moved_bytes: u64,
+    /// Files that are still to be moved off nodes of the export. `null` before they are counted, and
+    /// when none is drained.
+    #[serde(default)]
+    pub left_files: Option<u64>,
+    /// The bytes of these files on such nodes, about.
+    #[serde(default)]
+    pub left_bytes: Option<u64>,
     /// Files whose copies on it are incomplete.
     pub files_to_mend: u64,
     /// Bytes that clients have read at its data server since that started.

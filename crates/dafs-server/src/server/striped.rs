@@ -304,6 +304,8 @@ impl DataServers for Striped {
                 empty: empty.contains(&&number),
                 moved_files: progress.moved_files,
                 moved_bytes: progress.moved_bytes,
+                left_files: progress.left.map(|(files, _)| files),
+                left_bytes: progress.left.map(|(_, bytes)| bytes),
                 files_to_mend: to_mend.get(&node.number()).copied().unwrap_or(0),
                 read_bytes: counters.read_bytes,
                 written_bytes: counters.written_bytes,
