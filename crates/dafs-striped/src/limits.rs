@@ -1,5 +1,6 @@
 //! All limits of the striped store.
 
+use dafs_store::node::DIGEST_BYTES_MAX;
 use std::time::Duration;
 
 /// The most stripes that one advice reads ahead, by a call each.
@@ -49,6 +50,8 @@ pub(crate) const REPAIR_BAR: Duration = Duration::from_secs(10);
 
 /// The bytes of a copy that are repaired at once.
 pub(crate) const REPAIR_PIECE_BYTES: usize = 1 << 20;
+
+const _: () = assert!(REPAIR_PIECE_BYTES <= DIGEST_BYTES_MAX);
 
 /// The delay of the repair of a copy that a client could not write to, the first time.
 pub(crate) const COPY_REPORT_PAUSE: Duration = Duration::from_secs(15);

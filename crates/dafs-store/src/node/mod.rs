@@ -1,16 +1,17 @@
 //! Nodes: a striped store's interface to the places of its stripes.
 
 mod components;
+mod digest;
 mod directory;
 mod handle;
 
 pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs, mac};
+pub use digest::{DIGEST_BYTES_MAX, Digest};
 pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::{ComponentHandle, place_of};
 
 use crate::{Advised, CacheAdvice, NfsAddresses, Result, Stability, StoreError};
 use dafs_mem::VolatileSlice;
-use siphasher::sip128::SipHasher24;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -54,18 +55,6 @@ pub struct Written {
     pub count: usize,
     /// The node's write verifier: a change means that unstable data may be lost.
     pub verifier: u64,
-}
-
-/// The most bytes of one [digest](Node::digest).
-pub const DIGEST_BYTES_MAX: usize = 1 << 20;
-
-/// The digest of a range of a component. It shows accidental differences, and no forgery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Digest {
-    /// Bytes of the range that the component has.
-    pub count: usize,
-    /// A hash of the whole range. Bytes that the component lacks are zeros, as readers see them.
-    pub hash: [u8; 16],
 }
 
 /// Space of a node, in bytes.
@@ -150,8 +139,7 @@ pub trait Node: Send + Sync {
     fn digest(&self, component: &ComponentId, offset: u64, len: usize) -> Result<Digest> {
         let mut bytes = vec![0; len.min(DIGEST_BYTES_MAX)];
         let count = self.read(component, &[VolatileSlice::from_mut(&mut bytes)], offset)?;
-        let hash = SipHasher24::new_with_key(&component.0).hash(&bytes).as_bytes();
-        Ok(Digest { count, hash })
+        Ok(Digest::of(component, &bytes, count))
     }
 
     /// Writes the views to `offset`, or as much as possible before an error.
