@@ -5,8 +5,9 @@
 //! * No lock is held while a node computes a digest. A comparison of copies counts only if the file
 //!   was quiet from its first digest to its last one: no writer, repair, move or truncation has
 //!   changed the state that [`Quiet`] holds.
-//! * A copy is called wrong only if the others show that. It has no data at all, or its node cannot
-//!   read it, or more than half of the copies that count are equal and it differs from them.
+//! * A copy is called wrong only if others show that. It has no data at all or its node cannot read
+//!   it, while the others have data and are equal. Or more than half of the copies that count are
+//!   equal, and it differs from them.
 
 use super::super::StripedStore;
 use super::super::record::Record;
@@ -220,6 +221,8 @@ fn judge(copies: &[Seen]) -> Scrubbed {
     } else {
         readable.iter().copied().find(|copy| 2 * count(copy.sum) > copies.len())
     };
+    // A copy without data may be the one that has lost it, while another one cannot be read.
+    let right = right.filter(|copy| copy.has_bytes);
     let fault = |copy: &Seen| {
         if copy.sum.is_none() {
             Some(Fault::Unreadable)
@@ -273,7 +276,8 @@ mod tests {
         assert_eq!(judged(&[none, a]), faulty(Some(2), &[(1, Missing)]));
         assert_eq!(judged(&[none, none, a]), faulty(Some(3), &[(1, Missing), (2, Missing)]));
         assert_eq!(judged(&[None, a]), faulty(Some(2), &[(1, Unreadable)]));
-        assert_eq!(judged(&[None, none]), faulty(Some(2), &[(1, Unreadable)]));
+        let both = [(1, Unreadable), (2, Missing)];
+        assert_eq!(judged(&[None, none]), faulty(None, &both), "the last data is not given up");
         assert_eq!(judged(&[None]), faulty(None, &[(1, Unreadable)]));
         let all = [(1, Unreadable), (2, Differs), (3, Differs)];
         assert_eq!(judged(&[None, a, b]), faulty(None, &all));
