@@ -20,6 +20,8 @@ pub(crate) const MOVE_BYTES: usize = 1 << 20;
 
 /// Directory entries that are read at once in the search for files to be moved.
 pub(crate) const WALK_ENTRIES: usize = 1024;
+/// The longest path of a directory that a walk tells: the kernel's PATH_MAX.
+pub(crate) const WALK_PATH_BYTES_MAX: usize = 4096;
 
 /// The most devices that the store remembers.
 pub(crate) const DEVICES_MAX: usize = 1024;

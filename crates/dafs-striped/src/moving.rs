@@ -15,7 +15,7 @@ use super::record::Record;
 use super::slots::Slot;
 use super::state::{FileState, Place};
 use super::{Shared, StripedStore, server};
-use crate::limits::{MOVE_BYTES, WALK_ENTRIES};
+use crate::limits::{MOVE_BYTES, WALK_ENTRIES, WALK_PATH_BYTES_MAX};
 use dafs_mem::{Mutex, VolatileSlice};
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::{FileId, Kind, Result, Stability, Store, StoreError};
@@ -374,10 +374,12 @@ fn self_key(component: &ComponentId, place: usize) -> Vec<u8> {
 /// A walk through all directories of a store.
 #[derive(Debug)]
 pub struct Walk {
-    /// Directories to read, with their paths below the root.
-    directories: Vec<(FileId, Vec<u8>)>,
+    /// Directories to read, with the length of the path that each is in, and its name.
+    directories: Vec<(FileId, usize, Vec<u8>)>,
     /// The directory that is being read, and the cookie in it.
-    at: Option<((FileId, Vec<u8>), u64)>,
+    at: Option<(FileId, u64)>,
+    /// Its path below the root. The paths of directories to read begin with a part of it.
+    path: Vec<u8>,
     wandered: u64,
     /// The last error that hid objects from the walk.
     unseen: Option<StoreError>,
@@ -387,6 +389,17 @@ impl Walk {
     /// Returns the last error that hid objects from the walk.
     pub fn unseen(&self) -> Option<StoreError> {
         self.unseen
+    }
+
+    /// Begins to read the next directory.
+    fn descend(&mut self) -> Option<(FileId, u64)> {
+        let (id, above, name) = self.directories.pop()?;
+        self.path.truncate(above);
+        if !name.is_empty() {
+            self.path.push(b'/');
+            self.path.extend(name);
+        }
+        Some((id, 0))
     }
 
     fn note_unseen(&mut self, error: StoreError) {
@@ -401,8 +414,8 @@ impl StripedStore {
     /// Begins a walk in search of files to be moved.
     pub fn walk(&self) -> Walk {
         let wandered = self.shared.wandered.load(Ordering::SeqCst);
-        let directories = vec![(Store::root(&self.shared.meta), Vec::new())];
-        Walk { directories, at: None, wandered, unseen: None }
+        let directories = vec![(Store::root(&self.shared.meta), 0, Vec::new())];
+        Walk { directories, at: None, path: Vec::new(), wandered, unseen: None }
     }
 
     /// Returns the next files, perhaps none, on nodes that are being emptied. `None` at the end.
@@ -447,10 +460,15 @@ impl StripedStore {
     }
 
     /// Returns the next files, perhaps none, with their paths below the root, which begin with a
-    /// slash. `None` at the end.
+    /// slash. A path that is too long for system calls begins with dots instead. `None` at the end.
     pub fn next_files(&self, walk: &mut Walk) -> Option<Vec<(FileId, Vec<u8>)>> {
-        let next = walk.at.take().or_else(|| Some((walk.directories.pop()?, 0)));
-        let ((directory, path), from) = next?;
+        let (directory, from) = match walk.at.take() {
+            Some(at) => at,
+            None => walk.descend()?,
+        };
+        let above = walk.path.len();
+        // Users choose the depth of directories.
+        let path = if above > WALK_PATH_BYTES_MAX { &b"..."[..] } else { &walk.path[..] };
         let (mut files, mut count, mut last, mut unseen) = (Vec::new(), 0, from, Vec::new());
         let meta = &self.shared.meta;
         let read = meta.readdir(&server(), &directory, from, true, &mut |entry| {
@@ -458,12 +476,13 @@ impl StripedStore {
                 return false;
             }
             (count, last) = (count + 1, entry.cookie);
-            let path = || [&path[..], b"/", entry.name].concat();
             match entry.object {
                 Some((id, attr)) if attr.kind == Kind::Directory => {
-                    walk.directories.push((id, path()));
+                    walk.directories.push((id, above, entry.name.to_vec()));
                 }
-                Some((id, attr)) if attr.kind == Kind::Regular => files.push((id, path())),
+                Some((id, attr)) if attr.kind == Kind::Regular => {
+                    files.push((id, [path, b"/", entry.name].concat()));
+                }
                 Some(_) => {}
                 None => unseen.push(entry.name.to_vec()),
             }
@@ -471,7 +490,7 @@ impl StripedStore {
         });
         match read {
             Ok(true) => {}
-            Ok(false) => walk.at = Some(((directory, path), last)),
+            Ok(false) => walk.at = Some((directory, last)),
             Err(error) => walk.note_unseen(error),
         }
         for name in unseen {

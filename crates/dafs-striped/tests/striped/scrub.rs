@@ -4,7 +4,7 @@ use crate::common::copies::{World, put};
 use dafs_store::node::Node;
 use dafs_store::*;
 use dafs_striped::{Fault, Faults, Scrubbed};
-use dafs_testkit::stores::{read, write};
+use dafs_testkit::stores::{READ_WRITE, me, read, write};
 
 fn scrub(world: &World, id: &FileId) -> Scrubbed {
     world.store().scrub(id, &|_| true).unwrap()
@@ -114,14 +114,25 @@ fn stripes_that_cannot_be_read_are_told() {
 #[test]
 fn a_walk_names_the_files() {
     let world = World::new();
-    for name in ["a", "b"] {
-        let (_, file) = world.create(name);
-        write(&*file, 0, b"x").unwrap();
+    let (store, none) = (world.store(), SetAttr::default());
+    let root = Store::root(store);
+    let directory = |above: &FileId, name: &[u8]| {
+        let attr = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+        store.make(&me(), above, name, NewObject::Directory, &attr).unwrap().id
+    };
+    let file = |above: &FileId, name: &[u8]| {
+        store.create(&me(), above, name, CreateHow::Guarded, &none, READ_WRITE).unwrap();
+    };
+    let (d, e) = (directory(&root, b"d"), directory(&root, b"e"));
+    let below = directory(&d, b"x");
+    for (above, name) in [(&root, b"a"), (&d, b"b"), (&below, b"c"), (&e, b"f")] {
+        file(above, name);
     }
-    let (mut walk, mut paths) = (world.store().walk(), Vec::new());
-    while let Some(files) = world.store().next_files(&mut walk) {
+    let (mut walk, mut paths) = (store.walk(), Vec::new());
+    while let Some(files) = store.next_files(&mut walk) {
         paths.extend(files.into_iter().map(|(_, path)| path));
     }
     paths.sort();
-    assert_eq!(paths, [b"/a", b"/b"]);
+    let expected: [&[u8]; 4] = [b"/a", b"/d/b", b"/d/x/c", b"/e/f"];
+    assert_eq!(paths, expected);
 }
