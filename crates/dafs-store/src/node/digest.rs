@@ -102,5 +102,8 @@ mod tests {
         }
         let behind = Digest::of(&COMPONENT, &[0; 4096], 0);
         assert_eq!(node.digest(&COMPONENT, 1 << 20, 4096), Ok(behind));
+        // A file system that is not mounted shows no damage.
+        std::fs::remove_file(dir.path().join("node")).expect("the marker");
+        assert_eq!(node.digest(&ComponentId([8; 16]), 0, 9), Err(StoreError::NoDevice));
     }
 }

@@ -490,7 +490,9 @@ impl Node for DirectoryNode {
 
     fn digest(&self, component: &ComponentId, offset: u64, len: usize) -> Result<Digest> {
         let read = |view: VolatileSlice<'_>| self.read(component, &[view], offset);
+        // An error of a file system that is not mounted is none of its device.
         digest::of_file(component, &self.path(component), (offset, len), read)
+            .map_err(|error| self.check_there().map_or(StoreError::NoDevice, |()| error))
     }
 
     fn write(

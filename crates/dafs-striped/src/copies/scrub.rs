@@ -13,7 +13,7 @@ use super::super::StripedStore;
 use super::super::record::Record;
 use super::super::state::{FileState, Place};
 use super::copied;
-use crate::limits::{COPY_TURNS_MAX, RETRY_PAUSE};
+use crate::limits::{COPY_ATTEMPTS_MAX, COPY_TURNS_MAX, RETRY_PAUSE};
 use dafs_store::node::{DIGEST_BYTES_MAX, Digest};
 use dafs_store::{FileId, Result, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -184,7 +184,8 @@ impl FileState {
         let mut turns = 0..COPY_TURNS_MAX;
         loop {
             let slot = self.slot(record, at).map_err(|_| StoreError::Busy)?;
-            let server = self.shared().as_server()?;
+            // Only the node's error counts as that of a device.
+            let server = self.shared().as_server().map_err(|_| StoreError::Busy)?;
             let digest = slot.node.digest(&record.component, offset, len);
             drop(server);
             if digest != Err(StoreError::Crowded) || turns.next().is_none() {
@@ -195,13 +196,20 @@ impl FileState {
     }
 
     fn give_up_copies(&self, is_wrong: &dyn Fn(u32) -> bool) -> Result<()> {
-        let place = self.enter()?;
-        let Some((record, _)) = copied(&place) else { return Err(StoreError::NotSupported) };
-        let nodes = record.nodes.clone();
-        let wrong = record.fresh().filter(|at| is_wrong(nodes[*at]));
-        let wrong = wrong.fold(0, |mask, at| mask | 1 << at);
-        drop(place);
-        self.give_up(&nodes, wrong)
+        // The places of copies may change meanwhile.
+        for _ in 0..COPY_ATTEMPTS_MAX {
+            let place = self.enter()?;
+            let Some((record, _)) = copied(&place) else { return Err(StoreError::NotSupported) };
+            let nodes = record.nodes.clone();
+            let wrong = record.fresh().filter(|at| is_wrong(nodes[*at]));
+            let wrong = wrong.fold(0, |mask, at| mask | 1 << at);
+            drop(place);
+            if wrong == 0 {
+                return Ok(());
+            }
+            self.give_up(&nodes, wrong)?;
+        }
+        Err(StoreError::Busy)
     }
 }
 
