@@ -207,7 +207,7 @@ impl Scrub {
         report.mended_files += u64::from(mended);
         for &(node, fault) in &faults.nodes {
             let fault = word(fault);
-            tracing::warn!(%path, node, fault, mended, "a copy of a file is damaged");
+            tracing::warn!(?path, node, fault, mended, "a copy of a file is damaged");
             if report.faults.len() < SCRUB_FAULTS_MAX {
                 let (path, fault, right) = (path.clone(), fault.to_owned(), faults.right);
                 report.faults.push(FaultReport { path, node, fault, right, mended });

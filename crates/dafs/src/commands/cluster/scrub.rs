@@ -4,6 +4,7 @@ use super::progress::{Meter, Progress};
 use crate::commands::admin::{Place, other_answer};
 use crate::failure::Failure;
 use crate::output::{complain, say, say_json};
+use crate::show::readable;
 use dafs_server::{AdminReply, AdminRequest, FaultReport, ScrubOrder, ScrubReport};
 use indicatif::BinaryBytes;
 use std::time::Duration;
@@ -93,7 +94,7 @@ fn is_sound(report: &ScrubReport) -> bool {
 fn show(report: &ScrubReport) -> Result<(), Failure> {
     report.faults.iter().try_for_each(|fault| say!("{}", line(fault)))?;
     if !report.trouble.is_empty() {
-        complain!("dafs: {}", report.trouble);
+        complain!("dafs: {}", readable(report.trouble.as_bytes()));
     }
     say!("{}", summary(report))
 }
@@ -106,7 +107,7 @@ fn line(fault: &FaultReport) -> String {
         (false, Some(right)) => format!("node {right} has a right copy"),
         (false, None) => "it is not known which copy is right".to_owned(),
     };
-    format!("{path}: node {node}: {fault}; {outcome}")
+    format!("{}: node {node}: {fault}; {outcome}", readable(path.as_bytes()))
 }
 
 /// Returns the whole outcome on one line. Counts of zero are left out.
@@ -155,6 +156,8 @@ mod tests {
         let fault = FaultReport { path, node: 2, fault, right: None, mended: false };
         let text = "/safe/f: node 2: differs; it is not known which copy is right";
         assert_eq!(line(&fault), text);
+        let strange = FaultReport { path: "/a\nb".to_owned(), ..fault.clone() };
+        assert!(line(&strange).starts_with("/a\\nb: node 2"), "users choose the names of files");
         let mended = FaultReport { right: Some(1), mended: true, ..fault.clone() };
         assert_eq!(line(&mended), "/safe/f: node 2: differs; is being repaired");
         let known = FaultReport { right: Some(1), ..fault };
