@@ -194,7 +194,7 @@ expect 0 'node 4 of "wide" is in use' "${add[@]}"
 eventually all_there
 expect 1 'there is no node 9' "${drain[@]}" 9
 expect 0 'files are moved off node 2' "${drain[@]}" 2
-expect 0 'leaving' "${status[@]}"
+expect 0 'draining' "${status[@]}"
 expect 0 'takes files again' "${drain[@]}" 2 --undo
 timeout 300 "${drain[@]}" 2 --wait || { "${status[@]}"; fail "the node does not become empty"; }
 touch "$work/enough"

@@ -181,7 +181,7 @@ for number in 1 2; do
     eventually is_missed "$number"
     check "of the other two, $number is dead"
     data "$number"
-    eventually says " $number there "
+    eventually says " $number ready "
 done
 data 3
 expect 0 'takes files again' "${drain[@]}" 3 --undo

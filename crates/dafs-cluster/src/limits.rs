@@ -1,6 +1,8 @@
 //! Every bound of the control connection, in one place.
 
 use dafs_dat::connections::ConnectionLimits;
+use dafs_store::node::DIGEST_BYTES_MAX;
+use dafs_wire::cluster::DATA_BYTES_MAX;
 use std::time::Duration;
 
 /// How long a data server caches an authorisation, from the time of its question.
@@ -87,6 +89,7 @@ const _: () = assert!(ALIVE_INTERVAL.as_millis() * 2 <= SILENCE_MAX.as_millis())
 const _: () = assert!(DRAIN_TIME.as_millis() * 2 < HELLO_TIME.as_millis());
 const _: () = assert!(TURN_TIME.as_millis() < STUCK_TIME.as_millis());
 const _: () = assert!(STUCK_TIME.as_millis() < CALL_TIME.as_millis());
+const _: () = assert!(DIGEST_BYTES_MAX <= DATA_BYTES_MAX);
 const _: () = assert!(ASK_TIME.as_millis() < CALL_TIME.as_millis());
 
 /// The longest file with a directory's mark.

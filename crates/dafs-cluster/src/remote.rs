@@ -24,7 +24,7 @@ use crate::secret::ClusterSecret;
 use crate::time;
 use dafs_mem::{Condvar, Mutex, Site, VolatileSlice};
 use dafs_service::ForeignStates;
-use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::node::{ComponentId, DIGEST_BYTES_MAX, Digest, Node, NodeSpace, Written};
 use dafs_store::vital;
 use dafs_store::{Advised, CacheAdvice, Result, Stability, StoreError};
 use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX, RangeAdvice};
@@ -335,6 +335,18 @@ impl Node for RemoteNode {
             }
         }
         Ok(done)
+    }
+
+    fn digest(&self, component: &ComponentId, offset: u64, len: usize) -> Result<Digest> {
+        let len = len.min(DIGEST_BYTES_MAX);
+        let call = Call::Digest { component: component.0, offset, len: len as u32 };
+        let _turn = self.shared.data.enter()?;
+        self.call(call, |answer| match answer {
+            Answer::Digest { count, hash } if count as usize <= len => {
+                Some(Digest { count: count as usize, hash })
+            }
+            _ => None,
+        })
     }
 
     fn write(

@@ -8,7 +8,7 @@ use dafs_mem::{VolatileSlice, cached_pages};
 use dafs_service::{
     Flavour, ForeignUse, Identity, NfsCaller, ServiceError, StateId, StateRef, TransportSecurity,
 };
-use dafs_store::node::{ComponentHandle, ComponentId, Elsewhere, Node};
+use dafs_store::node::{ComponentHandle, ComponentId, DIGEST_BYTES_MAX, Elsewhere, Node};
 use dafs_store::{Advised, CacheAdvice, FsId, Stability, StoreError};
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -244,6 +244,25 @@ fn a_directory_that_went_back_in_time_is_refused_and_the_newest_one_is_not() {
     std::fs::rename(&kept, &directory).expect("back");
     let _data = cluster.data();
     settled(|| node.status().trouble.contains("is it a copy"));
+}
+
+#[test]
+fn digests_show_what_a_component_has() {
+    let (_cluster, _data, node) = Cluster::joined();
+    let none = node.digest(&ONE, 0, 100).expect("a digest of what is missing");
+    assert_eq!(none.count, 0);
+    write(&node, 0, &[7; 50]).expect("written");
+    let half = node.digest(&ONE, 0, 100).expect("a digest");
+    assert_eq!(half.count, 50);
+    assert_ne!(half.hash, none.hash);
+    // A component that ends early and one with zeros look alike to readers.
+    write(&node, 50, &[0; 50]).expect("written");
+    let whole = node.digest(&ONE, 0, 100).expect("a digest");
+    assert_eq!((whole.count, whole.hash), (100, half.hash));
+    write(&node, 99, &[1]).expect("written");
+    assert_ne!(node.digest(&ONE, 0, 100).expect("a digest").hash, whole.hash);
+    let most = node.digest(&ONE, 0, 2 * DIGEST_BYTES_MAX).expect("a digest");
+    assert_eq!(node.digest(&ONE, 0, DIGEST_BYTES_MAX), Ok(most), "no longer than allowed");
 }
 
 #[test]

@@ -18,9 +18,10 @@ mod server;
 mod version;
 
 pub use admin::{
-    AdminError, AdminReply, AdminRequest, ClientReport, ExportReport, ExposedReport, FenceOrder,
-    FenceReport, LatencyReport, LayoutReport, LockReport, NodeReport, RefusedKey, ReloadReport,
-    SessionReport, StatusReport, UserOrder, UserReport, ask as ask_server,
+    AdminError, AdminReply, AdminRequest, ClientReport, ExportReport, ExposedReport, FaultReport,
+    FenceOrder, FenceReport, LatencyReport, LayoutReport, LockReport, NodeReport, RefusedKey,
+    ReloadReport, ScrubOrder, ScrubReport, SessionReport, StatusReport, UserOrder, UserReport,
+    ask as ask_server,
 };
 pub use config::{
     AccessLogConfig, BrickConfig, CLEAR_SENTENCE, CephDataServer, CephFsConfig, Config,

@@ -87,6 +87,20 @@ pub(crate) const MEND_IDLE: std::time::Duration = std::time::Duration::from_secs
 /// The bytes of files that are compared in a second while copies are repaired.
 pub(crate) const MEND_BYTES_PER_SECOND: usize = 64 << 20;
 
+/// The most files in use that a comparison of copies keeps for later.
+pub(crate) const SCRUB_WAITING_MAX: usize = 4096;
+
+/// The rounds in which it looks at them again, and the pause before each. This is longer than
+/// [`MEND_IDLE`], so that a file whose writer has ended is compared in the first or second one.
+pub(crate) const SCRUB_ROUNDS: usize = 4;
+/// See [`SCRUB_ROUNDS`].
+pub(crate) const SCRUB_ROUND_PAUSE: std::time::Duration = std::time::Duration::from_secs(6);
+
+/// Faults in its report.
+pub(crate) const SCRUB_FAULTS_MAX: usize = 1000;
+
+const _: () = assert!(MEND_IDLE.as_secs() < SCRUB_ROUND_PAUSE.as_secs());
+
 /// The longest time of one step of moving files off nodes.
 pub(crate) const MOVE_TURN: std::time::Duration = std::time::Duration::from_millis(200);
 

@@ -39,7 +39,7 @@ mod state;
 mod store;
 mod truncations;
 
-pub use copies::Leaving;
+pub use copies::{Fault, Faults, Leaving, Scrubbed};
 pub use moving::{Relocation, Walk};
 
 use dafs_mem::{Mutex, VolatileSlice};

@@ -1,5 +1,6 @@
 //! All limits of the striped store.
 
+use dafs_store::node::DIGEST_BYTES_MAX;
 use std::time::Duration;
 
 /// The most stripes that one advice reads ahead, by a call each.
@@ -19,6 +20,8 @@ pub(crate) const MOVE_BYTES: usize = 1 << 20;
 
 /// Directory entries that are read at once in the search for files to be moved.
 pub(crate) const WALK_ENTRIES: usize = 1024;
+/// The longest path of a directory that a walk tells: the kernel's PATH_MAX.
+pub(crate) const WALK_PATH_BYTES_MAX: usize = 4096;
 
 /// The most devices that the store remembers.
 pub(crate) const DEVICES_MAX: usize = 1024;
@@ -49,6 +52,8 @@ pub(crate) const REPAIR_BAR: Duration = Duration::from_secs(10);
 
 /// The bytes of a copy that are repaired at once.
 pub(crate) const REPAIR_PIECE_BYTES: usize = 1 << 20;
+
+const _: () = assert!(REPAIR_PIECE_BYTES <= DIGEST_BYTES_MAX);
 
 /// The delay of the repair of a copy that a client could not write to, the first time.
 pub(crate) const COPY_REPORT_PAUSE: Duration = Duration::from_secs(15);

@@ -15,7 +15,7 @@ use super::record::Record;
 use super::slots::Slot;
 use super::state::{FileState, Place};
 use super::{Shared, StripedStore, server};
-use crate::limits::{MOVE_BYTES, WALK_ENTRIES};
+use crate::limits::{MOVE_BYTES, WALK_ENTRIES, WALK_PATH_BYTES_MAX};
 use dafs_mem::{Mutex, VolatileSlice};
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::{FileId, Kind, Result, Stability, Store, StoreError};
@@ -374,9 +374,12 @@ fn self_key(component: &ComponentId, place: usize) -> Vec<u8> {
 /// A walk through all directories of a store.
 #[derive(Debug)]
 pub struct Walk {
-    directories: Vec<FileId>,
+    /// Directories to read, with the length of the path that each is in, and its name.
+    directories: Vec<(FileId, usize, Vec<u8>)>,
     /// The directory that is being read, and the cookie in it.
     at: Option<(FileId, u64)>,
+    /// Its path below the root. The paths of directories to read begin with a part of it.
+    path: Vec<u8>,
     wandered: u64,
     /// The last error that hid objects from the walk.
     unseen: Option<StoreError>,
@@ -386,6 +389,17 @@ impl Walk {
     /// Returns the last error that hid objects from the walk.
     pub fn unseen(&self) -> Option<StoreError> {
         self.unseen
+    }
+
+    /// Begins to read the next directory.
+    fn descend(&mut self) -> Option<(FileId, u64)> {
+        let (id, above, name) = self.directories.pop()?;
+        self.path.truncate(above);
+        if !name.is_empty() {
+            self.path.push(b'/');
+            self.path.extend(name);
+        }
+        Some((id, 0))
     }
 
     fn note_unseen(&mut self, error: StoreError) {
@@ -400,7 +414,8 @@ impl StripedStore {
     /// Begins a walk in search of files to be moved.
     pub fn walk(&self) -> Walk {
         let wandered = self.shared.wandered.load(Ordering::SeqCst);
-        Walk { directories: vec![Store::root(&self.shared.meta)], at: None, wandered, unseen: None }
+        let directories = vec![(Store::root(&self.shared.meta), 0, Vec::new())];
+        Walk { directories, at: None, path: Vec::new(), wandered, unseen: None }
     }
 
     /// Returns the next files, perhaps none, on nodes that are being emptied. `None` at the end.
@@ -411,14 +426,49 @@ impl StripedStore {
         self.next_where(walk, |record| self.shared.is_misplaced(record))
     }
 
+    /// Returns about how many bytes of a file are on nodes that are being emptied.
+    ///
+    /// # Errors
+    /// Those of the metadata.
+    pub fn misplaced_bytes(&self, file: &FileId) -> Result<u64> {
+        let state = self.shared.state(file);
+        let Some(record) = state.look()? else { return Ok(0) };
+        let (leaving, size) = (self.shared.slots.leaving(), state.attr()?.size);
+        let places = record.nodes.iter().filter(|number| leaving.contains(*number)).count() as u64;
+        Ok(match record.whole {
+            Some(_) => size.saturating_mul(places),
+            None => (size / record.nodes.len().max(1) as u64).saturating_mul(places),
+        })
+    }
+
     /// Returns the next files, perhaps none, whose records match. `None` at the end.
     pub(super) fn next_where(
         &self,
         walk: &mut Walk,
         wanted: impl Fn(&Record) -> bool,
     ) -> Result<Option<Vec<FileId>>> {
-        let next = walk.at.take().or_else(|| Some((walk.directories.pop()?, 0)));
-        let Some((directory, from)) = next else { return Ok(None) };
+        let Some(files) = self.next_files(walk) else { return Ok(None) };
+        let mut found = Vec::new();
+        for (id, _) in files {
+            match self.shared.state(&id).look() {
+                Ok(Some(record)) if wanted(&record) => found.push(id),
+                Ok(_) => {}
+                Err(error) => walk.note_unseen(error),
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// Returns the next files, perhaps none, with their paths below the root, which begin with a
+    /// slash. A path that is too long for system calls begins with dots instead. `None` at the end.
+    pub fn next_files(&self, walk: &mut Walk) -> Option<Vec<(FileId, Vec<u8>)>> {
+        let (directory, from) = match walk.at.take() {
+            Some(at) => at,
+            None => walk.descend()?,
+        };
+        let above = walk.path.len();
+        // Users choose the depth of directories.
+        let path = if above > WALK_PATH_BYTES_MAX { &b"..."[..] } else { &walk.path[..] };
         let (mut files, mut count, mut last, mut unseen) = (Vec::new(), 0, from, Vec::new());
         let meta = &self.shared.meta;
         let read = meta.readdir(&server(), &directory, from, true, &mut |entry| {
@@ -427,8 +477,12 @@ impl StripedStore {
             }
             (count, last) = (count + 1, entry.cookie);
             match entry.object {
-                Some((id, attr)) if attr.kind == Kind::Directory => walk.directories.push(id),
-                Some((id, attr)) if attr.kind == Kind::Regular => files.push(id),
+                Some((id, attr)) if attr.kind == Kind::Directory => {
+                    walk.directories.push((id, above, entry.name.to_vec()));
+                }
+                Some((id, attr)) if attr.kind == Kind::Regular => {
+                    files.push((id, [path, b"/", entry.name].concat()));
+                }
                 Some(_) => {}
                 None => unseen.push(entry.name.to_vec()),
             }
@@ -443,15 +497,7 @@ impl StripedStore {
             let seen = meta.peek(&server(), &directory, &name);
             walk.note_unseen(seen.err().unwrap_or(StoreError::Busy));
         }
-        let mut found = Vec::new();
-        for id in files {
-            match self.shared.state(&id).look() {
-                Ok(Some(record)) if wanted(&record) => found.push(id),
-                Ok(_) => {}
-                Err(error) => walk.note_unseen(error),
-            }
-        }
-        Ok(Some(found))
+        Some(files)
     }
 
     /// True if a walk that has come to its end has met all files.

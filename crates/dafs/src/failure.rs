@@ -86,6 +86,10 @@ fn remedy(status: Status) -> Option<&'static str> {
         Status::Acces | Status::Perm => {
             "ask the owner, or if you are root mind that the server may treat root as nobody"
         }
+        Status::Delay => {
+            "if that lasts, a data server of this file may be missing: the server's administrator sees that \
+             with dafs cluster status"
+        }
         Status::DQuot => "remove something or ask for more quota",
         Status::NoSpc => "free some space on the server",
         Status::NotEmpty => "remove what is in it, or use rm -r",
@@ -117,6 +121,14 @@ mod tests {
         let expected = "dafs://h/x: the file system is full (NOSPC); free some space on the server";
         assert_eq!(failure.text(), Some(expected));
         assert_eq!(failure.exit_code(), 1);
+    }
+
+    #[test]
+    fn a_server_that_has_no_time_may_miss_a_data_server() {
+        let error = DafsError::Status { procedure: Procedure::Open, status: Status::Delay };
+        let failure = Failure::remote("dafs://h/x", &error.into());
+        let text = failure.text().expect("a text");
+        assert!(text.contains("(DELAY)") && text.contains("dafs cluster status"), "{text}");
     }
 
     #[test]

@@ -114,6 +114,9 @@ pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
 /// Time between two redraws of the progress line.
 pub(crate) const PROGRESS_TICK: Duration = Duration::from_millis(200);
 
+/// Time between two lines about the progress of a server's work, where no line can be drawn again.
+pub(crate) const PROGRESS_LINE_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The age of an unfinished file that `dafs clean` removes where it cannot see whether a copy is writing
 /// it.
 pub(crate) const PART_AGE: Duration = Duration::from_secs(24 * 3600);

@@ -4,7 +4,7 @@ use super::{NodeCounters, Shared};
 use crate::link::{Answers, Pace};
 use crate::refusal::of_store;
 use dafs_mem::VolatileSlice;
-use dafs_store::node::{ComponentId, Node, NodeSpace};
+use dafs_store::node::{ComponentId, Digest, Node, NodeSpace};
 use dafs_store::{Advised, CacheAdvice, Result, Stability, StoreError};
 use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX, RangeAdvice};
 use std::sync::{Arc, Weak};
@@ -34,6 +34,11 @@ impl DataAnswers {
                     count: written.count as u32,
                     verifier: written.verifier,
                 })
+            }
+            Call::Digest { component, offset, len } => {
+                let Digest { count, hash } =
+                    node.digest(&ComponentId(*component), *offset, *len as usize)?;
+                Ok(Answer::Digest { count: count as u32, hash })
             }
             Call::Commit { component } => {
                 node.commit(&ComponentId(*component)).map(Answer::Verifier)

@@ -11,12 +11,14 @@
 //!   thread, their number is small, and silent ones make room. A request that panics fails alone.
 
 mod report;
+mod scrub;
 
 pub use report::{
     AdminReply, AdminRequest, ClientReport, ExportReport, ExposedReport, FenceOrder, FenceReport,
     LatencyReport, LayoutReport, LockReport, NodeReport, RefusedKey, ReloadReport, SessionReport,
     StatusReport, UserOrder, UserReport,
 };
+pub use scrub::{FaultReport, ScrubOrder, ScrubReport};
 
 use crate::hand_over::HAND_OVER;
 use crate::limits::{ADMIN_PEERS_MAX, ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};

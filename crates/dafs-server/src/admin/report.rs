@@ -1,5 +1,6 @@
 //! Requests of administrators, and the answers, as they travel in JSON.
 
+use super::scrub::{ScrubOrder, ScrubReport};
 use dafs_service::{Class, ExposureCounts, LatencyCounts, UsageCounts};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -58,6 +59,20 @@ pub enum AdminRequest {
         /// Its number.
         node: u32,
     },
+    /// Compare the copies of files on nodes, or see the last comparison. The answer is `Scrub`.
+    Scrub {
+        /// The export of the nodes. By default the only one that has nodes.
+        export: Option<String>,
+        /// The order.
+        order: ScrubOrder,
+    },
+    /// Make all copies of a file like the one on a node.
+    Repair {
+        /// The path of the file, as clients name it.
+        path: String,
+        /// The number of the node.
+        node: u32,
+    },
     /// List the fences of file systems.
     Fences {
         /// The exports. None means all.
@@ -105,6 +120,8 @@ pub enum AdminReply {
     Layout(LayoutReport),
     /// The nodes.
     Nodes(Vec<NodeReport>),
+    /// The comparison of copies.
+    Scrub(ScrubReport),
     /// The fences of file systems.
     Fences(Vec<FenceReport>),
     /// The changes of a reload.
@@ -291,6 +308,13 @@ pub struct NodeReport {
     pub moved_files: u64,
     /// The bytes of these files.
     pub moved_bytes: u64,
+    /// Files that are still to be moved off nodes of the export. `null` before they are counted, and
+    /// when none is drained.
+    #[serde(default)]
+    pub left_files: Option<u64>,
+    /// The bytes of these files on such nodes, about.
+    #[serde(default)]
+    pub left_bytes: Option<u64>,
     /// Files whose copies on it are incomplete.
     pub files_to_mend: u64,
     /// Bytes that clients have read at its data server since that started.

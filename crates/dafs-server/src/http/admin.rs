@@ -31,7 +31,7 @@ use std::time::Instant;
 const READS: [&str; 7] = ["clients", "exposed", "locks", "nodes", "sessions", "status", "users"];
 
 /// All others.
-const ORDERS: [&str; 9] = [
+const ORDERS: [&str; 11] = [
     "drain",
     "expire",
     "fence",
@@ -39,7 +39,9 @@ const ORDERS: [&str; 9] = [
     "layout",
     "reload",
     "remove_user",
+    "repair",
     "replace",
+    "scrub",
     "set_user",
 ];
 

@@ -128,7 +128,7 @@ impl Administration {
     }
 
     /// Returns the export with data servers of that name, or the only one.
-    fn with_data_servers(
+    pub(super) fn with_data_servers(
         &self,
         export: Option<&str>,
     ) -> Result<(String, Arc<dyn DataServers>), String> {
@@ -282,6 +282,11 @@ impl Administration {
             AdminRequest::Replace { export, node } => {
                 AdminReply::Done(self.replace(export.as_deref(), node)?)
             }
+            AdminRequest::Scrub { export, order } => {
+                let (_, store) = self.with_data_servers(export.as_deref())?;
+                AdminReply::Scrub(store.scrub(&order)?)
+            }
+            AdminRequest::Repair { path, node } => AdminReply::Done(self.repair(&path, node)?),
             AdminRequest::Nodes => AdminReply::Nodes(self.nodes()),
             AdminRequest::Fences { exports } => AdminReply::Fences(self.fences(&exports)?),
             AdminRequest::Fence { exports, change, names } => {

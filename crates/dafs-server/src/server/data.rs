@@ -9,7 +9,7 @@ use super::kerberos;
 use super::nfs;
 use super::rdma::RdmaListeners;
 use super::{Random, StartError};
-use crate::admin::NodeReport;
+use crate::admin::{NodeReport, ScrubOrder, ScrubReport};
 use crate::config::{Config, ExportConfig, ExportSource};
 use crate::metrics::{Labels, Sample, Source, counter, gauge, samples};
 use dafs_cluster::NodeCounters;
@@ -24,7 +24,7 @@ use dafs_service::{
     ServiceConfig, Squash, WriteVerifier,
 };
 use dafs_store::vital;
-use dafs_store::{DataFiles, DataStore};
+use dafs_store::{DataFiles, DataStore, FileId};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -51,6 +51,16 @@ pub(super) trait DataServers: Send + Sync {
 
     /// Lets an empty directory replace the lost one of a node. The text of an error has the reason.
     fn replace(&self, _number: u32) -> Result<(), String> {
+        Err("files of this export have no copies that this server makes".to_owned())
+    }
+
+    /// Executes an order about the comparison of copies. The text of an error has the reason.
+    fn scrub(&self, _order: &ScrubOrder) -> Result<ScrubReport, String> {
+        Err("files of this export have no copies that this server makes".to_owned())
+    }
+
+    /// Makes all copies of a file like the one on a node. The text of an error has the reason.
+    fn repair(&self, _file: &FileId, _node: u32) -> Result<(), String> {
         Err("files of this export have no copies that this server makes".to_owned())
     }
 

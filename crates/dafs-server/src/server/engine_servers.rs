@@ -211,6 +211,8 @@ fn report(
         empty: false,
         moved_files: 0,
         moved_bytes: 0,
+        left_files: None,
+        left_bytes: None,
         files_to_mend: 0,
         read_bytes: counters.read_bytes,
         written_bytes: counters.written_bytes,

@@ -1,11 +1,11 @@
-//! The layouts of files, for administrators.
+//! The layouts of files, for administrators, and the repair of their copies.
 
 use super::administration::Administration;
 use crate::admin::LayoutReport;
 use dafs_service::{Export, Namespace};
 use dafs_store::{
-    CopyState, Cred, DeviceKey, FileId, Kind, Layouts, NfsAddresses, Packing, Placement, Spread,
-    StoreError,
+    Attr, CopyState, Cred, DeviceKey, FileId, Kind, Layouts, NfsAddresses, Packing, Placement,
+    Spread, StoreError,
 };
 use std::sync::Arc;
 
@@ -14,15 +14,8 @@ impl Administration {
     /// correct it.
     pub(super) fn layout(&self, path: &str) -> Result<LayoutReport, String> {
         let failed = |error: StoreError| format!("{path}: {error}");
-        let names: Vec<_> = path.split('/').filter(|name| !name.is_empty()).collect();
-        let (export, names) = export(&self.service.namespace(), &names)
-            .ok_or_else(|| format!("{path}: no export is called so; begin with /EXPORT/"))?;
+        let (export, file, attr) = self.find(path)?;
         let store = export.store();
-        let file = lookup(&export, names).map_err(failed)?;
-        let attr = store.getattr(&file).map_err(failed)?;
-        if attr.kind != Kind::Regular {
-            return Err(format!("{path} is no file with content"));
-        }
         let mut report = LayoutReport { size_bytes: attr.size, ..LayoutReport::default() };
         let layouts = store.layouts();
         let copies = layouts.map(|layouts| layouts.copies(&file)).transpose().map_err(failed)?;
@@ -35,6 +28,28 @@ impl Administration {
             describe(layouts, &placement, &mut report);
         }
         Ok(report)
+    }
+
+    /// Makes all copies of a file like the one on a node. Returns a text for the administrator.
+    pub(super) fn repair(&self, path: &str, node: u32) -> Result<String, String> {
+        let (export, file, _) = self.find(path)?;
+        let (_, store) = self.with_data_servers(Some(export.name()))?;
+        store.repair(&file, node).map_err(|error| format!("{path}: {error}"))?;
+        Ok(format!("all copies of {path} are made like the one on node {node}"))
+    }
+
+    /// Finds a regular file by its path for clients. The text of an error says how to correct it.
+    fn find(&self, path: &str) -> Result<(Arc<Export>, FileId, Attr), String> {
+        let failed = |error: StoreError| format!("{path}: {error}");
+        let names: Vec<_> = path.split('/').filter(|name| !name.is_empty()).collect();
+        let (export, names) = export(&self.service.namespace(), &names)
+            .ok_or_else(|| format!("{path}: no export is called so; begin with /EXPORT/"))?;
+        let file = lookup(&export, names).map_err(failed)?;
+        let attr = export.store().getattr(&file).map_err(failed)?;
+        match attr.kind {
+            Kind::Regular => Ok((export, file, attr)),
+            _ => Err(format!("{path} is no file with content")),
+        }
     }
 }
 

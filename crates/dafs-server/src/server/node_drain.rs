@@ -2,6 +2,8 @@
 //! time.
 //!
 //! Notes
+//! * The first pass through all directories counts what is to be moved, so that an administrator can
+//!   see how much is left. Files that are changed or removed meanwhile make that count inexact.
 //! * Copies are not moved here: a file gets another copy, which the repair thread makes. A later
 //!   pass finds that it is complete and drops the old one.
 //!
@@ -30,6 +32,8 @@ pub(super) struct Progress {
     through: Option<Arc<Walk>>,
     pub(super) moved_files: u64,
     pub(super) moved_bytes: u64,
+    /// Files and bytes that are still to be moved, after they were counted.
+    pub(super) left: Option<(u64, u64)>,
     /// The problem that blocks the drain.
     pub(super) trouble: String,
 }
@@ -49,10 +53,33 @@ impl Progress {
     }
 }
 
+impl Progress {
+    /// Counts a moved file.
+    fn note_moved(&mut self, bytes: u64) {
+        self.moved_files += 1;
+        self.note_bytes(bytes);
+        self.left = self.left.map(|(files, bytes)| (files.saturating_sub(1), bytes));
+    }
+
+    /// Counts moved bytes.
+    fn note_bytes(&mut self, moved: u64) {
+        self.moved_bytes += moved;
+        self.left = self.left.map(|(files, bytes)| (files, bytes.saturating_sub(moved)));
+    }
+}
+
+/// A pass through all directories that counts what is to be moved.
+struct Census {
+    walk: Walk,
+    files: u64,
+    bytes: u64,
+}
+
 /// A drain.
 #[derive(Default)]
 pub(super) struct NodeDrain {
     progress: Progress,
+    census: Option<Census>,
     walk: Option<Walk>,
     /// The pass has found data to move.
     met: bool,
@@ -122,12 +149,36 @@ impl NodeDrain {
         }
     }
 
-    /// Returns the progress.
+    /// Returns the progress, with the bytes of the file that is being moved.
     pub(super) fn progress(&self) -> Progress {
-        self.progress.clone()
+        let mut progress = self.progress.clone();
+        if let Some(current) = &self.current {
+            progress.note_bytes(current.relocation.copied_bytes());
+        }
+        progress
+    }
+
+    /// Counts what is to be moved, some files at a time.
+    fn count(&mut self, store: &StripedStore) -> Result<Next> {
+        let new = || Census { walk: store.walk(), files: 0, bytes: 0 };
+        let mut census = self.census.take().unwrap_or_else(new);
+        match store.misplaced(&mut census.walk)? {
+            Some(files) => {
+                for bytes in files.iter().filter_map(|file| store.misplaced_bytes(file).ok()) {
+                    census.files += 1;
+                    census.bytes = census.bytes.saturating_add(bytes);
+                }
+                self.census = Some(census);
+            }
+            None => self.progress.left = Some((census.files, census.bytes)),
+        }
+        Ok(Next::Now)
     }
 
     fn advance(&mut self, store: &StripedStore, service: &Service) -> Result<Next> {
+        if self.progress.left.is_none() {
+            return self.count(store);
+        }
         let now_ns = Instant::now().0;
         if let Some(current) = self.current.take() {
             return self.go_on(current, service, now_ns);
@@ -137,8 +188,7 @@ impl NodeDrain {
             match gone_is_fine(store.leave_nodes(&file))? {
                 None | Some(Leaving::Waits) => return Ok(Next::Now),
                 Some(Leaving::Left(bytes)) => {
-                    self.progress.moved_files += 1;
-                    self.progress.moved_bytes += bytes;
+                    self.progress.note_moved(bytes);
                     return Ok(Next::Now);
                 }
                 Some(Leaving::Nothing) => {}
@@ -171,6 +221,7 @@ impl NodeDrain {
                 self.pause_until_ns = now_ns.saturating_add(nanoseconds(PAUSE));
                 if self.clean >= CLEAN_LOOKS {
                     self.progress.through = walk.map(Arc::new);
+                    self.progress.left = Some((0, 0));
                     self.progress.trouble.clear();
                     tracing::info!(nodes = ?self.progress.leaving, "nothing lies there any more that has a name");
                 }
@@ -194,8 +245,7 @@ impl NodeDrain {
         }
         match current.relocation.step() {
             Ok(true) => {
-                self.progress.moved_files += 1;
-                self.progress.moved_bytes += current.relocation.copied_bytes();
+                self.progress.note_moved(current.relocation.copied_bytes());
                 Ok(Next::Now)
             }
             Ok(false) => {
@@ -228,7 +278,7 @@ mod tests {
     use dafs_posix::{PosixOptions, PosixStore};
     use dafs_service::{Export, ExportOptions, Namespace, ServiceConfig};
     use dafs_store::node::DirectoryNode;
-    use dafs_store::{Cred, ExportSecret, OpenMode};
+    use dafs_store::{CreateHow, Cred, ExportSecret, OpenMode};
     use dafs_store::{SetAttr, Stability, Wait};
     use dafs_striped::StripedOptions;
     use std::path::Path;
@@ -273,6 +323,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(!drain.progress().is_empty(&store, 3), "it is in use");
+        assert_eq!(drain.progress().left, Some((0, 0)), "no name leads to a file there");
         store.link(&cred, &made.id, &root, b"f").expect("a name");
         drop(made);
         assert!(!drain.progress().is_empty(&store, 3), "it lies there");
@@ -282,5 +333,38 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(drain.progress().moved_files, 1);
+    }
+
+    #[test]
+    fn what_is_left_is_counted_before_the_first_move() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Arc::new(store(dir.path()));
+        let export = Export::new("", store.clone(), ExportOptions::default());
+        let namespace = Namespace::new(vec![export]).expect("one export");
+        let service = Service::new(ServiceConfig::new(Duration::from_secs(9), 1), namespace);
+        let (cred, root, none) = (Cred::new(0, 0), Store::root(&*store), SetAttr::default());
+        let mode = OpenMode { read: true, write: true };
+        for name in [b"a", b"b"] {
+            let how = CreateHow::Guarded;
+            let made = store.create(&cred, &root, name, how, &none, mode).expect("a file");
+            let mut bytes = [7; 12 * 4096];
+            let view = [dafs_mem::VolatileSlice::from_mut(&mut bytes)];
+            let written = made.file.write_at(&view, 0, Stability::Data, Wait::Allowed);
+            assert_eq!(written, Ok(12 * 4096));
+        }
+        store.set_leaving(3, true).expect("another one is left");
+        let mut drain = NodeDrain::default();
+        assert_eq!(drain.progress().left, None);
+        drain.progress.leaving = store.leaving();
+        while drain.progress().left.is_none() {
+            assert!(drain.count(&store).is_ok());
+        }
+        assert_eq!(drain.progress().left, Some((2, 2 * 4 * 4096)));
+        while !drain.progress.is_through(&store) {
+            drain.turn(&store, &service);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let Progress { moved_files, moved_bytes, left, .. } = drain.progress();
+        assert_eq!((moved_files, moved_bytes, left), (2, 2 * 4 * 4096, Some((0, 0))));
     }
 }

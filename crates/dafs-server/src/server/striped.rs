@@ -8,13 +8,14 @@
 
 mod mending;
 mod replacement;
+mod scrub;
 
 use super::StartError;
 use super::data::{DataServerParts, DataServers, NodeUsage};
 use super::listen::{self, Listener};
 use super::node_drain::{NodeDrain, Progress};
 use super::rdma::RdmaListeners;
-use crate::admin::NodeReport;
+use crate::admin::{NodeReport, ScrubOrder, ScrubReport};
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
 use dafs_mem::{Mutex, VolatileSlice};
@@ -30,6 +31,7 @@ use dafs_store::{ExportSecret, FileId, FsId, Stability, Store, StoreError, own};
 use dafs_striped::{StripedOptions, StripedStore, SystemClock};
 use mending::Mender;
 use replacement::NodeReplacement;
+use scrub::Scrubber;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -71,6 +73,7 @@ pub(super) struct Striped {
     replacement: Mutex<NodeReplacement>,
     /// The progress of replacements for each node, as text.
     replaced: Mutex<BTreeMap<u32, String>>,
+    scrubber: Mutex<Scrubber>,
     /// The counters of the data servers of this process, by their numbers.
     usages: Mutex<BTreeMap<u32, NodeUsage>>,
     name: String,
@@ -231,6 +234,7 @@ pub(super) fn open(
         progress: Mutex::default(),
         replacement: Mutex::default(),
         replaced: Mutex::default(),
+        scrubber: Mutex::default(),
         usages: Mutex::default(),
         name: export.name.clone(),
         verifier,
@@ -300,6 +304,8 @@ impl DataServers for Striped {
                 empty: empty.contains(&&number),
                 moved_files: progress.moved_files,
                 moved_bytes: progress.moved_bytes,
+                left_files: progress.left.map(|(files, _)| files),
+                left_bytes: progress.left.map(|(_, bytes)| bytes),
                 files_to_mend: to_mend.get(&node.number()).copied().unwrap_or(0),
                 read_bytes: counters.read_bytes,
                 written_bytes: counters.written_bytes,
@@ -346,6 +352,20 @@ impl DataServers for Striped {
                  have copies, or none; add one first"
             ),
             error => format!("cannot record that node {number} is draining: {error}"),
+        })
+    }
+
+    fn scrub(&self, order: &ScrubOrder) -> Result<ScrubReport, String> {
+        self.scrubber.lock().order(&self.store, &self.name, order)
+    }
+
+    fn repair(&self, file: &FileId, node: u32) -> Result<(), String> {
+        self.store.give_up_copies(file, &|number| number != node).map_err(|error| match error {
+            StoreError::NotSupported => "it has no copies".to_owned(),
+            StoreError::Busy => {
+                format!("its copy on node {node} is out of date, or there is none: see dafs layout")
+            }
+            error => error.to_string(),
         })
     }
 

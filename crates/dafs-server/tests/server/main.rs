@@ -14,6 +14,7 @@ mod kerberos_sessions;
 mod layouts;
 mod metrics;
 mod mounts;
+mod scrub;
 mod striped;
 mod take_over;
 mod tls;

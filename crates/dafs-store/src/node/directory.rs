@@ -12,7 +12,7 @@
 //!   error reports the loss before another thread may sync the component. A component stays open
 //!   until its data is stable, because with its last descriptor the kernel may drop the error.
 
-use super::{ComponentId, Node, NodeSpace, Written};
+use super::{ComponentId, Digest, Node, NodeSpace, Written, digest};
 use crate::advice::{advise_local, drop_cached};
 use crate::leaving::Leaving;
 use crate::limits::{
@@ -486,6 +486,13 @@ impl Node for DirectoryNode {
         let Some(held) = self.component(component, false)? else { return Ok(0) };
         let views = before(views, room);
         continued_to_end(&views, offset, |views, at| preadv2(held.file.as_fd(), views, at, 0))
+    }
+
+    fn digest(&self, component: &ComponentId, offset: u64, len: usize) -> Result<Digest> {
+        let read = |view: VolatileSlice<'_>| self.read(component, &[view], offset);
+        // An error of a file system that is not mounted is none of its device.
+        digest::of_file(component, &self.path(component), (offset, len), read)
+            .map_err(|error| self.check_there().map_or(StoreError::NoDevice, |()| error))
     }
 
     fn write(

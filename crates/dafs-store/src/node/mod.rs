@@ -1,10 +1,12 @@
 //! Nodes: a striped store's interface to the places of its stripes.
 
 mod components;
+mod digest;
 mod directory;
 mod handle;
 
 pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs, mac};
+pub use digest::{DIGEST_BYTES_MAX, Digest};
 pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::{ComponentHandle, place_of};
 
@@ -127,6 +129,17 @@ pub trait Node: Send + Sync {
         _offset: u64,
     ) -> Result<usize> {
         Err(StoreError::NotSupported)
+    }
+
+    /// Returns the digest of `len` bytes from `offset` of a component, of at most
+    /// [`DIGEST_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// The node's. [`StoreError::Io`] means that its device cannot read the range.
+    fn digest(&self, component: &ComponentId, offset: u64, len: usize) -> Result<Digest> {
+        let mut bytes = vec![0; len.min(DIGEST_BYTES_MAX)];
+        let count = self.read(component, &[VolatileSlice::from_mut(&mut bytes)], offset)?;
+        Ok(Digest::of(component, &bytes, count))
     }
 
     /// Writes the views to `offset`, or as much as possible before an error.

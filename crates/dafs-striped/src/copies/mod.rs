@@ -28,8 +28,10 @@ mod leave;
 mod lend;
 mod lose;
 mod repair;
+mod scrub;
 
 pub use leave::Leaving;
+pub use scrub::{Fault, Faults, Scrubbed};
 
 use super::Shared;
 use super::pending::Entry;

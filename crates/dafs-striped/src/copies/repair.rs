@@ -18,6 +18,7 @@ use super::{Order, Step, copied};
 use crate::limits::{REPAIR_BAR, REPAIR_PIECE_BYTES, RETRY_PAUSE};
 use dafs_mem::Shrinking as _;
 use dafs_mem::VolatileSlice;
+use dafs_store::node::{Digest, Node};
 use dafs_store::{Result, Stability, Store, StoreError};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -147,21 +148,18 @@ impl FileState {
     }
 
     fn repair_pieces(&self, job: &Job, pace: &dyn Fn(usize) -> bool) -> Result<()> {
-        let (mut wanted, mut found) = (vec![0; REPAIR_PIECE_BYTES], vec![0; REPAIR_PIECE_BYTES]);
+        let mut wanted = vec![0; REPAIR_PIECE_BYTES];
         let mut offset = 0;
         loop {
             let place = self.enter()?;
             let Some((record, _)) = copied(&place) else { return Err(StoreError::Busy) };
             let order = self.copies().order();
             order.check(job)?;
-            let read = |at, piece: &mut [u8]| {
-                let views = [VolatileSlice::from_mut(piece)];
-                self.at_copy(record, at, |node| node.read(&record.component, &views, offset))
-            };
             let piece = || {
-                let count = read(job.source, &mut wanted)?;
-                let there = read(job.target, &mut found[..count])?;
-                if there < count || wanted[..count] != found[..count] {
+                let views = [VolatileSlice::from_mut(&mut wanted)];
+                let read = |node: &dyn Node| node.read(&record.component, &views, offset);
+                let count = self.at_copy(record, job.source, read)?;
+                if !self.has_bytes(record, job.target, offset, &wanted[..count])? {
                     let views = [VolatileSlice::from_mut(&mut wanted[..count])];
                     let unstable = Stability::Unstable;
                     let verifier =
@@ -185,6 +183,16 @@ impl FileState {
             if !pace(count) {
                 return Err(StoreError::Busy);
             }
+        }
+    }
+
+    /// True if the device of a copy has these bytes. It may be able to write what it cannot read.
+    fn has_bytes(&self, record: &Record, at: usize, offset: u64, bytes: &[u8]) -> Result<bool> {
+        let (component, len) = (&record.component, bytes.len());
+        match self.at_copy(record, at, |node| node.digest(component, offset, len)) {
+            Ok(digest) => Ok(digest == Digest::of(component, bytes, len)),
+            Err(StoreError::Io) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

@@ -10,4 +10,5 @@ mod copies_leaving;
 mod copies_lost;
 mod copies_prop;
 mod moving;
+mod scrub;
 mod stripes;

@@ -129,6 +129,8 @@ pub enum Call<'a> {
     /// Gives advice about a range of a component; a length of 0 reaches to its end. Done means that
     /// the data server follows it.
     Advise { component: [u8; 16], offset: u64, len: u64, advice: RangeAdvice },
+    /// Asks for a hash of bytes of a component, and for the number of these bytes that it has.
+    Digest { component: [u8; 16], offset: u64, len: u32 },
     /// Asks for the counters of clients' use.
     Counters,
     /// Asks whether a client may use a component.
@@ -174,6 +176,7 @@ impl<'a> Decode<'a> for Call<'a> {
                 len: d.u64()?,
                 advice: d.value()?,
             },
+            16 => Self::Digest { component: *d.fixed()?, offset: d.u64()?, len: length(d)? },
             value => return Err(XdrError::UnknownValue { what: "a call", value }),
         })
     }
@@ -213,6 +216,11 @@ impl Encode for Call<'_> {
                 e.u64(*offset);
                 e.u64(*len);
                 e.value(advice);
+            }
+            Self::Digest { component, offset, len } => {
+                named(16, component);
+                e.u64(*offset);
+                e.u32(*len);
             }
             Self::CheckState(wanted) => {
                 e.u32(9);
@@ -264,6 +272,9 @@ pub enum Answer<'a> {
     /// Bytes that clients have read and written there since the start of the data server, and the
     /// part of them that lies on other nodes.
     Counters { read: u64, written: u64, indirect: u64 },
+    /// The bytes of the range that the component has, and a hash of the whole range, with zeros for
+    /// the others.
+    Digest { count: u32, hash: [u8; 16] },
 }
 
 impl<'a> Decode<'a> for Answer<'a> {
@@ -278,6 +289,7 @@ impl<'a> Decode<'a> for Answer<'a> {
             6 => Self::Refused(d.u32()?),
             7 => Self::DoneWithin { age_ns: d.u64()? },
             8 => Self::Counters { read: d.u64()?, written: d.u64()?, indirect: d.u64()? },
+            9 => Self::Digest { count: d.u32()?, hash: *d.fixed()? },
             value => return Err(XdrError::UnknownValue { what: "an answer", value }),
         })
     }
@@ -319,6 +331,11 @@ impl Encode for Answer<'_> {
             Self::Counters { read, written, indirect } => {
                 e.u32(8);
                 [read, written, indirect].into_iter().for_each(|bytes| e.u64(*bytes));
+            }
+            Self::Digest { count, hash } => {
+                e.u32(9);
+                e.u32(*count);
+                e.fixed(hash);
             }
         }
     }
@@ -395,6 +412,7 @@ mod tests {
             Call::Space,
             Call::RevokeAuthorisation { component },
             Call::MissingComponents,
+            Call::Digest { component, offset: 1 << 41, len: 8 },
             Call::Counters,
             Call::Advise { component, offset: 6, len: 7, advice: RangeAdvice::WillNeed },
             Call::Advise { component, offset: 6, len: 7, advice: RangeAdvice::Keep },
@@ -415,6 +433,7 @@ mod tests {
             Answer::Refused(10),
             Answer::DoneWithin { age_ns: 1 << 40 },
             Answer::Counters { read: 1, written: 2, indirect: 3 },
+            Answer::Digest { count: 4, hash: [5; 16] },
         ];
         let calls = calls.into_iter().map(|call| Frame::Call { id: 4, call });
         let answers = answers.into_iter().map(|answer| Frame::Answer { id: 5, answer });
@@ -431,8 +450,12 @@ mod tests {
 
     #[test]
     fn a_call_asks_for_no_more_than_fits_an_answer() {
-        let call = Call::Read { component: [0; 16], offset: 0, len: DATA_BYTES_MAX as u32 + 1 };
-        let bytes = call.encoded();
-        assert!(Call::decode(&mut Decoder::new(&bytes)).is_err());
+        let (component, len) = ([0; 16], DATA_BYTES_MAX as u32 + 1);
+        for call in
+            [Call::Read { component, offset: 0, len }, Call::Digest { component, offset: 0, len }]
+        {
+            let bytes = call.encoded();
+            assert!(Call::decode(&mut Decoder::new(&bytes)).is_err());
+        }
     }
 }

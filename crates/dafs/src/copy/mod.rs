@@ -41,6 +41,8 @@ pub(crate) mod view;
 pub(crate) mod warmup;
 mod worker;
 
+pub(crate) use report::{can_draw, style};
+
 use crate::failure::Failure;
 use crate::remote::RemoteUrl;
 use clap::Args;

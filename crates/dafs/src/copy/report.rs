@@ -287,12 +287,13 @@ impl Report {
 }
 
 /// True if standard error is a terminal on which a line can be drawn again.
-fn can_draw() -> bool {
+pub(crate) fn can_draw() -> bool {
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     !is_dumb && std::io::stderr().is_terminal()
 }
 
-fn style(template: &'static str) -> ProgressStyle {
+/// Returns the style of a progress line.
+pub(crate) fn style(template: &'static str) -> ProgressStyle {
     // INVARIANT: the template is constant and well formed.
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
 }

@@ -22,6 +22,8 @@ struct State {
     run: u64,
     away: bool,
     full: bool,
+    /// Its device cannot read what was written before.
+    unreadable: bool,
     /// The number of next calls for data that are refused as crowded.
     crowded: u32,
     /// The number of calls that change something until the node dies by itself.
@@ -54,6 +56,10 @@ impl SimNode {
 
     pub(crate) fn set_full(&self, full: bool) {
         self.lock().full = full;
+    }
+
+    pub(crate) fn set_unreadable(&self) {
+        self.lock().unreadable = true;
     }
 
     pub(crate) fn set_crowded(&self, calls: u32) {
@@ -161,6 +167,9 @@ impl Node for SimNode {
     fn read(&self, id: &ComponentId, views: &[VolatileSlice<'_>], offset: u64) -> Result<usize> {
         self.turn()?;
         let state = self.there()?;
+        if state.unreadable {
+            return Err(StoreError::Io);
+        }
         let Some(content) = state.components.get(id) else { return Ok(0) };
         let mut rest = content.seen.get(offset as usize..).unwrap_or_default();
         let mut done = 0;
@@ -190,6 +199,7 @@ impl Node for SimNode {
             if state.full {
                 return Err(StoreError::NoSpace);
             }
+            state.unreadable = false;
             let content = state.components.entry(*id).or_default();
             put(&mut content.seen, offset as usize, &bytes);
             if stability != Stability::Unstable {

@@ -1,15 +1,17 @@
 //! `dafs cluster`: files that are spread over data servers of several machines.
 
 mod demo;
+mod progress;
+mod scrub;
+mod status;
+mod waiting;
 
 use super::admin::{Place, other_answer, reload};
 use crate::commands::serve::set_umask;
 use crate::failure::Failure;
-use crate::output::{say, say_json};
+use crate::output::say;
 use dafs_server::{AdminReply, AdminRequest, ClusterSecret, NodeReport};
-use indicatif::BinaryBytes;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Set up and inspect a cluster: one metadata server, and data servers that keep stripes of files
 #[derive(Debug, clap::Args)]
@@ -26,14 +28,7 @@ enum What {
         #[arg(long, value_name = "FILE")]
         secret: PathBuf,
     },
-    /// Show the nodes of the metadata server, and the whole cluster on the last line
-    Status {
-        #[command(flatten)]
-        place: Place,
-        /// Print one JSON object per node
-        #[arg(long)]
-        json: bool,
-    },
+    Status(status::Status),
     /// Add the nodes that the configuration file of the metadata server on this host names
     ///
     /// Write an [[export.node]] with `control` into the file first. The server reads the whole file
@@ -56,7 +51,8 @@ enum What {
         /// Let it take files again, and leave the files there that have not been moved
         #[arg(long, conflicts_with = "wait")]
         undo: bool,
-        /// Wait until it is empty
+        /// Wait until it is empty, and show the progress: files and bytes that were moved and are
+        /// left, the rate, and the time that is left
         #[arg(long)]
         wait: bool,
         #[command(flatten)]
@@ -73,6 +69,22 @@ enum What {
         /// The export that it is a part of, if several have nodes
         #[arg(long)]
         export: Option<String>,
+        /// Wait until it has its copies again, and show how many files wait for that
+        #[arg(long)]
+        wait: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    Scrub(scrub::Scrub),
+    /// Make all copies of a file like the one on a node, when `dafs cluster scrub` cannot tell which is right
+    ///
+    /// The other copies are given up, and written anew in the background while the file is in use.
+    Repair {
+        /// The file, as clients name it: /EXPORT/PATH
+        path: String,
+        /// The number of the node with the right copy
+        #[arg(long, value_name = "NODE")]
+        from: u32,
         #[command(flatten)]
         place: Place,
     },
@@ -87,23 +99,32 @@ impl Cluster {
                 ClusterSecret::make(secret).map_err(|error| Failure::Failed(error.to_string()))?;
                 say!("{} was made; give it to all servers of the cluster", secret.display())
             }
-            What::Status { place, json } => status(place, *json),
+            What::Status(status) => status.run(),
             What::Add { place } => add(place),
             What::Drain { node, export, undo, wait, place } => {
                 let (node, undo, export) = (*node, *undo, export.clone());
                 place.order(&AdminRequest::Drain { export: export.clone(), node, undo })?;
-                if *wait { wait_until_empty(place, export.as_deref(), node) } else { Ok(()) }
+                match wait {
+                    true => waiting::until_empty(place, export.as_deref(), node),
+                    false => Ok(()),
+                }
             }
-            What::Replace { node, export, place } => {
-                place.order(&AdminRequest::Replace { export: export.clone(), node: *node })
+            What::Replace { node, export, wait, place } => {
+                let (node, export) = (*node, export.clone());
+                place.order(&AdminRequest::Replace { export: export.clone(), node })?;
+                match wait {
+                    true => waiting::until_repaired(place, export.as_deref(), node),
+                    false => Ok(()),
+                }
+            }
+            What::Scrub(scrub) => scrub.run(),
+            What::Repair { path, from, place } => {
+                place.order(&AdminRequest::Repair { path: path.clone(), node: *from })
             }
             What::Demo(demo) => demo.run(),
         }
     }
 }
-
-/// Time between two queries whether a node is empty.
-const LOOK: Duration = Duration::from_millis(500);
 
 fn nodes(place: &Place) -> Result<Vec<NodeReport>, Failure> {
     match place.ask(&AdminRequest::Nodes)? {
@@ -128,148 +149,4 @@ fn add(place: &Place) -> Result<(), Failure> {
     new.into_iter()
         .try_for_each(|node| say!("node {} of {:?} is in use", node.number, node.export))?;
     gone.cloned().try_for_each(|(export, node)| say!("node {node} of {export:?} is left out"))
-}
-
-fn wait_until_empty(place: &Place, export: Option<&str>, number: u32) -> Result<(), Failure> {
-    loop {
-        let nodes = nodes(place)?;
-        let mut found = nodes.iter().filter(|node| {
-            node.number == number && node.leaving && export.is_none_or(|name| name == node.export)
-        });
-        match found.next() {
-            Some(node) if node.empty => return say!("node {number} is empty"),
-            Some(_) => std::thread::sleep(LOOK),
-            None => return Err(Failure::Failed(format!("node {number} takes files again"))),
-        }
-    }
-}
-
-/// Fails when a node cannot be used, for scripts.
-fn status(place: &Place, json: bool) -> Result<(), Failure> {
-    let nodes = nodes(place)?;
-    if !json && !nodes.is_empty() {
-        say!(
-            "{:<12} {:>6} {:<8} {:>10} {:>10} {:>10} {:>10}  place",
-            "export",
-            "node",
-            "state",
-            "space",
-            "free",
-            "read",
-            "written"
-        )?;
-    }
-    nodes.iter().try_for_each(|node| show(node, json))?;
-    if nodes.is_empty() {
-        let text = "no export of this server has nodes: see [[export.node]]";
-        return Err(Failure::Failed(text.to_owned()));
-    }
-    if !json {
-        say!("{}", summary(&nodes))?;
-    }
-    match nodes.iter().all(|node| node.connected || node.empty) {
-        true => Ok(()),
-        false => Err(Failure::Reported),
-    }
-}
-
-/// Returns the whole cluster on one line. States that no node has are left out.
-fn summary(nodes: &[NodeReport]) -> String {
-    let counts: Vec<_> = ["ready", "leaving", "missing", "empty"]
-        .into_iter()
-        .map(|word| (nodes.iter().filter(|node| state(node) == word).count(), word))
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, word)| format!("{count} {word}"))
-        .collect();
-    let sum = |bytes: fn(&NodeReport) -> u64| BinaryBytes(nodes.iter().map(bytes).sum());
-    let (left, total) = (sum(|node| node.available_bytes), sum(|node| node.total_bytes));
-    let mut text = format!("{} nodes: {}; {left} of {total} left", nodes.len(), counts.join(", "));
-    let to_repair: u64 = nodes.iter().map(|node| node.files_to_mend).sum();
-    if to_repair > 0 {
-        text.push_str(&format!("; {to_repair} copies to repair"));
-    }
-    text
-}
-
-/// Returns the state of a node in a word.
-fn state(node: &NodeReport) -> &'static str {
-    match (node.connected, node.leaving, node.empty) {
-        (_, _, true) => "empty",
-        (false, _, false) => "missing",
-        (true, true, false) => "leaving",
-        (true, false, false) => "ready",
-    }
-}
-
-fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
-    if json {
-        return say_json(node);
-    }
-    let mut remarks = String::new();
-    if node.leaving {
-        let (files, bytes) = (node.moved_files, BinaryBytes(node.moved_bytes));
-        remarks = format!(", {files} files moved, {bytes}");
-    }
-    if node.files_to_mend > 0 {
-        remarks.push_str(&format!("; copies to repair: {}", node.files_to_mend));
-    }
-    if node.indirect_bytes > 0 {
-        let bytes = BinaryBytes(node.indirect_bytes);
-        remarks.push_str(&format!("; clients used this node for {bytes} of other nodes"));
-    }
-    if !node.trouble.is_empty() {
-        remarks = format!("{remarks}: {}", node.trouble);
-    }
-    // Nothing is known of a node that is away.
-    let bytes = |count: u64| match node.connected {
-        true => BinaryBytes(count).to_string(),
-        false => "-".to_owned(),
-    };
-    say!(
-        "{:<12} {:>6} {:<8} {:>10} {:>10} {:>10} {:>10}  {}{remarks}",
-        node.export,
-        node.number,
-        state(node),
-        bytes(node.total_bytes),
-        bytes(node.available_bytes),
-        bytes(node.read_bytes),
-        bytes(node.written_bytes),
-        node.place,
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn node(number: u32, connected: bool, leaving: bool, files_to_mend: u64) -> NodeReport {
-        NodeReport {
-            export: "a".to_owned(),
-            number,
-            place: String::new(),
-            addresses: Vec::new(),
-            connected,
-            trouble: String::new(),
-            total_bytes: 1 << 30,
-            available_bytes: 1 << 29,
-            leaving,
-            empty: false,
-            moved_files: 0,
-            moved_bytes: 0,
-            files_to_mend,
-            read_bytes: 0,
-            written_bytes: 0,
-            indirect_bytes: 0,
-        }
-    }
-
-    #[test]
-    fn a_cluster_has_one_line_without_states_that_no_node_has() {
-        let well = [node(0, true, false, 0), node(1, true, false, 0)];
-        assert_eq!(summary(&well), "2 nodes: 2 ready; 1.00 GiB of 2.00 GiB left");
-        let ill = [node(0, true, true, 3), node(1, false, false, 4), node(2, true, false, 0)];
-        let expected =
-            "3 nodes: 1 ready, 1 leaving, 1 missing; 1.50 GiB of 3.00 GiB left; 7 copies to repair";
-        assert_eq!(summary(&ill), expected);
-    }
 }

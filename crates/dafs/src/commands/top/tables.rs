@@ -231,9 +231,9 @@ fn holding(holding: &Holding) -> Vec<Cell> {
 
 fn node(node: &NodeActivity) -> Vec<Cell> {
     let state = match (node.connected, node.leaving) {
-        (false, _) => "away",
-        (true, true) => "leaving",
-        (true, false) => "in use",
+        (false, _) => "missing",
+        (true, true) => "draining",
+        (true, false) => "ready",
     };
     vec![
         bytes(node.read_bytes),
