@@ -57,6 +57,7 @@ mod index;
 mod limits;
 mod named_attr;
 mod node;
+mod quota;
 mod ranges;
 mod resolve;
 mod store;

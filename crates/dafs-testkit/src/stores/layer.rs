@@ -262,6 +262,10 @@ impl<L: Layer> Store for Layered<L> {
     fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
         self.go(Call::FsStat)?.fs_stat(cred, id)
     }
+
+    fn quota(&self, cred: &Cred) -> Result<Quota> {
+        self.go(Call::FsStat)?.quota(cred)
+    }
 }
 
 /// A read or write of an open file.
