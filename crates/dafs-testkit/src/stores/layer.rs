@@ -57,6 +57,10 @@ pub trait Layer: Send + Sync + 'static {
         None
     }
 
+    fn quota(&self, below: Result<Quota>, _cred: &Cred) -> Result<Quota> {
+        below
+    }
+
     fn sweep(&self) {}
 }
 
@@ -264,7 +268,7 @@ impl<L: Layer> Store for Layered<L> {
     }
 
     fn quota(&self, cred: &Cred) -> Result<Quota> {
-        self.go(Call::FsStat)?.quota(cred)
+        self.layer.quota(self.go(Call::FsStat)?.quota(cred), cred)
     }
 }
 
