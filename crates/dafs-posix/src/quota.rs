@@ -1,7 +1,7 @@
 //! The kernel's quotas of the export's file system (`quotactl(2)`).
 //!
 //! The kernel enforces quotas by itself, because threads work with the ids of their callers and
-//! without CAP_SYS_RESOURCE. What is read here only tells users of their quotas.
+//! without CAP_SYS_RESOURCE. The server reads quotas only to tell users of them.
 //!
 //! Invariants
 //! * A file system without quotas, and a server that may not read those of its callers, are no

@@ -15,6 +15,15 @@ pub const NAME_BYTES_MAX: usize = 255;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub [u8; FILE_ID_BYTES]);
 
+impl FileId {
+    /// The first byte of ids that protocols can shorten: the zeros before the last
+    /// [`FileId::MAC_BYTES`] need not be sent. No id of another form begins with this byte.
+    pub const SHORT: u8 = 2;
+
+    /// Bytes of the MAC at the end of an id.
+    pub const MAC_BYTES: usize = 8;
+}
+
 /// A persistent name of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FsId(pub [u8; 16]);
