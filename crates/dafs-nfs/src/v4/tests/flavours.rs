@@ -168,6 +168,21 @@ fn a_client_without_a_user_asks_for_the_flavours_and_gets_nothing_else() {
     }
 }
 
+/// Some clients mount with AUTH_NONE, and ask for no flavours.
+#[test]
+fn an_export_for_callers_without_a_user_is_mounted_without_a_question() {
+    let open = |options: &mut ExportOptions| options.admits.flavours.push(Flavour::None);
+    let world = World::new(vec![export("data", open), export("more", |_| {})]);
+    let nobody = CallerIdentity::unproven(Cred::new(NO_USER, NO_USER), Flavour::None);
+    let mut session = world.client(&nobody, StateProtectArgs::None);
+    let mut mount = |name: &'static [u8]| {
+        let ops = [ROOT, lookup(name), Op::Getfh(GetfhArgs), GETATTR];
+        world.next(&nobody, &mut session, &ops).end()
+    };
+    assert_eq!(mount(b"data"), (5, Status::Ok));
+    assert_eq!(mount(b"more"), (3, Status::WrongSec));
+}
+
 /// Every flavour in the answer works, and those that would not are not in it.
 #[test]
 fn secinfo_tells_what_is_accepted_from_the_callers_place() {
