@@ -27,6 +27,8 @@ number() {
 }
 # is_between LEAST NUMBER MOST
 is_between() { [[ $2 -ge $1 && $2 -le $3 ]] || fail "$2 is not between $1 and $3"; }
+# is_free PLACE [AS...] -- true if the quota is not used, once the server has closed removed files.
+is_free() { [[ $(number quota_used "$@") -lt 100000 ]]; }
 
 step "a user of a tmpfs"
 mkdir "$work/users"
@@ -42,6 +44,7 @@ if mount -t tmpfs -o size=64m,mode=1777,usrquota,usrquota_block_hardlimit=4m tmp
         # The quota is that of one user alone.
         "$dafs" put "$work/large" "$place/large"
         "$dafs" rm "$place/kept" "$place/large"
+        eventually is_free "$place" "${as_other[@]}"
     done
     expect 1 'DQUOT' "${as_other[@]}" "$dafs" put "$work/large" "${places[1]}/large?vers=3"
     stop_server
@@ -50,11 +53,13 @@ if mount -t tmpfs -o size=64m,mode=1777,usrquota,usrquota_block_hardlimit=4m tmp
     as=(setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin)
     serve_quotas "$work/users"
     as=()
+    is_empty() { [[ $(df --output=used "$work/users" | tail -n 1) -lt 100 ]]; }
     for place in "${places[@]}"; do
         "${as_other[@]}" "$dafs" put "$work/file" "$place/kept"
         [[ $(number quota_used "$place" "${as_other[@]}") == null ]] || fail "$place shows a quota"
         expect 1 'DQUOT' "${as_other[@]}" "$dafs" put "$work/file" "$place/more"
         "${as_other[@]}" "$dafs" rm "$place/kept"
+        eventually is_empty
     done
     stop_server
 else
@@ -78,6 +83,7 @@ if command -v python3 >/dev/null && mkfs.ext4 -q -O quota,project -I 256 "$work/
         is_between 4900000 "$(number quota_left "$place")" $((5 << 20))
         expect 1 'DQUOT' "${as_other[@]}" "$dafs" put "$work/large" "$place/large"
         "$dafs" rm "$place/kept"
+        eventually is_free "$place"
     done
     stop_server
 else
