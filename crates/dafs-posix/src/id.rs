@@ -137,9 +137,21 @@ impl Ids {
         id.0[1] & (FLAG_ATTR_DIR | FLAG_NAMED_ATTR) != 0
     }
 
+    /// True if this secret gives its object an id of this version. The same key with the other form
+    /// of ids may have made this one.
+    fn makes(&self, id: &FileId) -> bool {
+        match id.0[0] {
+            VERSION if self.version == SHORT_VERSION => {
+                let seconds = i64::from_le_bytes(field(&id.0[12..20]));
+                id.0[1] & FLAG_INODE != 0 && u32::try_from(seconds).is_err()
+            }
+            version => version == self.version,
+        }
+    }
+
     /// Decodes an id. `BadHandle` if this export did not make it.
     pub(super) fn parse(&self, id: &FileId) -> Result<Target> {
-        if self.sealed(id.0) != *id || !matches!(id.0[0], VERSION | SHORT_VERSION) {
+        if self.sealed(id.0) != *id || !self.makes(id) {
             return Err(StoreError::BadHandle);
         }
         let flags = id.0[1];
@@ -246,6 +258,18 @@ mod tests {
             assert_eq!(ids.parse(&id), Ok(Target::Object(form)));
             assert_eq!(id.0[0], FileId::SHORT);
             assert!(id.0[bytes..MAC].iter().all(|byte| *byte == 0), "{id:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_with_the_other_form_refuses_the_ids() {
+        let long = ids(1, 2);
+        let secret = ExportSecret::from_bytes([1; 16]).with_short_ids();
+        let short = Ids::new(FsId([2; 16]), secret, 0);
+        for (ours, other) in [(&long, &short), (&short, &long)] {
+            let id = ours.of_handle(&handle(12));
+            assert!(ours.parse(&id).is_ok());
+            assert_eq!(other.parse(&id), Err(StoreError::BadHandle));
         }
     }
 
