@@ -151,7 +151,7 @@ impl Export {
         })
     }
 
-    /// Returns a descriptor of the file system for `syncfs`.
+    /// Returns a descriptor of the file system for `syncfs` and quotas.
     pub(super) fn mount(&self) -> BorrowedFd<'_> {
         self.mount.as_fd()
     }
