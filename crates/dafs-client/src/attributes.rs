@@ -91,4 +91,8 @@ pub struct FsStatus {
     pub io_bytes_preferred: Option<u64>,
     /// The lease period in seconds.
     pub lease_seconds: Option<u32>,
+    /// Bytes that count for the caller's quota.
+    pub quota_used: Option<u64>,
+    /// Bytes that the caller's quota leaves.
+    pub quota_left: Option<u64>,
 }

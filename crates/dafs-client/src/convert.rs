@@ -39,6 +39,8 @@ pub(crate) const FS_WANTED: FsAttrMask = FsAttrMask::LEASE_TIME
     .union(FsAttrMask::SPACE_AVAILABLE)
     .union(FsAttrMask::SPACE_FREE)
     .union(FsAttrMask::SPACE_TOTAL)
+    .union(FsAttrMask::QUOTA_HARD)
+    .union(FsAttrMask::QUOTA_USED)
     .union(FsAttrMask::PREF_IO_SIZE);
 
 /// Converts attributes that the server sent. `object` is the handle if the server sends none.
@@ -90,6 +92,13 @@ pub(crate) fn fs_status(found: &wire::FsAttributes<'_>) -> FsStatus {
         append_bytes_max: found.max_append,
         io_bytes_preferred: found.pref_io_size,
         lease_seconds: found.lease_time,
+        quota_used: found.quota_used,
+        // The largest number is no limit.
+        quota_left: found
+            .quota_hard
+            .filter(|hard| *hard != u64::MAX)
+            .zip(found.quota_used)
+            .map(|(hard, used)| hard.saturating_sub(used)),
     }
 }
 

@@ -315,4 +315,11 @@ mod tests {
         assert!(!rename.is_mount_point());
         assert!(rename.to_string().contains("both names"), "{rename}");
     }
+
+    #[test]
+    fn a_used_up_quota_is_told_from_a_full_disk() {
+        let errno = |status| Error::Status { procedure: Procedure::Lookup, status }.to_errno();
+        assert_eq!(errno(Status::DQuot), libc::EDQUOT);
+        assert_eq!(errno(Status::NoSpc), libc::ENOSPC);
+    }
 }

@@ -24,6 +24,7 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Result<Capabilities> {
         allocate: true,
         deallocate: true,
         holes: true,
+        quotas: false,
         local_changes: LocalChanges::Unseen,
         layouts: None,
         layout_unit_bytes: 0,

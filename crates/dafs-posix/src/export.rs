@@ -18,6 +18,7 @@ use super::ident::{AsServer, Caller, Identity};
 use super::index::Index;
 use super::known::KnownIds;
 use super::node::{Node, NodeTable};
+use super::quota::Quotas;
 use super::sys::{self, KernelHandle};
 use super::watch::Watches;
 use crate::limits::{
@@ -67,6 +68,7 @@ pub(super) struct Export {
     pub(super) subtree_check: bool,
     /// The features of the file system.
     pub(super) abilities: Capabilities,
+    pub(super) quotas: Quotas,
     pub(super) changes: Changes,
     pub(super) watches: Watches,
     /// Content that leaves the kernel's cache first.
@@ -119,8 +121,12 @@ impl Export {
         let scan_entries_max = if by_handle { usize::MAX } else { SCAN_ENTRIES_MAX };
         let own_descriptors = rustix::fs::open(OWN_DESCRIPTORS, flags, Mode::empty())?;
         let watches = Watches::find_out(own_descriptors.as_fd(), root.as_fd(), handle.is_some());
-        let abilities =
-            Capabilities { local_changes: watches.ability(), ..ability::find(root.as_fd())? };
+        let quotas = Quotas::find_out(mount.as_fd(), identity);
+        let abilities = Capabilities {
+            local_changes: watches.ability(),
+            quotas: quotas.can_be_read(),
+            ..ability::find(root.as_fd())?
+        };
         Ok(Self {
             ids,
             identity,
@@ -134,6 +140,7 @@ impl Export {
             subtree_check: options.subtree_check,
             changes: Changes::find_out(root.as_fd(), options.read_only),
             abilities,
+            quotas,
             watches,
             leaving: Leaving::new(options.leaving_bytes_max),
             in_memory: kind == TMPFS_MAGIC || kind == RAMFS_MAGIC,
@@ -152,7 +159,7 @@ impl Export {
         })
     }
 
-    /// Returns a descriptor of the file system for `syncfs`.
+    /// Returns a descriptor of the file system for `syncfs` and quotas.
     pub(super) fn mount(&self) -> BorrowedFd<'_> {
         self.mount.as_fd()
     }

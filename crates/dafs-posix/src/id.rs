@@ -2,16 +2,16 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0 | version |
+//! | 0 | version: 1, or 2 with a secret for short ids |
 //! | 1 | flags: 1 inode form, 2 directory of named attributes, 4 named attribute |
 //! | 2, 3 | type and length of the kernel's file handle |
-//! | 4..40 | the handle, zero-filled; or the inode form (28 bytes): number, birth time in seconds and nanoseconds, device if not the root's |
+//! | 4..40 | the handle, zero-filled; or the inode form (28 bytes): number, birth time in seconds and nanoseconds, device if not the root's. In version 2 the seconds have 4 bytes; an object that was born before 1970 or after 2106 has an id of version 1 |
 //! | 32..40 | for a named attribute, a hash of its name (its object's handle is at most 28 bytes) |
 //! | 40..48 | a MAC: SipHash-2-4 of the file system's id and bytes 0..40, keyed with the secret |
 //!
 //! Invariants
 //! * A [`Form`] comes only from an id with a valid MAC, or from the file system itself.
-//! * One object has one id: all unused bytes are zero.
+//! * One object has one id: all unused bytes are zero, and the secret decides the version.
 
 use super::sys::{HANDLE_BYTES_MAX, KernelHandle};
 use dafs_store::{ExportSecret, FILE_ID_BYTES, FileId, FsId, Result, StoreError};
@@ -19,6 +19,7 @@ use rustix::fs::Statx;
 use siphasher::sip::SipHasher24;
 
 const VERSION: u8 = 1;
+const SHORT_VERSION: u8 = FileId::SHORT;
 const FLAG_INODE: u8 = 0x01;
 const FLAG_ATTR_DIR: u8 = 0x02;
 const FLAG_NAMED_ATTR: u8 = 0x04;
@@ -51,12 +52,14 @@ pub(super) enum Target {
 pub(super) struct Ids {
     fs_id: FsId,
     secret: ExportSecret,
+    version: u8,
     root_device: u64,
 }
 
 impl Ids {
     pub(super) fn new(fs_id: FsId, secret: ExportSecret, root_device: u64) -> Self {
-        Self { fs_id, secret, root_device }
+        let version = if secret.has_short_ids() { SHORT_VERSION } else { VERSION };
+        Self { fs_id, secret, version, root_device }
     }
 
     pub(super) fn fs_id(&self) -> FsId {
@@ -75,7 +78,7 @@ impl Ids {
     /// Returns the id of an object that a kernel handle names.
     pub(super) fn of_handle(&self, handle: &KernelHandle) -> FileId {
         let mut bytes = [0; FILE_ID_BYTES];
-        bytes[..BODY].copy_from_slice(&[VERSION, 0, handle.kind, handle.len]);
+        bytes[..BODY].copy_from_slice(&[self.version, 0, handle.kind, handle.len]);
         let len = usize::from(handle.len).min(HANDLE_BYTES_MAX);
         bytes[BODY..BODY + len].copy_from_slice(&handle.bytes[..len]);
         self.sealed(bytes)
@@ -86,11 +89,22 @@ impl Ids {
         let device = device(stat);
         let device = if device == self.root_device { 0 } else { device };
         let mut bytes = [0; FILE_ID_BYTES];
-        bytes[..2].copy_from_slice(&[VERSION, FLAG_INODE]);
         bytes[4..12].copy_from_slice(&stat.stx_ino.to_le_bytes());
-        bytes[12..20].copy_from_slice(&stat.stx_btime.tv_sec.to_le_bytes());
-        bytes[20..24].copy_from_slice(&stat.stx_btime.tv_nsec.to_le_bytes());
-        bytes[24..32].copy_from_slice(&device.to_le_bytes());
+        let (seconds, nanoseconds) = (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec);
+        let seconds_short = u32::try_from(seconds).ok().filter(|_| self.version == SHORT_VERSION);
+        let (version, at) = match seconds_short {
+            Some(seconds) => {
+                bytes[12..16].copy_from_slice(&seconds.to_le_bytes());
+                (SHORT_VERSION, 16)
+            }
+            None => {
+                bytes[12..20].copy_from_slice(&seconds.to_le_bytes());
+                (VERSION, 20)
+            }
+        };
+        bytes[..2].copy_from_slice(&[version, FLAG_INODE]);
+        bytes[at..at + 4].copy_from_slice(&nanoseconds.to_le_bytes());
+        bytes[at + 4..at + 12].copy_from_slice(&device.to_le_bytes());
         self.sealed(bytes)
     }
 
@@ -123,9 +137,21 @@ impl Ids {
         id.0[1] & (FLAG_ATTR_DIR | FLAG_NAMED_ATTR) != 0
     }
 
+    /// True if this secret gives its object an id of this version. The same key with the other form
+    /// of ids may have made this one.
+    fn makes(&self, id: &FileId) -> bool {
+        match id.0[0] {
+            VERSION if self.version == SHORT_VERSION => {
+                let seconds = i64::from_le_bytes(field(&id.0[12..20]));
+                id.0[1] & FLAG_INODE != 0 && u32::try_from(seconds).is_err()
+            }
+            version => version == self.version,
+        }
+    }
+
     /// Decodes an id. `BadHandle` if this export did not make it.
     pub(super) fn parse(&self, id: &FileId) -> Result<Target> {
-        if self.sealed(id.0) != *id || id.0[0] != VERSION {
+        if self.sealed(id.0) != *id || !self.makes(id) {
             return Err(StoreError::BadHandle);
         }
         let flags = id.0[1];
@@ -142,12 +168,15 @@ impl Ids {
             });
         }
         if flags & FLAG_INODE != 0 {
-            let device = u64::from_le_bytes(field(&id.0[24..32]));
+            let (birth_seconds, at) = match id.0[0] {
+                SHORT_VERSION => (i64::from(u32::from_le_bytes(field(&id.0[12..16]))), 16),
+                _ => (i64::from_le_bytes(field(&id.0[12..20])), 20),
+            };
             return Ok(Target::Object(Form::Inode {
                 ino: u64::from_le_bytes(field(&id.0[4..12])),
-                birth_seconds: i64::from_le_bytes(field(&id.0[12..20])),
-                birth_nanoseconds: u32::from_le_bytes(field(&id.0[20..24])),
-                device,
+                birth_seconds,
+                birth_nanoseconds: u32::from_le_bytes(field(&id.0[at..at + 4])),
+                device: u64::from_le_bytes(field(&id.0[at + 4..at + 12])),
             }));
         }
         if usize::from(id.0[3]) > HANDLE_BYTES_MAX {
@@ -207,6 +236,41 @@ mod tests {
         let attr = ids.named_attr(&id, 77).unwrap();
         assert_eq!(ids.parse(&attr), Ok(Target::NamedAttr(id, 77)));
         assert_eq!(ids.attr_dir(&ids.of_handle(&handle(36))), Err(StoreError::NotSupported));
+    }
+
+    #[test]
+    fn a_short_id_has_few_bytes() {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+        let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let stat = statx(CWD, c"/", AtFlags::empty(), mask).unwrap();
+        let secret = ExportSecret::from_bytes([1; 16]).with_short_ids();
+        let ids = Ids::new(FsId([2; 16]), secret, device(&stat));
+        let inode = Form::Inode {
+            ino: stat.stx_ino,
+            birth_seconds: stat.stx_btime.tv_sec,
+            birth_nanoseconds: stat.stx_btime.tv_nsec,
+            device: 0,
+        };
+        let handle = handle(12);
+        for (id, form, bytes) in
+            [(ids.of_handle(&handle), Form::Handle(handle), 16), (ids.of_inode(&stat), inode, 20)]
+        {
+            assert_eq!(ids.parse(&id), Ok(Target::Object(form)));
+            assert_eq!(id.0[0], FileId::SHORT);
+            assert!(id.0[bytes..MAC].iter().all(|byte| *byte == 0), "{id:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_with_the_other_form_refuses_the_ids() {
+        let long = ids(1, 2);
+        let secret = ExportSecret::from_bytes([1; 16]).with_short_ids();
+        let short = Ids::new(FsId([2; 16]), secret, 0);
+        for (ours, other) in [(&long, &short), (&short, &long)] {
+            let id = ours.of_handle(&handle(12));
+            assert!(ours.parse(&id).is_ok());
+            assert_eq!(other.parse(&id), Err(StoreError::BadHandle));
+        }
     }
 
     #[test]

@@ -58,6 +58,7 @@ mod known;
 mod limits;
 mod named_attr;
 mod node;
+mod quota;
 mod ranges;
 mod resolve;
 mod store;

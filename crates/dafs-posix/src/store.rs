@@ -9,8 +9,8 @@ use crate::limits::POSIX_LINKS_MAX;
 use dafs_store::backend::{FILE_BYTES_MAX, check_name, check_symlink_text};
 use dafs_store::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry, FileId,
-    FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode, PosixAcls, RemoveKind,
-    Result, SetAttr, SetXattr, Store, StoreError, Watch,
+    FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode, PosixAcls, Quota,
+    RemoveKind, Result, SetAttr, SetXattr, Store, StoreError, Watch,
 };
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -460,5 +460,13 @@ impl Store for PosixStore {
             read_only: self.export.read_only
                 || stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY),
         })
+    }
+
+    fn quota(&self, cred: &Cred) -> Result<Quota> {
+        let export = &self.export;
+        if !export.abilities.quotas {
+            return Err(StoreError::NotSupported);
+        }
+        Ok(export.quotas.of(export.mount(), export.identity, cred.uid))
     }
 }

@@ -199,6 +199,59 @@ pub(super) fn fanotify_mark(
     check(libc::c_long::from(returned)).map(drop)
 }
 
+/// The files that are charged to a quota: those of a user, or those of a project.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum QuotaOf {
+    User(u32),
+    Project(u32),
+}
+
+/// Reads a quota of the file system of a descriptor. Needs CAP_SYS_ADMIN, but for the quota of the
+/// process's own user. Fails with `SRCH` where there are no such quotas, and with `NOSYS` before
+/// Linux 5.14.
+pub(super) fn quota(fd: BorrowedFd<'_>, of: QuotaOf) -> Result<libc::dqblk, Errno> {
+    /// The kinds USRQUOTA and PRJQUOTA.
+    const KINDS: [libc::c_int; 2] = [0, 2];
+    let (kind, id) = match of {
+        QuotaOf::User(id) => (KINDS[0], id),
+        QuotaOf::Project(id) => (KINDS[1], id),
+    };
+    let command = libc::QCMD(libc::Q_GETQUOTA, kind);
+    // SAFETY: the structure has numbers alone, for which zero bytes are valid.
+    let mut block: libc::dqblk = unsafe { std::mem::zeroed() };
+    // SAFETY: this command writes one structure of this type, which lives until the call returns.
+    check(unsafe {
+        libc::syscall(libc::SYS_quotactl_fd, fd.as_raw_fd(), command, id, &raw mut block)
+    })?;
+    Ok(block)
+}
+
+/// The kernel's `struct fsxattr`.
+#[repr(C)]
+struct ExtendedFlags {
+    flags: u32,
+    extent_bytes: u32,
+    extents: u32,
+    project: u32,
+    copy_extent_bytes: u32,
+    reserved: [u8; 8],
+}
+
+/// Returns the project of a directory if what is made in it belongs to the same project. Project 0
+/// has all files without a project, and no limits.
+pub(super) fn project(dir: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
+    /// FS_XFLAG_PROJINHERIT.
+    const INHERITED: u32 = 0x200;
+    /// FS_IOC_FSGETXATTR.
+    const REQUEST: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<ExtendedFlags>(b'X', 31);
+    // SAFETY: this request writes one structure of this type.
+    let request = unsafe { rustix::ioctl::Getter::<REQUEST, ExtendedFlags>::new() };
+    // SAFETY: the request only reads properties of the directory.
+    let found = unsafe { rustix::ioctl::ioctl(dir, request) }?;
+    let is_inherited = found.flags & INHERITED != 0 && found.project != 0;
+    Ok(is_inherited.then_some(found.project))
+}
+
 /// Gives the calling thread its own umask, a copy of that of the process. The thread also gets its
 /// own working directory and root directory.
 pub(super) fn separate_umask() -> Result<(), Errno> {

@@ -307,6 +307,10 @@ const NETLINK: [libc::c_int; 3] =
 /// IORING_REGISTER_ENABLE_RINGS. The second one puts the restrictions of the ring in force.
 const GIVE_RING: [u64; 2] = [4, 12];
 
+/// Commands of `quotactl_fd` that read the quota of a user or a project: Q_GETQUOTA.
+const READ_QUOTA: [libc::c_int; 2] =
+    [libc::QCMD(libc::Q_GETQUOTA, 0), libc::QCMD(libc::Q_GETQUOTA, 2)];
+
 /// Requests that put input into a terminal: TIOCSTI and TIOCLINUX.
 const TERMINAL_INPUT: [u64; 2] = [0x5412, 0x541C];
 
@@ -363,6 +367,9 @@ fn allowed(policy: &Policy, process: u64) -> Result<BTreeMap<i64, Vec<SeccompRul
     let [first, second] = TERMINAL_INPUT;
     let no_input = rule([is_not(1, first)?, is_not(1, second)?])?;
     allowed.insert(libc::SYS_ioctl, vec![no_input]);
+    let [user, project] = READ_QUOTA.map(|command| u64::from(command.cast_unsigned()));
+    let reads_quota = vec![rule([is(1, user)?])?, rule([is(1, project)?])?];
+    allowed.insert(libc::SYS_quotactl_fd, reads_quota);
     if policy.network_namespaces {
         let network = u64::from(libc::CLONE_NEWNET.unsigned_abs());
         allowed.insert(libc::SYS_setns, vec![rule([is(1, network)?])?]);
@@ -497,6 +504,8 @@ mod tests {
             libc::SYS_mount_setattr,
             libc::SYS_seccomp,
             libc::SYS_clone3,
+            // By the path of a device it changes quotas.
+            libc::SYS_quotactl,
             // By path it changes files that Landlock denies to open, up to its ABI 2.
             libc::SYS_truncate,
         ] {
@@ -513,6 +522,8 @@ mod tests {
         assert!(!list.contains_key(&libc::SYS_io_uring_setup));
         assert!(list.contains_key(&libc::SYS_io_uring_enter));
         assert_eq!(list[&libc::SYS_io_uring_register].len(), GIVE_RING.len());
+        // Quotas are read, and none is changed.
+        assert_eq!(list[&libc::SYS_quotactl_fd].len(), READ_QUOTA.len());
     }
 
     #[test]

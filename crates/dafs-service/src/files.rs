@@ -5,7 +5,9 @@ use crate::export::{Export, Touch};
 use crate::handle::Handle;
 use crate::state::StateRef;
 use crate::{Caller, Result, Service, ServiceError};
-use dafs_store::{AccessMask, Attr, FsStat, OpenFile, OpenMode, SetAttr, SetTime, StoreError};
+use dafs_store::{
+    AccessMask, Attr, FsStat, OpenFile, OpenMode, Quota, SetAttr, SetTime, StoreError,
+};
 use std::sync::Arc;
 
 /// The result of a lookup of a path.
@@ -164,6 +166,20 @@ impl Service {
         let cred = export.map_cred(caller.cred);
         let stat = export.store().fs_stat(&cred, &handle.file)?;
         Ok(FsLimits { stat, read_only: export.options().read_only || stat.read_only })
+    }
+
+    /// Returns the quota of the caller, if the export has quotas that the server may read.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn quota(&self, caller: Caller<'_>, handle: &Handle) -> Result<Option<Quota>> {
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
+        if !export.store().capabilities().quotas {
+            return Ok(None);
+        }
+        let cred = export.map_cred(caller.cred);
+        Ok(Some(export.store().quota(&cred)?))
     }
 
     /// Returns a file for commit: any open of it, else a new one with the rights that the

@@ -5,7 +5,7 @@ use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 
 /// A file handle: the file system, and the object in it. The format is that of the DAFS filehandle
-/// (16 + 48 bytes). Other protocols carry the same 64 bytes.
+/// (16 + 48 bytes). NFS carries the same 64 bytes, or leaves out zeros of short ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     /// The export's file system id.

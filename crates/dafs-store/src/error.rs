@@ -137,4 +137,10 @@ mod tests {
             assert_eq!(StoreError::from_errno(errno), StoreError::Access);
         }
     }
+
+    #[test]
+    fn a_used_up_quota_is_told_from_a_full_disk() {
+        assert_eq!(StoreError::from_errno(libc::EDQUOT), StoreError::Quota);
+        assert_eq!(StoreError::from_errno(libc::ENOSPC), StoreError::NoSpace);
+    }
 }

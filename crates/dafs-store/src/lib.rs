@@ -58,7 +58,7 @@ pub use tries::{NoOutcome, Tries};
 pub use types::{
     AccessMask, AclSupport, Advised, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred,
     DirChange, DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind, LocalChanges, Made,
-    NAME_BYTES_MAX, NewObject, OpenMode, RemoveKind, SeekWhat, SetAttr, SetTime, SetXattr,
+    NAME_BYTES_MAX, NewObject, OpenMode, Quota, RemoveKind, SeekWhat, SetAttr, SetTime, SetXattr,
     Stability, TimeSpec, Wait, Waits, Watch,
 };
 
@@ -325,6 +325,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns space and limits.
     fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat>;
+
+    /// Returns the quota that limits the caller, of several the one with the fewest bytes left. The
+    /// file system enforces quotas by itself, with [`StoreError::Quota`].
+    ///
+    /// # Errors
+    /// `NotSupported` without [`Capabilities::quotas`].
+    fn quota(&self, _cred: &Cred) -> Result<Quota> {
+        Err(StoreError::NotSupported)
+    }
 }
 
 /// An open file. Rights were checked when it was opened; it stays usable after its last name is

@@ -15,6 +15,15 @@ pub const NAME_BYTES_MAX: usize = 255;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub [u8; FILE_ID_BYTES]);
 
+impl FileId {
+    /// The first byte of ids that protocols can shorten: the zeros before the last
+    /// [`FileId::MAC_BYTES`] need not be sent. No id of another form begins with this byte.
+    pub const SHORT: u8 = 2;
+
+    /// Bytes of the MAC at the end of an id.
+    pub const MAC_BYTES: usize = 8;
+}
+
 /// A persistent name of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FsId(pub [u8; 16]);
@@ -380,6 +389,8 @@ pub struct Capabilities {
     pub deallocate: bool,
     /// Holes are distinguished from zeros.
     pub holes: bool,
+    /// Quotas of callers can be read, by [`Store::quota`](crate::Store::quota).
+    pub quotas: bool,
     /// Local changes below the server are reported for watched objects.
     pub local_changes: LocalChanges,
     /// The form of its layouts, if it spreads files over data servers that clients may reach.
@@ -434,6 +445,24 @@ pub enum LocalChanges {
     Unseen,
     /// It reports such changes of watched objects.
     Reported,
+}
+
+/// A quota of space in a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Quota {
+    /// Bytes in use.
+    pub used: u64,
+    /// Bytes from which on the user should be warned. `None` without such a limit.
+    pub soft: Option<u64>,
+    /// Bytes that cannot be exceeded. `None` without such a limit.
+    pub hard: Option<u64>,
+}
+
+impl Quota {
+    /// Returns the bytes that are left up to the hard limit. `None` without a limit.
+    pub fn left(&self) -> Option<u64> {
+        self.hard.map(|hard| hard.saturating_sub(self.used))
+    }
 }
 
 /// Space and limits of a file system.

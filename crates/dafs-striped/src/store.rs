@@ -316,6 +316,8 @@ impl Store for StripedStore {
             allocate: false,
             deallocate: false,
             holes: false,
+            // Content is charged on the nodes, each of which has quotas of its own.
+            quotas: false,
             layouts,
             layout_unit_bytes: layouts.map_or(0, |_| self.shared.options.unit_bytes.get()),
             waits: Waits::Data,

@@ -11,7 +11,7 @@ use crate::engine::transfers::{release, remote};
 use crate::engine::work::{JobResult, Pending, PendingId, Work};
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_service::{Caller, FsLimits, Handle, Service, ServiceError, StateId, Touch};
-use dafs_store::{Attr, StoreError};
+use dafs_store::{Attr, Quota, StoreError};
 use dafs_wire::dafs::{
     self, AttrMask, Attributes, ByteOrder, Checksum, DirectBuffer, DirectReply, EncodeError,
     ErrorBody, FsAttrMask, FsAttributes, GetAttrDirect, GetAttrInline, GetAttrInlineReply,
@@ -286,12 +286,17 @@ pub(crate) fn get_fs_attr(cx: &mut Context<'_>, call: &Call, args: &GetFsAttr) -
         (&handle, Touch::Data),
         move |service, caller| {
             let limits = service.fs_limits(caller, &handle)?;
+            let quota = if (wanted & (QUOTAS | FsAttrMask::SUPPORTED_FSATTR)).is_empty() {
+                None
+            } else {
+                service.quota(caller, &handle)?
+            };
             let is_optimistic = shown_by.is_some_and(|by| service.exposes(&handle, by.is_remote()));
-            Ok((limits, service.layouts.tells_of_layouts(&handle), is_optimistic))
+            Ok((limits, quota, service.layouts.tells_of_layouts(&handle), is_optimistic))
         },
         move |cx, call, told: dafs_service::Result<_>| {
-            let (limits, layouts, is_optimistic) = told.map_err(convert::status)?;
-            fs_attr_reply(cx, call, &handle, wanted, (&limits, layouts, is_optimistic))
+            let (limits, quota, layouts, is_optimistic) = told.map_err(convert::status)?;
+            fs_attr_reply(cx, call, &handle, wanted, (&limits, quota, layouts, is_optimistic))
         },
     )
 }
@@ -301,10 +306,12 @@ fn fs_attr_reply(
     call: &Call,
     handle: &Handle,
     wanted: FsAttrMask,
-    (limits, layouts, is_optimistic): (&FsLimits, bool, bool),
+    (limits, quota, layouts, is_optimistic): (&FsLimits, Option<Quota>, bool, bool),
 ) -> Done {
     let transfer = cx.transfers().bytes_max() as u64;
     let stat = limits.stat;
+    // A quota without a limit has the largest one.
+    let limit = |of: fn(Quota) -> Option<u64>| quota.map(|quota| of(quota).unwrap_or(u64::MAX));
     let all = FsAttributes {
         included: wanted.intersection(FsAttrMask::ALL),
         link_support: Some(stat.links_max > 1),
@@ -322,7 +329,7 @@ fn fs_attr_reply(
         max_link: Some(stat.links_max),
         max_name: Some(stat.name_bytes_max),
         supported_fattr: Some(SUPPORTED.0),
-        supported_fsattr: Some(SUPPORTED_FS.0),
+        supported_fsattr: Some(SUPPORTED_FS.0 | quota.map_or(0, |_| QUOTAS.0)),
         files_available: Some(stat.files_available),
         files_free: Some(stat.files_free),
         files_total: Some(stat.files_total),
@@ -333,6 +340,9 @@ fn fs_attr_reply(
         space_available: Some(stat.space_available),
         space_free: Some(stat.space_free),
         space_total: Some(stat.space_total),
+        quota_hard: limit(|quota| quota.hard),
+        quota_soft: limit(|quota| quota.soft),
+        quota_used: quota.map(|quota| quota.used),
         fshandle: Some(handle.fs.0),
         pref_io_size: Some(PREFERRED_IO_BYTES.min(transfer)),
         fh_expire_type: Some(0),
@@ -415,11 +425,10 @@ impl Told {
     }
 }
 
-/// File-system attributes that can be read. Quotas are unknown.
-const SUPPORTED_FS: FsAttrMask = FsAttrMask(
-    FsAttrMask::ALL.0
-        & !(FsAttrMask::QUOTA_HARD.0
-            | FsAttrMask::QUOTA_SOFT.0
-            | FsAttrMask::QUOTA_USED.0
-            | FsAttrMask::FAILOVER_LOCATIONS.0),
-);
+/// The quota of the caller, which exports with quotas have.
+const QUOTAS: FsAttrMask =
+    FsAttrMask::QUOTA_HARD.union(FsAttrMask::QUOTA_SOFT).union(FsAttrMask::QUOTA_USED);
+
+/// File-system attributes that can be read of every export.
+const SUPPORTED_FS: FsAttrMask =
+    FsAttrMask(FsAttrMask::ALL.0 & !(QUOTAS.0 | FsAttrMask::FAILOVER_LOCATIONS.0));

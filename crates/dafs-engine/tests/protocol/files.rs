@@ -2,11 +2,13 @@
 
 use crate::common::*;
 use dafs_service::{ExportOptions, Squash};
-use dafs_store::Waits;
+use dafs_store::{Capabilities, Cred, MemoryOptions, MemoryStore, Quota, Store, Waits};
+use dafs_testkit::stores::layer::{Layer, Layered};
 use dafs_wire::dafs::{
-    self, AttrMask, Attributes, ErrorBody, FileHandle, NewObject, ObjectType, Reply, Request,
-    StateId, Status, Verifier,
+    self, AttrMask, Attributes, ErrorBody, FileHandle, FsAttrMask, NewObject, ObjectType, Reply,
+    Request, StateId, Status, Verifier,
 };
+use std::sync::Arc;
 
 #[test]
 fn names_are_made_found_linked_renamed_and_removed() {
@@ -21,7 +23,7 @@ fn no_reactor_waits_for_what_a_store_waits_for() {
         let (mut world, client, file) = World::with_file(Setup { waits, ..Setup::default() });
         assert_eq!(world.status(client, &set(file, size(5))), Status::Ok);
         assert_eq!(attributes(&mut world, client, file.fh).unwrap().size, 5);
-        let attributes = dafs::FsAttrMask::SPACE_FREE;
+        let attributes = FsAttrMask::SPACE_FREE;
         let space = Request::GetFsAttr(dafs::GetFsAttr { fh: file.fh, attributes });
         assert_eq!(world.status(client, &space), Status::Ok);
         world.end();
@@ -130,7 +132,7 @@ fn handles_that_are_none_are_refused_everywhere() {
             Request::OpenAttr(dafs::OpenAttr { fh }),
             Request::Access(dafs::Access { fh, mask: dafs::AccessMask::READ }),
             Request::GetAttrInline(dafs::GetAttrInline { fh, attributes: AttrMask::MODE }),
-            Request::GetFsAttr(dafs::GetFsAttr { fh, attributes: dafs::FsAttrMask::ALL }),
+            Request::GetFsAttr(dafs::GetFsAttr { fh, attributes: FsAttrMask::ALL }),
             Request::ReadLinkInline(dafs::ReadLinkInline { fh }),
             Request::Commit(dafs::Commit { fh, offset: 0, count: 0 }),
             read_inline(anonymous, 0, 10),
@@ -193,7 +195,7 @@ fn attributes_are_set_compared_and_guarded() {
         let none = dafs::SetAttrReply { attributes: AttrMask::NONE };
         assert_eq!(answer.error_body(), ErrorBody::SetAttr(none));
     }
-    let query = dafs::GetFsAttr { fh: file.fh, attributes: dafs::FsAttrMask::ALL };
+    let query = dafs::GetFsAttr { fh: file.fh, attributes: FsAttrMask::ALL };
     let answer = world.call(client, &Request::GetFsAttr(query));
     let Ok(Reply::GetFsAttr(reply)) = answer.reply() else { panic!() };
     assert_eq!(reply.attributes.lease_time, Some(30));
@@ -211,6 +213,38 @@ fn attributes_are_set_compared_and_guarded() {
     let Ok(Reply::Access(reply)) = answer.reply() else { panic!() };
     assert!(reply.access.contains(dafs::AccessMask::READ));
     world.end();
+}
+
+/// A store with a quota.
+struct Limited;
+
+impl Layer for Limited {
+    fn capabilities(&self, below: Capabilities) -> Capabilities {
+        Capabilities { quotas: true, ..below }
+    }
+
+    fn quota(&self, _: dafs_store::Result<Quota>, _: &Cred) -> dafs_store::Result<Quota> {
+        Ok(Quota { used: 400, soft: None, hard: Some(1000) })
+    }
+}
+
+#[test]
+fn a_quota_is_told_where_there_is_one() {
+    let told = |stores: Vec<Arc<dyn Store>>| {
+        let (mut world, client) = World::with_session(Setup { stores, ..Setup::default() });
+        let query = dafs::GetFsAttr { fh: world.root(), attributes: FsAttrMask::ALL };
+        let answer = world.call(client, &Request::GetFsAttr(query));
+        let Ok(Reply::GetFsAttr(reply)) = answer.reply() else { panic!() };
+        let found = &reply.attributes;
+        let supported = FsAttrMask(found.supported_fsattr.unwrap());
+        let quota = [found.quota_hard, found.quota_soft, found.quota_used];
+        world.end();
+        (supported.contains(FsAttrMask::QUOTA_USED), quota)
+    };
+    assert_eq!(told(Vec::new()), (false, [None; 3]));
+    let below = Arc::new(MemoryStore::new(MemoryOptions::default()));
+    let limited: Arc<dyn Store> = Arc::new(Layered::new(below, Limited));
+    assert_eq!(told(vec![limited]), (true, [Some(1000), Some(u64::MAX), Some(400)]));
 }
 
 #[test]

@@ -198,6 +198,10 @@ pub struct FsStatus {
     pub name_bytes_max: Option<u32>,
     /// The longest file, in bytes.
     pub file_bytes_max: Option<u64>,
+    /// Bytes that count for the caller's quota. NFSv3 has no quotas.
+    pub quota_used: Option<u64>,
+    /// Bytes that the caller's quota leaves, or the free space if that is less.
+    pub quota_left: Option<u64>,
 }
 
 /// An entry of a directory.

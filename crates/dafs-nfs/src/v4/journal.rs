@@ -27,11 +27,11 @@ use crate::args::Args;
 use crate::limits::{DURABLE_OPERATIONS_MAX, DURABLE_REPLY_BYTES_MAX, DURABLE_RESULT_BYTES_MAX};
 use crate::principal::Principal;
 use crate::shared::NfsShared;
-use crate::wire_handle;
 use dafs_mem::Mutex;
 use dafs_rpc::{Mark, Reply};
 use dafs_service::durable::{self, Effect, Intended, LoggedChange, Notify, Settled};
 use dafs_service::{Client, Handle, Job, Owner, Place, RequestKey, Sender, Service};
+use dafs_store::{FileId, FsId};
 use dafs_wire::nfs4::{OpNum, SessionId, Status};
 use smallvec::SmallVec;
 use std::fmt;
@@ -143,7 +143,7 @@ impl LoggedResult {
             Self::Whole(reply) => [&[1], reply.as_slice()].concat(),
             Self::Result { current: None, result } => [&[2], result.as_slice()].concat(),
             Self::Result { current: Some(handle), result } => {
-                [&[3], wire_handle::encode(handle).as_slice(), result].concat()
+                [&[3], handle.fs.0.as_slice(), handle.file.0.as_slice(), result].concat()
             }
         }
     }
@@ -154,8 +154,9 @@ impl LoggedResult {
             1 => Self::Whole(rest.to_vec()),
             2 => Self::Result { current: None, result: rest.to_vec() },
             3 => {
-                let (handle, result) = rest.split_at_checked(Handle::BYTES)?;
-                let current = Some(wire_handle::decode(handle)?);
+                let (fs, rest) = rest.split_first_chunk()?;
+                let (file, result) = rest.split_first_chunk()?;
+                let current = Some(Handle { fs: FsId(*fs), file: FileId(*file) });
                 Self::Result { current, result: result.to_vec() }
             }
             _ => return None,

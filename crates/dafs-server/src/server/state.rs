@@ -24,6 +24,16 @@ const FILES: [&str; 6] =
 /// Bytes of the key that signs file handles.
 const HANDLE_KEY_BYTES: usize = 16;
 
+/// The byte before a key whose handles can be short. Earlier versions wrote the key alone. Its
+/// handles keep their form, because running clients know them.
+const SHORT_HANDLES: u8 = 2;
+
+/// The longest file with a key, in bytes.
+const KEY_FILE_BYTES_MAX: usize = 1 + HANDLE_KEY_BYTES;
+
+/// The use of the key as an identity.
+const SERVER_IDENTITY: &[u8] = b"server identity";
+
 /// Makes the state directory, or checks that no other user can change the files of the existing
 /// one.
 pub(super) fn open_directory(directory: &Path) -> Result<(), StartError> {
@@ -53,8 +63,11 @@ pub(super) fn handle_secret(
 ) -> Result<ExportSecret, StartError> {
     let known = inventory.known(HANDLE_KEY).is_some();
     match directory.join(HANDLE_KEY).symlink_metadata() {
-        Ok(found) if found.is_file() && found.len() != HANDLE_KEY_BYTES as u64 => {
-            Err(inventory.lost(HANDLE_KEY, "it is not 16 bytes long"))?;
+        Ok(found)
+            if found.is_file()
+                && ![HANDLE_KEY_BYTES, KEY_FILE_BYTES_MAX].contains(&(found.len() as usize)) =>
+        {
+            Err(inventory.lost(HANDLE_KEY, "it is not as long as a key"))?;
         }
         Err(error) if known && error.kind() == io::ErrorKind::NotFound => {
             Err(inventory.lost(HANDLE_KEY, "it is missing"))?;
@@ -62,33 +75,45 @@ pub(super) fn handle_secret(
         // The code that reads it reports other errors.
         _ => {}
     }
-    let secret = read_or_make_secret(directory)?;
-    if *secret.as_bytes() == [0; 16] {
+    let content = read_or_make_key(directory)?;
+    if content.iter().all(|byte| *byte == 0) {
         Err(inventory.lost(HANDLE_KEY, "it was emptied: all its bytes are zero"))?;
     }
-    inventory.note_key(HANDLE_KEY, server_identity(&secret))?;
+    let secret = secret_of(&content)
+        .ok_or_else(|| inventory.lost(HANDLE_KEY, "it does not begin as a key does"))?;
+    // A key with another form of handles is another one for clients.
+    let use_of_it: &[u8] =
+        if secret.has_short_ids() { b"server identity, short handles" } else { SERVER_IDENTITY };
+    inventory.note_key(HANDLE_KEY, hash_of_key(secret.as_bytes(), use_of_it))?;
     Ok(secret)
 }
 
-fn read_or_make_secret(directory: &Path) -> Result<ExportSecret, StartError> {
+/// Decodes the content of a file with a key.
+fn secret_of(content: &[u8]) -> Option<ExportSecret> {
+    match content.strip_prefix(&[SHORT_HANDLES]).map(<[u8; HANDLE_KEY_BYTES]>::try_from) {
+        Some(Ok(key)) => Some(ExportSecret::from_bytes(key).with_short_ids()),
+        _ => content.try_into().ok().map(ExportSecret::from_bytes),
+    }
+}
+
+/// Returns the content of the file with the key, made if it is missing.
+fn read_or_make_key(directory: &Path) -> Result<Vec<u8>, StartError> {
     let path = directory.join(HANDLE_KEY);
     let failed = |error| StartError::State { path: path.clone(), error };
-    match own::read(&path, HANDLE_KEY_BYTES) {
-        Ok(bytes) => match <[u8; 16]>::try_from(bytes.as_slice()) {
-            Ok(bytes) => return Ok(ExportSecret::from_bytes(bytes)),
-            Err(_) => return Err(failed(io::ErrorKind::InvalidData.into())),
-        },
+    match own::read(&path, KEY_FILE_BYTES_MAX) {
+        Ok(bytes) => return Ok(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
     let secret =
         ExportSecret::generate().map_err(|error| failed(io::Error::other(error.to_string())))?;
+    let content = [&[SHORT_HANDLES][..], secret.as_bytes()].concat();
     let save = || {
         // Written under another name and linked into place, so that two servers that start at once
         // agree and none sees a half-written key.
         let aside = directory.join(format!("handle-key.{}", std::process::id()));
         let whole = directory.join(format!("handle-key.{}.new", std::process::id()));
-        own::replace(&aside, &whole, secret.as_bytes())?;
+        own::replace(&aside, &whole, &content)?;
         let linked = std::fs::hard_link(&aside, &path);
         std::fs::remove_file(&aside)?;
         match linked {
@@ -96,14 +121,11 @@ fn read_or_make_secret(directory: &Path) -> Result<ExportSecret, StartError> {
             _ => {
                 // The name must be as stable as the content, or a power loss makes a new key.
                 std::fs::File::open(directory)?.sync_all()?;
-                own::read(&path, HANDLE_KEY_BYTES)
+                own::read(&path, KEY_FILE_BYTES_MAX)
             }
         }
     };
-    let bytes = save().map_err(failed)?;
-    let bytes = <[u8; 16]>::try_from(bytes.as_slice())
-        .map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
-    Ok(ExportSecret::from_bytes(bytes))
+    save().map_err(failed)
 }
 
 /// Makes the state directory of a configuration, or checks the existing one.
@@ -131,7 +153,7 @@ pub(super) fn state_directory(named: Option<&Path>) -> Result<PathBuf, StartErro
 /// Returns the unique identity of this server, the same in every run. It is a hash of its secret,
 /// which it does not reveal.
 pub(super) fn server_identity(secret: &ExportSecret) -> [u8; 16] {
-    hash_of_key(secret.as_bytes(), b"server identity")
+    hash_of_key(secret.as_bytes(), SERVER_IDENTITY)
 }
 
 /// Returns a hash that identifies a key without revealing it.
@@ -200,7 +222,7 @@ mod tests {
             let error = open_directory(&state).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains("symlink"), "{error}");
             if name == HANDLE_KEY {
-                read_or_make_secret(&state).unwrap_err();
+                read_or_make_key(&state).unwrap_err();
             }
             match is_file {
                 true => std::fs::remove_file(&victim).unwrap(),
@@ -221,29 +243,50 @@ mod tests {
             let mut inventory = Inventory::open(dir.path()).unwrap();
             let secret = handle_secret(dir.path(), &mut inventory)?;
             inventory.save()?;
-            Ok::<_, StartError>(*secret.as_bytes())
+            Ok::<_, StartError>(secret)
         };
-        let key = start().unwrap();
-        assert_eq!(start().unwrap(), key);
+        let secret = start().unwrap();
+        assert!(secret.has_short_ids(), "no client knows other handles yet");
+        assert!(start().unwrap() == secret);
+        let key = std::fs::read(&path).unwrap();
         let refused = |content: &[u8], why: &str| {
             std::fs::write(&path, content).unwrap();
             let error = start().unwrap_err().to_string();
             assert!(error.contains(why) && error.contains("accept-loss handle-key"), "{error}");
             assert_eq!(std::fs::read(&path).unwrap(), content, "it is left alone");
         };
-        for at in 0..16 {
-            let mut flipped = key;
+        for at in 0..key.len() {
+            let mut flipped = key.clone();
             flipped[at] ^= 1 << (at % 8);
-            refused(&flipped, "another one");
+            refused(&flipped, if at == 0 { "does not begin" } else { "another one" });
         }
+        // The key of an earlier version, whose handles are longer.
+        refused(&key[1..], "another one");
+        refused(&key[..16], "another one");
+        refused(&[0; 17], "zero");
         refused(&[0; 16], "zero");
-        refused(b"", "not 16 bytes");
-        refused(&key[..15], "not 16 bytes");
+        refused(b"", "not as long");
+        refused(&key[..15], "not as long");
         std::fs::remove_file(&path).unwrap();
         let error = start().unwrap_err().to_string();
         assert!(error.contains("missing"), "{error}");
         assert!(!path.exists());
         std::fs::write(&path, key).unwrap();
-        assert_eq!(start().unwrap(), key);
+        assert!(start().unwrap() == secret);
+    }
+
+    #[test]
+    fn a_key_of_an_earlier_version_keeps_the_form_of_its_handles() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(HANDLE_KEY), [SHORT_HANDLES; 16]).unwrap();
+        let start = || {
+            let mut inventory = Inventory::open(dir.path()).unwrap();
+            let secret = handle_secret(dir.path(), &mut inventory).unwrap();
+            inventory.save().unwrap();
+            secret
+        };
+        for _ in 0..2 {
+            assert!(start() == ExportSecret::from_bytes([SHORT_HANDLES; 16]));
+        }
     }
 }

@@ -534,6 +534,7 @@ impl Store for MemoryStore {
             allocate: true,
             deallocate: true,
             holes: true,
+            quotas: false,
             local_changes: LocalChanges::Impossible,
             layouts: None,
             layout_unit_bytes: 0,

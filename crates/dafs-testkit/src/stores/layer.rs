@@ -57,6 +57,10 @@ pub trait Layer: Send + Sync + 'static {
         None
     }
 
+    fn quota(&self, below: Result<Quota>, _cred: &Cred) -> Result<Quota> {
+        below
+    }
+
     fn sweep(&self) {}
 }
 
@@ -261,6 +265,10 @@ impl<L: Layer> Store for Layered<L> {
 
     fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
         self.go(Call::FsStat)?.fs_stat(cred, id)
+    }
+
+    fn quota(&self, cred: &Cred) -> Result<Quota> {
+        self.layer.quota(self.go(Call::FsStat)?.quota(cred), cred)
     }
 }
 

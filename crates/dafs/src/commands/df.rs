@@ -8,7 +8,7 @@ use crate::session::Sessions;
 use indicatif::BinaryBytes;
 use serde_json::json;
 
-/// Show the space of the file systems that hold files or directories
+/// Show the space of the file systems that hold files or directories, and what your quota leaves
 #[derive(Debug, clap::Args)]
 pub(crate) struct Df {
     /// Files or directories
@@ -22,7 +22,14 @@ pub(crate) struct Df {
 impl Df {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         if !self.json {
-            say!("{:>12} {:>12} {:>12} {:>12}  of", "size", "used", "available", "files free")?;
+            say!(
+                "{:>12} {:>12} {:>12} {:>12} {:>12}  of",
+                "size",
+                "used",
+                "available",
+                "files free",
+                "quota left"
+            )?;
         }
         for_each(&self.urls, |url| {
             let client = sessions.client(url)?;
@@ -44,6 +51,8 @@ impl Df {
                     "files_total": status.files_total,
                     "files_free": status.files_free,
                     "files_available": status.files_available,
+                    "quota_used": status.quota_used,
+                    "quota_left": status.quota_left,
                     "name_bytes_max": status.name_bytes_max,
                     "file_bytes_max": status.file_bytes_max,
                 });
@@ -54,10 +63,11 @@ impl Df {
             };
             let files = status.files_available.map_or_else(|| "-".to_owned(), |n| n.to_string());
             say!(
-                "{:>12} {:>12} {:>12} {files:>12}  {url}",
+                "{:>12} {:>12} {:>12} {files:>12} {:>12}  {url}",
                 bytes(status.space_total),
                 bytes(used),
                 bytes(status.space_available),
+                bytes(status.quota_left),
             )
         })
     }

@@ -240,6 +240,8 @@ impl Remote {
                     files_available: status.files_available,
                     name_bytes_max: status.name_bytes_max,
                     file_bytes_max: status.file_bytes_max,
+                    quota_used: status.quota_used,
+                    quota_left: status.quota_left,
                     ..FsStatus::default()
                 }
             }

@@ -238,6 +238,8 @@ impl Names for V3 {
             files_available: Some(space.files_available),
             name_bytes_max: Some(name_bytes_max),
             file_bytes_max: Some(file_bytes_max),
+            quota_used: None,
+            quota_left: None,
         })
     }
 

@@ -30,6 +30,8 @@ const FS_STATUS: Bitmap = Attr::set(&[
     Attr::FilesTotal,
     Attr::Maxfilesize,
     Attr::Maxname,
+    Attr::QuotaAvailHard,
+    Attr::QuotaUsed,
     Attr::SpaceAvail,
     Attr::SpaceFree,
     Attr::SpaceTotal,
@@ -196,6 +198,8 @@ impl Names for V4 {
             files_available: told.files_avail,
             name_bytes_max: told.maxname,
             file_bytes_max: told.maxfilesize,
+            quota_used: told.quota_used,
+            quota_left: told.quota_avail_hard,
         })
     }
 

@@ -76,6 +76,28 @@ fn only_the_root_is_told_to_a_claim_and_only_at_mount() {
     assert!(world.lookup(&root, "f").is_ok(), "nothing was removed");
 }
 
+/// AUTH_NONE proves no less than AUTH_SYS (RFC 2623 2.3.2).
+#[test]
+fn a_client_without_a_user_mounts_an_export_for_claims_and_gets_nothing_else() {
+    let mut world = strict_and_lax();
+    let root = world.root_of("lax");
+    world.with_flavour(Flavour::Sys);
+    let file = world.create(&root, "f", guarded()).unwrap().0;
+    world.with_flavour(Flavour::None);
+    let [root, file] = [&root, &file].map(|handle| GetattrArgs { object: FileHandle(handle) });
+    for procedure in [Procedure::Getattr, Procedure::FsInfo] {
+        assert!(!world.is_too_weak(procedure, &root), "{procedure:?}");
+        assert!(world.is_too_weak(procedure, &file), "{procedure:?}");
+    }
+    for procedure in [Procedure::FsStat, Procedure::PathConf] {
+        assert!(world.is_too_weak(procedure, &root), "{procedure:?}");
+    }
+    // An origin without any right learns nothing.
+    world.sender.origin = from("192.0.2.1:700");
+    let results = world.call(Procedure::Getattr, &root);
+    assert_eq!(results[..4], Status::Acces.number().to_be_bytes());
+}
+
 /// A refused request is not kept: the same request with a better flavour is executed.
 #[test]
 fn a_refusal_is_no_reply_to_keep() {

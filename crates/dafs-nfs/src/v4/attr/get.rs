@@ -1,11 +1,11 @@
 //! Encodes attributes for the client.
 
 use super::owner::Names;
-use super::{OF_FILE_SYSTEM, acl, exclusive_create, layout_type, supported};
+use super::{OF_FILE_SYSTEM, OF_QUOTA, acl, exclusive_create, layout_type, supported};
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::wire_handle;
 use dafs_service::{Caller, FsLimits, Handle, OwnerKind, Service, ServiceError};
-use dafs_store::{Acl, AclSupport, Attr as ObjectAttr, Capabilities, Kind, TimeSpec};
+use dafs_store::{Acl, AclSupport, Attr as ObjectAttr, Capabilities, Kind, Quota, TimeSpec};
 use dafs_wire::nfs4::{
     self, Attr, Bitmap, ChangeAttrType, CharsetCapability, DeviceNumbers, FhExpireType, FileType,
     FsLocations, Fsid, Numbers32, OpenArguments, ShareAccess, Status, Time, encode_fattr,
@@ -36,6 +36,7 @@ pub(crate) struct Object<'a> {
 struct Extra {
     capabilities: Capabilities,
     limits: Option<FsLimits>,
+    quota: Option<Quota>,
     acl: Option<Acl>,
     has_named_attrs: bool,
     lease: Duration,
@@ -109,11 +110,13 @@ impl Extra {
         let Object { service, caller, handle, .. } = object;
         let capabilities = service.capabilities(handle)?;
         let wants = |attr: Attr| request.contains(attr);
-        let limits = if request.and(OF_FILE_SYSTEM).is_empty() {
+        let limits = if request.and(OF_FILE_SYSTEM.or(OF_QUOTA)).is_empty() {
             None
         } else {
             Some(service.fs_limits(*caller, handle)?)
         };
+        let quota =
+            if request.and(OF_QUOTA).is_empty() { None } else { service.quota(*caller, handle)? };
         let acl = if wants(Attr::Acl) && capabilities.acls != AclSupport::Mode {
             Some(service.acl(handle)?)
         } else {
@@ -123,7 +126,7 @@ impl Extra {
             && capabilities.xattrs
             && service.list_xattrs(*caller, handle).is_ok_and(|names| !names.is_empty());
         let lease = service.config().lease_time;
-        Ok(Self { capabilities, limits, acl, has_named_attrs, lease })
+        Ok(Self { capabilities, limits, quota, acl, has_named_attrs, lease })
     }
 }
 
@@ -198,21 +201,29 @@ fn further(attr: Attr, e: &mut Encoder<'_>, object: &Object<'_>, extra: &Extra) 
         }
         Attr::LayoutTypes => e.value(&Numbers32::default()),
         Attr::LayoutBlksize => e.u32(capabilities.layout_unit_bytes),
-        other => of_file_system(other, e, &extra.limits),
+        other => of_file_system(other, e, extra),
     }
 }
 
-/// Writes one of [`OF_FILE_SYSTEM`].
 fn layout_types(capabilities: &Capabilities) -> Numbers32 {
     Numbers32 { numbers: capabilities.layouts.map(layout_type).into_iter().collect() }
 }
 
-fn of_file_system(attr: Attr, e: &mut Encoder<'_>, limits: &Option<FsLimits>) {
-    let Some(FsLimits { stat, .. }) = limits else {
+/// Writes one of [`OF_FILE_SYSTEM`] or [`OF_QUOTA`].
+fn of_file_system(attr: Attr, e: &mut Encoder<'_>, extra: &Extra) {
+    let Some(FsLimits { stat, .. }) = &extra.limits else {
         debug_assert!(false, "{attr} is supported but not known here");
         return;
     };
+    let quota = extra.quota.unwrap_or_default();
+    // A limit above the free space does not matter.
+    let left = |limit: Option<u64>| {
+        limit.map_or(u64::MAX, |limit| limit.saturating_sub(quota.used)).min(stat.space_available)
+    };
     match attr {
+        Attr::QuotaAvailHard => e.u64(left(quota.hard)),
+        Attr::QuotaAvailSoft => e.u64(left(quota.soft.or(quota.hard))),
+        Attr::QuotaUsed => e.u64(quota.used),
         Attr::FilesAvail => e.u64(stat.files_available),
         Attr::FilesFree => e.u64(stat.files_free),
         Attr::FilesTotal => e.u64(stat.files_total),

@@ -88,6 +88,9 @@ const OF_FILE_SYSTEM: Bitmap = Attr::set(&[
     Attr::SpaceTotal,
 ]);
 
+/// The quota of the caller (RFC 8881 5.8.2.28 to 5.8.2.30).
+const OF_QUOTA: Bitmap = Attr::set(&[Attr::QuotaAvailHard, Attr::QuotaAvailSoft, Attr::QuotaUsed]);
+
 /// Attributes that SETATTR accepts.
 const SETTABLE: Bitmap = Attr::set(&[
     Attr::Size,
@@ -123,6 +126,9 @@ pub(crate) fn supported(
     }
     if capabilities.layouts.is_some() {
         set = set.or(OF_LAYOUTS);
+    }
+    if capabilities.quotas {
+        set = set.or(OF_QUOTA);
     }
     if capabilities.layout_unit_bytes != 0 {
         set.insert(Attr::LayoutBlksize);

@@ -133,6 +133,56 @@ fn flavours_are_told_to_every_flavour_and_nothing_else_is() {
     }
 }
 
+/// A client that does not know the flavours yet has no user (RFC 8881 2.6.3.1.1.5).
+#[test]
+fn a_client_without_a_user_asks_for_the_flavours_and_gets_nothing_else() {
+    for minor in [1, 2] {
+        let mut world = World::new(vec![export("data", |_| {}), export("more", |_| {})]);
+        world.minor = minor;
+        let nobody = CallerIdentity::unproven(Cred::new(NO_USER, NO_USER), Flavour::None);
+        let mut session = world.client(&nobody, StateProtectArgs::None);
+        let data = world.root_of("data");
+        let asks = [
+            [ROOT, secinfo(b"data")],
+            [ROOT, no_name(SecinfoStyle::Current)],
+            [putfh(&data), no_name(SecinfoStyle::Current)],
+            [putfh(&data), no_name(SecinfoStyle::Parent)],
+        ];
+        for ops in asks {
+            let answer = world.next(&nobody, &mut session, &ops);
+            match answer.body(2) {
+                ResultBody::Secinfo(found) | ResultBody::SecinfoNoName(found) => {
+                    assert_eq!(found.flavors, [Security::Sys], "{ops:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        // The operation before the refused one reports the flavour. SEQUENCE counts.
+        let mut end = |ops: &[Op<'_>]| world.next(&nobody, &mut session, ops).end();
+        assert_eq!(end(&[ROOT, GETATTR]), (2, Status::WrongSec));
+        assert_eq!(end(&[ROOT, lookup(b"data"), GETATTR]), (3, Status::WrongSec));
+        assert_eq!(end(&[putfh(&data), GETATTR]), (2, Status::WrongSec));
+        // The client goes on in its session with what it was told.
+        let ops = [ROOT, lookup(b"data"), GETATTR];
+        assert_eq!(world.next(&claims(0), &mut session, &ops).status(), Status::Ok);
+    }
+}
+
+/// Some clients mount with AUTH_NONE, and ask for no flavours.
+#[test]
+fn an_export_for_callers_without_a_user_is_mounted_without_a_question() {
+    let open = |options: &mut ExportOptions| options.admits.flavours.push(Flavour::None);
+    let world = World::new(vec![export("data", open), export("more", |_| {})]);
+    let nobody = CallerIdentity::unproven(Cred::new(NO_USER, NO_USER), Flavour::None);
+    let mut session = world.client(&nobody, StateProtectArgs::None);
+    let mut mount = |name: &'static [u8]| {
+        let ops = [ROOT, lookup(name), Op::Getfh(GetfhArgs), GETATTR];
+        world.next(&nobody, &mut session, &ops).end()
+    };
+    assert_eq!(mount(b"data"), (5, Status::Ok));
+    assert_eq!(mount(b"more"), (3, Status::WrongSec));
+}
+
 /// Every flavour in the answer works, and those that would not are not in it.
 #[test]
 fn secinfo_tells_what_is_accepted_from_the_callers_place() {

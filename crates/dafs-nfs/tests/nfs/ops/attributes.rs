@@ -1,7 +1,11 @@
 //! GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS.
 
 use super::helper::*;
+use crate::common::World;
+use dafs_store::{Capabilities, Cred, MemoryOptions, MemoryStore, Quota};
+use dafs_testkit::stores::layer::{Layer, Layered};
 use dafs_wire::nfs4::*;
+use std::sync::Arc;
 
 fn setattr<'a>(stateid: Stateid, mask: Bitmap, values: &'a [u8]) -> Op<'a> {
     Op::Setattr(SetattrArgs { stateid, attributes: Fattr { mask, values } })
@@ -40,6 +44,43 @@ fn supported_attributes_are_listed_exactly() {
     // An attribute that the store does not know is left out.
     let answer = client.at_root(&[getattr(&[Attr::Archive, Attr::Size])]);
     assert_eq!(attributes(&answer, 2).mask(), Attr::set(&[Attr::Size]));
+}
+
+/// A store with a quota, of which 400 bytes are used.
+struct Limited {
+    soft: Option<u64>,
+    hard: Option<u64>,
+}
+
+impl Layer for Limited {
+    fn capabilities(&self, below: Capabilities) -> Capabilities {
+        Capabilities { quotas: true, ..below }
+    }
+
+    fn quota(&self, _: dafs_store::Result<Quota>, _: &Cred) -> dafs_store::Result<Quota> {
+        Ok(Quota { used: 400, soft: self.soft, hard: self.hard })
+    }
+}
+
+/// RFC 8881 5.8.2.28 to 5.8.2.30.
+#[test]
+fn a_quota_tells_what_is_left_of_it() {
+    let left = |soft, hard| {
+        let below = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let store = Layered::new(below, Limited { soft, hard });
+        let mut client = Client::of(World::over(Arc::new(store)), 1);
+        let quota = [Attr::QuotaUsed, Attr::QuotaAvailSoft, Attr::QuotaAvailHard];
+        let answer = client.at_root(&[getattr(&quota), getattr(&[Attr::SpaceAvail])]);
+        let told = attributes(&answer, 2);
+        assert_eq!(told.quota_used, Some(400));
+        let space = attributes(&answer, 3).space_avail;
+        [told.quota_avail_soft, told.quota_avail_hard].map(|left| (left != space).then_some(left))
+    };
+    assert_eq!(left(Some(600), Some(1000)), [Some(Some(200)), Some(Some(600))]);
+    assert_eq!(left(Some(300), Some(1000)), [Some(Some(0)), Some(Some(600))]);
+    assert_eq!(left(None, Some(1000)), [Some(Some(600)), Some(Some(600))]);
+    // Without a limit, the space limits.
+    assert_eq!(left(None, None), [None, None]);
 }
 
 #[test]

@@ -25,6 +25,25 @@ fn client_of(dir: &TempDir) -> Client {
     Client::of(World::over(Arc::new(store)), 2)
 }
 
+/// Some clients keep no long handles, and all compare them by their bytes.
+#[test]
+fn a_handle_has_one_form_which_belongs_to_the_secret() {
+    let dir = TempDir::new().unwrap();
+    let long = ExportSecret::from_bytes([3; 16]);
+    for (name, secret) in [(b"long", long), (b"less", long.with_short_ids())] {
+        let store = PosixStore::open(dir.path(), PosixOptions::new(secret)).unwrap();
+        let mut client = Client::of(World::over(Arc::new(store)), 1);
+        let (fh, open) = client.file(name);
+        assert_eq!(fh.len() < 64, secret.has_short_ids(), "{fh:?}");
+        let told = client.send(&[putfh(&fh), write(open, 0, b"x"), getattr(&[Attr::Filehandle])]);
+        assert_eq!(attributes(&told, 3).filehandle, Some(&fh[..]));
+        let (body, mac) = fh.split_at(fh.len() - 8);
+        let whole = [body, &vec![0; 64 - fh.len()], mac].concat();
+        let wanted = if secret.has_short_ids() { Status::BadHandle } else { Status::Ok };
+        assert_eq!(client.send(&[putfh(&whole)]).status(), wanted);
+    }
+}
+
 fn getxattr(name: &[u8]) -> Op<'_> {
     Op::Getxattr(GetxattrArgs { name })
 }
