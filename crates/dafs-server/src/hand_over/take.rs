@@ -41,7 +41,13 @@ pub enum TakeOverError {
     Refused(String),
     /// The next server cannot start.
     #[error(transparent)]
-    Start(#[from] StartError),
+    Start(Box<StartError>),
+}
+
+impl From<StartError> for TakeOverError {
+    fn from(error: StartError) -> Self {
+        Self::Start(Box::new(error))
+    }
 }
 
 /// A running server that waits for this process to start, and serves meanwhile.
