@@ -88,6 +88,13 @@ expect 1 'metrics' "$dafs" serve --config "$work/dafs.toml" --metrics "${url#daf
 eventually grep 'this one goes on' "$present_log"
 eventually grep 'serving again' "$present_log"
 stays after
+# It cannot say that it is ready.
+status=0
+"$dafs" serve --config "$work/dafs.toml" --take-over >/dev/full 2>"$work/said" || status=$?
+[[ $status == 1 ]] && grep -q 'standard output' "$work/said" || fail "status $status: $(cat "$work/said")"
+is_back() { [[ $(grep -c 'serving again' "$present_log") == 2 ]]; }
+eventually is_back
+stays afterwards
 server=$present log=$present_log
 next
 

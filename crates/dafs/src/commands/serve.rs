@@ -216,10 +216,11 @@ impl Serve {
         confine_server(&config).map_err(|error| start_failure(&error))?;
         start_trimming()?;
         let events = Events::of(signals)?;
-        let server = Self::start(&config, taking, &manager)?;
-        self.prepare(&server, session.wake, &events.sender);
-        introduce(&server);
-        announce(&server)?;
+        let server = Self::start(&config, taking, &manager, |server| {
+            self.prepare(server, session.wake, &events.sender);
+            introduce(server);
+            announce(server)
+        })?;
         manager.ready(&format!("serving {}", server.url()));
         self.serve(server, (&config, session.wake), events, (&again, &manager))
     }

@@ -58,16 +58,25 @@ impl Serve {
         taking.map_err(|error| take_over_failure(&error))
     }
 
-    /// Starts a server, in the place of the running one if there is one.
+    /// Starts a server, in the place of the running one if there is one. The running one starts again
+    /// if `announce` fails.
     pub(super) fn start(
         config: &Config,
         taking: Option<TakeOver>,
         manager: &Manager,
+        announce: impl FnOnce(&Server) -> Result<(), Failure>,
     ) -> Result<Server, Failure> {
         let Some(taking) = taking else {
-            return Server::start(config).map_err(|error| start_failure(&error));
+            let server = Server::start(config).map_err(|error| start_failure(&error))?;
+            announce(&server)?;
+            return Ok(server);
         };
         let (server, taken) = taking.start(config).map_err(|error| take_over_failure(&error))?;
+        if let Err(failure) = announce(&server) {
+            // Before `taken`, at whose end the former server starts again.
+            server.stop();
+            return Err(failure);
+        }
         manager.took_over();
         taken.confirm();
         tracing::info!("the former server has handed over");
