@@ -52,7 +52,7 @@ completed() {
 }
 is() { [[ $1 == "$2" ]] || fail "completed '$1' instead of '$2'"; }
 is "$(completed clus)" cluster
-is "$(completed cluster '')" 'init status add drain replace demo'
+is "$(completed cluster '')" 'init status add drain replace scrub repair demo'
 is "$(completed ls --transport '')" 'auto iwarp shm verbs'
 is "$(completed ls --transport = i)" iwarp
 is "$(completed --user cluster ls --dea)" --deadline
@@ -81,7 +81,7 @@ if command -v fish >/dev/null; then
             cut -f 1 | sort | xargs
     }
     is "$(seen 'dafs clus')" cluster
-    is "$(seen 'dafs cluster ')" 'add demo drain init replace status'
+    is "$(seen 'dafs cluster ')" 'add demo drain init repair replace scrub status'
     is "$(seen 'dafs ls --transport ')" 'auto iwarp shm verbs'
     is "$(seen 'dafs cluster add --st')" --state-directory
 fi
@@ -98,7 +98,7 @@ words=("$@") CURRENT=$#
 source $script
 END
     in_zsh() { zsh -f "$work/stage" "$work/dafs.zsh" dafs "$@"; }
-    is "$(in_zsh cluster '')" 'init status add drain replace demo'
+    is "$(in_zsh cluster '')" 'init status add drain replace scrub repair demo'
     is "$(in_zsh ls --transport '')" 'auto iwarp shm verbs'
     is "$(in_zsh --user cluster ls '')" files
     in_zsh cluster add - | grep -w -e --state-directory >/dev/null || fail "zsh does not complete options"

@@ -154,7 +154,6 @@ impl Administration {
 
     fn report(&self, info: &ClientInfo, transport: &str) -> ClientReport {
         let (client, usage) = (&info.client, info.client.usage().now());
-        let identity = info.identity();
         let holds = self.service.clients.holdings(client.key(), HOLDINGS_SHOWN_MAX);
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
         ClientReport {
@@ -166,7 +165,7 @@ impl Administration {
             },
             name: text(client.name()),
             transport: transport.to_owned(),
-            principal: format!("{} {}", identity.mechanism, text(&identity.principal)),
+            principal: info.identity().shown(),
             address: client.peer(),
             silent_seconds: info.idle_ns / 1_000_000_000,
             courtesy: info.courtesy,

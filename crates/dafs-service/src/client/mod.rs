@@ -82,6 +82,25 @@ impl Identity {
         let is_certificate = self.mechanism == Self::CERTIFICATE;
         is_certificate.then(|| self.principal.strip_prefix(Self::USER).unwrap_or_default())
     }
+
+    /// The mechanism and the name for administrators, such as `sys 1000` or `gss anna@EXAMPLE.ORG`. Bytes that are
+    /// not printable ASCII are escaped.
+    pub fn shown(&self) -> String {
+        let name = match (self.mechanism, self.principal.as_slice()) {
+            ("sys", &[a, b, c, d]) => u32::from_be_bytes([a, b, c, d]).to_string(),
+            ("gss", name) => exported_name(name).unwrap_or(name).escape_ascii().to_string(),
+            (_, name) => name.escape_ascii().to_string(),
+        };
+        format!("{} {name}", self.mechanism)
+    }
+}
+
+/// The name in an exported name, without the object identifier of its mechanism (RFC 2743 3.2).
+fn exported_name(exported: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = exported.strip_prefix(&[4, 1])?.split_first_chunk()?;
+    let rest = rest.get(usize::from(u16::from_be_bytes(*length))..)?;
+    let (length, name) = rest.split_first_chunk()?;
+    (name.len() == usize::try_from(u32::from_be_bytes(*length)).ok()?).then_some(name)
 }
 
 /// The kind of a client, which decides the rules for its state.
@@ -488,6 +507,25 @@ impl Service {
         if up && !before {
             self.delegations.resend_recalls(client);
             self.layouts.resend_recalls(client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_shown_by_their_names() {
+        let shown = |mechanism, principal: &[u8]| {
+            Identity { mechanism, principal: principal.to_vec() }.shown()
+        };
+        assert_eq!(shown("sys", &1000_u32.to_be_bytes()), "sys 1000");
+        assert_eq!(shown("text", b"anna\n"), "text anna\\n");
+        let exported = b"\x04\x01\x00\x02\x06\x00\x00\x00\x00\x04a@B\xff";
+        assert_eq!(shown("gss", exported), "gss a@B\\xff");
+        for wrong in [&exported[..4], &exported[..8], &exported[..13], b"\x04\x01\xff\xff"] {
+            assert!(shown("gss", wrong).starts_with("gss \\x04"), "{wrong:?}");
         }
     }
 }
