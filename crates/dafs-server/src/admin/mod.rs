@@ -25,6 +25,7 @@ use crate::limits::{ADMIN_PEERS_MAX, ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};
 use crate::peers::serve_each;
 use dafs_dat::connections::{Admitted, ConnectionLimits, Connections, Origin};
 use dafs_store::vital;
+use rustix::net::Shutdown;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -107,6 +108,7 @@ pub fn ask(state_directory: &Path, request: &AdminRequest) -> Result<AdminReply,
 /// The thread behind the socket. It ends when this is dropped.
 pub(crate) struct AdminSocket {
     path: PathBuf,
+    listener: UnixListener,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -136,17 +138,19 @@ impl AdminSocket {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
+        let own = listener.try_clone()?;
         let run = move || accept(&listener, &stopped, (&handler, &hand_over));
         let thread = vital::spawn("dafs-admin", run)?;
-        Ok(Self { path, stop, thread: Some(thread) })
+        Ok(Self { path, listener: own, stop, thread: Some(thread) })
     }
 }
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The thread sleeps in accept, and a connection wakes it.
-        let woken = UnixStream::connect(&self.path).is_ok();
+        // The thread sleeps in accept, and the end of listening wakes it. A connection would take a descriptor, of
+        // which none may be left.
+        let woken = rustix::net::shutdown(&self.listener, Shutdown::Both).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
         }

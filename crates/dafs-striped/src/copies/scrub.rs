@@ -159,6 +159,10 @@ impl FileState {
                 return Ok(Scrubbed::InUse);
             }
         }
+        // A component that was moved meanwhile had no bytes to read.
+        if self.look()?.as_ref() != Some(record) {
+            return Ok(Scrubbed::InUse);
+        }
         let nodes: Vec<_> = unreadable.into_iter().map(|node| (node, Fault::Unreadable)).collect();
         Ok(match nodes.is_empty() {
             true => Scrubbed::Sound,

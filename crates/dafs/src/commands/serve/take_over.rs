@@ -73,8 +73,8 @@ impl Serve {
         };
         let (server, taken) = taking.start(config).map_err(|error| take_over_failure(&error))?;
         if let Err(failure) = announce(&server) {
-            // Before `taken`, at whose end the former server starts again.
-            server.stop();
+            // Before `taken`, at whose end the former server starts again, and with all late writes.
+            let _released = server.release();
             return Err(failure);
         }
         manager.took_over();
