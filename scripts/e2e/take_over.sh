@@ -6,7 +6,7 @@ source "$(dirname "$0")/lib.sh"
 mkdir "$work/export" "$work/tree" "$work/none"
 ! is_root || chmod 777 "$work/export"
 for number in $(seq 1 40); do head -c 3M /dev/urandom >"$work/tree/$number"; done
-printf '%s\n' 'listen = ["127.0.0.1:0"]' 'state_directory = "state"' 'lease_time_seconds = 2' \
+printf '%s\n' 'listen = ["127.0.0.1:0"]' 'state_directory = "state"' 'lease_time_seconds = 4' \
     '[nfs]' 'listen = ["127.0.0.1:0"]' '[[export]]' 'name = ""' 'path = "export"' 'unprivileged_ports = true' \
     'durable_replies = "crash"' >"$work/dafs.toml"
 cp "$work/dafs.toml" "$work/good.toml"
