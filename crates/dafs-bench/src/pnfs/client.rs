@@ -5,6 +5,7 @@ use super::patterns::Done;
 use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Instant;
 
 /// A client at its node. If dropped early, it ends with its input.
 pub(super) struct Client {
@@ -17,6 +18,17 @@ impl Client {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().context("no output")?;
         Ok(Self { child, output: BufReader::new(output) })
+    }
+
+    /// Starts all clients at one time, and returns the seconds until the last of them is done.
+    pub(super) fn run_together(mut clients: Vec<Self>) -> Result<f64> {
+        clients.iter_mut().try_for_each(|client| client.expect("ready"))?;
+        let began = Instant::now();
+        clients.iter_mut().try_for_each(Self::go)?;
+        clients.iter_mut().try_for_each(|client| client.expect("done"))?;
+        let seconds = began.elapsed().as_secs_f64();
+        clients.into_iter().try_for_each(Self::end)?;
+        Ok(seconds)
     }
 
     pub(super) fn line(&mut self) -> Result<String> {

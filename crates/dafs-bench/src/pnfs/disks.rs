@@ -25,7 +25,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The file of the kernel with the rates of devices, of the root group.
 const LIMITS: &str = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device";
@@ -210,14 +210,8 @@ impl<'a> Stage<'a> {
             let name = if name == "one" { name.to_owned() } else { format!("{name}{number}") };
             self.client(number, &name, [*begin, bytes, BLOCK as u64, begins.len() as u64])
         };
-        let mut clients = begins.iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
-        clients.iter_mut().try_for_each(|client| client.expect("ready"))?;
-        let began = Instant::now();
-        clients.iter_mut().try_for_each(Client::go)?;
-        clients.iter_mut().try_for_each(|client| client.expect("done"))?;
-        let seconds = began.elapsed().as_secs_f64();
-        clients.into_iter().try_for_each(Client::end)?;
-        Ok(seconds)
+        let clients = begins.iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
+        Client::run_together(clients)
     }
 
     fn client(&self, number: usize, name: &str, numbers: [u64; 4]) -> Result<Client> {

@@ -461,13 +461,8 @@ impl Bench {
             let numbers = (begin, bytes, case.block);
             self.client(architecture, (number, case.clients), &name, action, numbers)
         };
-        let mut clients = (0..case.clients).map(start).collect::<Result<Vec<_>>>()?;
-        clients.iter_mut().try_for_each(|client| client.expect("ready"))?;
-        let began = Instant::now();
-        clients.iter_mut().try_for_each(Client::go)?;
-        clients.iter_mut().try_for_each(|client| client.expect("done"))?;
-        let seconds = began.elapsed().as_secs_f64();
-        clients.into_iter().try_for_each(Client::end)?;
+        let clients = (0..case.clients).map(start).collect::<Result<Vec<_>>>()?;
+        let seconds = Client::run_together(clients)?;
         Ok((bytes * case.clients as u64) as f64 / 1e6 / seconds)
     }
 
