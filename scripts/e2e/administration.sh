@@ -41,6 +41,9 @@ step "clients"
 "$dafs" cat "$url/one/file" >/dev/null
 "$dafs" clients "${place[@]}" --json >"$work/clients"
 grep -q '"door":"dafs"' "$work/clients" || { cat "$work/clients"; fail "no client is shown"; }
+# It has ended, and the server keeps its name for the lease.
+is_marked() { "$dafs" clients "${place[@]}" | grep ' (disconnected)$' >/dev/null; }
+eventually is_marked
 
 step "top"
 "$dafs" top "${place[@]}" --seconds 1 --count 1 >"$work/top"

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{say, say_json};
 use dafs_server::{AdminReply, AdminRequest, SessionReport};
 
-/// Show the sessions of a server of this host, with DAFS and NFSv4.1, and the state of each
+/// Show the sessions of a running server, with DAFS and NFSv4.1, and the state of each
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sessions {
     #[command(flatten)]
