@@ -81,7 +81,7 @@ expect 1 'line' "$dafs" reload "${place[@]}"
 grep -q 'the configuration was not taken' "$log" || { cat "$log"; fail "the server does not log the mistake"; }
 "$dafs" cat "$url/two/file" >/dev/null || fail "the export is gone"
 stop_server
-expect 3 'no server answers' "$dafs" clients "${place[@]}"
+expect 3 'ask as its user or as root' "$dafs" clients "${place[@]}"
 expect 3 'no server answers' "$dafs" top "${place[@]}"
 
 step "a log of slow requests"
