@@ -201,7 +201,7 @@ impl From<WakeName> for Wake {
     }
 }
 
-/// The command.
+/// The command. `--help` has this order: servers, files, mounts, measurements, administration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Serve(commands::serve::Serve),
@@ -221,30 +221,30 @@ pub(crate) enum Command {
     Warmup(commands::warmup::Warmup),
     Rm(commands::rm::Rm),
     Mkdir(commands::mkdir::Mkdir),
-    Mount(commands::mount::Mount),
-    #[command(alias = "unmount")]
-    Umount(commands::mount::Umount),
     Mv(commands::mv::Mv),
     Ln(commands::ln::Ln),
     Df(commands::df::Df),
+    Mount(commands::mount::Mount),
+    #[command(alias = "unmount")]
+    Umount(commands::mount::Umount),
+    Run(commands::run::Run),
     Ping(commands::ping::Ping),
     Bench(commands::bench::Bench),
     Advise(commands::advise::Advise),
     Doctor(commands::doctor::Doctor),
-    Passwd(commands::passwd::Passwd),
-    User(commands::user::User),
-    Pki(commands::pki::Pki),
     Status(commands::status::Status),
-    Clients(commands::admin::Clients),
-    Expire(commands::admin::Expire),
-    Reload(commands::admin::Reload),
-    AcceptLoss(commands::admin::AcceptLoss),
-    Sessions(commands::sessions::Sessions),
     Top(commands::top::Top),
+    Clients(commands::admin::Clients),
+    Sessions(commands::sessions::Sessions),
+    Reload(commands::admin::Reload),
+    User(commands::user::User),
+    Passwd(commands::passwd::Passwd),
+    Pki(commands::pki::Pki),
+    Expire(commands::admin::Expire),
+    AcceptLoss(commands::admin::AcceptLoss),
+    Lock(commands::lock::Lock),
     Fence(commands::fence::Fence),
     Layout(commands::layout::Layout),
-    Lock(commands::lock::Lock),
-    Run(commands::run::Run),
     Cluster(commands::cluster::Cluster),
     Completions(commands::completions::Completions),
     #[command(hide = true)]
