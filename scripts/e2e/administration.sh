@@ -43,7 +43,7 @@ scrape /other | grep '404' >/dev/null || fail "another path was answered"
 step "clients"
 "$dafs" cat "$url/one/file" >/dev/null
 "$dafs" clients "${place[@]}" --json >"$work/clients"
-grep -q '"door":"dafs"' "$work/clients" || { cat "$work/clients"; fail "no client is shown"; }
+grep -q '"front_end":"dafs"' "$work/clients" || { cat "$work/clients"; fail "no client is shown"; }
 # It has ended, and the server keeps its name for the lease.
 is_marked() { "$dafs" clients "${place[@]}" | grep ' (disconnected)$' >/dev/null; }
 eventually is_marked

@@ -158,7 +158,7 @@ impl Administration {
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
         ClientReport {
             client: client.key().0,
-            door: match info.kind() {
+            front_end: match info.kind() {
                 ClientKind::Nfs => "nfs4".to_owned(),
                 ClientKind::Nlm => "nlm".to_owned(),
                 _ => "dafs".to_owned(),

@@ -156,7 +156,7 @@ impl Clients {
         say!(
             "{:016x} {:<8} {:<9} {:>6}s {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  {}",
             client.client,
-            client.door,
+            client.front_end,
             if client.transport.is_empty() { "-" } else { &client.transport },
             client.silent_seconds,
             client.opens,
@@ -176,7 +176,7 @@ impl Clients {
 fn who(client: &ClientReport) -> String {
     let known = [&client.name, &client.principal, &client.address].map(|text| text.trim());
     let known: Vec<&str> = known.into_iter().filter(|text| !text.is_empty()).collect();
-    let mark = match client.transport.is_empty() && client.door == "dafs" {
+    let mark = match client.transport.is_empty() && client.front_end == "dafs" {
         _ if client.courtesy => " (lease ended)",
         true => " (disconnected)",
         false => "",

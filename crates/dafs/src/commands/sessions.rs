@@ -45,7 +45,8 @@ impl Sessions {
 
 fn show(session: &SessionReport) -> Result<(), Failure> {
     let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |it| it.to_string());
-    let transport = if session.transport.is_empty() { &session.door } else { &session.transport };
+    let transport =
+        if session.transport.is_empty() { &session.front_end } else { &session.transport };
     say!(
         "{:>16} {:016x} {:<9} {:>6}s {:>7} {:>6} {:>6} {:>9} {:>7} {:>6} {:>6} {:>6} {:<12} {}, {}",
         session.session,
