@@ -126,6 +126,7 @@ files '*.sh' 'lab/guest/*' .ci/run |
 
 checked python3 scripts/house/prose.py | rule "comments that scripts/house/prose.py finds"
 checked python3 scripts/house/pages.py | rule "what is wrong with the pages"
+checked python3 scripts/house/chart.py --check | rule "the bars of README's comparison (scripts/house/chart.py draws them)"
 checked python3 scripts/house/crates.py --check | rule "the figure of the crates (scripts/house/crates.py draws it)"
 
 [[ $bad == 0 ]] || exit 1

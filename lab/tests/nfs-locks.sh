@@ -134,7 +134,7 @@ for version in "${tried[@]}"; do
     if [[ $version != 3 ]]; then
         # By the client's own name.
         owner=$("$dafs" clients --state-directory "$work/state" --json |
-            sed -n 's/.*"door":"nfs4".*"name":"\([^"]*\)".*/\1/p')
+            sed -n 's/.*"front_end":"nfs4".*"name":"\([^"]*\)".*/\1/p')
         [[ $owner ]] || fail "who is the client?"
         fence add "nfs:$owner"
         allows

@@ -33,6 +33,9 @@ echo hello >"$work/file"
 scrape >"$work/metrics"
 grep -q '^dafs_operation_duration_seconds_count{front_end="dafs",operation="OPEN"} [1-9]' "$work/metrics" ||
     { cat "$work/metrics"; fail "no OPEN was counted"; }
+for name in cpu_seconds_total resident_memory_bytes start_time_seconds; do
+    grep -q "^dafs_process_$name [0-9.e+-]*[1-9]" "$work/metrics" || { cat "$work/metrics"; fail "no $name"; }
+done
 grep -q 'le="+Inf"' "$work/metrics" || fail "no histogram ends"
 tail -n 1 "$work/metrics" | grep '^# EOF' >/dev/null || fail "the text does not end"
 scrape /other | grep '404' >/dev/null || fail "another path was answered"
@@ -40,7 +43,10 @@ scrape /other | grep '404' >/dev/null || fail "another path was answered"
 step "clients"
 "$dafs" cat "$url/one/file" >/dev/null
 "$dafs" clients "${place[@]}" --json >"$work/clients"
-grep -q '"door":"dafs"' "$work/clients" || { cat "$work/clients"; fail "no client is shown"; }
+grep -q '"front_end":"dafs"' "$work/clients" || { cat "$work/clients"; fail "no client is shown"; }
+# It has ended, and the server keeps its name for the lease.
+is_marked() { "$dafs" clients "${place[@]}" | grep ' (disconnected)$' >/dev/null; }
+eventually is_marked
 
 step "top"
 "$dafs" top "${place[@]}" --seconds 1 --count 1 >"$work/top"
@@ -72,9 +78,10 @@ eventually gone
 step "a mistake changes nothing"
 echo 'wake = "often"' >>"$work/dafs.toml"
 expect 1 'line' "$dafs" reload "${place[@]}"
+grep -q 'the configuration was not taken' "$log" || { cat "$log"; fail "the server does not log the mistake"; }
 "$dafs" cat "$url/two/file" >/dev/null || fail "the export is gone"
 stop_server
-expect 3 'no server answers' "$dafs" clients "${place[@]}"
+expect 3 'ask as its user or as root' "$dafs" clients "${place[@]}"
 expect 3 'no server answers' "$dafs" top "${place[@]}"
 
 step "a log of slow requests"

@@ -2,6 +2,7 @@
 # The Debian packages in a bare system of the Debian of this machine: apt installs them, the configuration is made and
 # checked, the server serves, clients use it, an upgrade keeps the files of the administrator and the work of a client,
 # and nothing is left after a purge. It needs root, debootstrap and a mirror of Debian (DAFS_MIRROR, else that of apt).
+# DAFS_RELEASE=trixie tries them in another Debian than this one, without the engine for this one's fio.
 source "$(dirname "$0")/lib.sh"
 
 is_root || skip "making a bare system needs root"
@@ -9,7 +10,8 @@ for tool in dpkg-buildpackage dh debootstrap curl; do
     command -v "$tool" >/dev/null || skip "there is no $tool; install it with: scripts/setup.sh test"
 done
 # shellcheck disable=SC1091
-release=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+made_on=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+release=${DAFS_RELEASE:-$made_on}
 mirror=${DAFS_MIRROR:-$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 2>/dev/null | grep -v security | head -n 1)}
 [[ $release && $mirror ]] || skip "apt names no mirror of Debian; set DAFS_MIRROR to one"
 curl -fsS --max-time 30 -o /dev/null "$mirror/dists/$release/Release" 2>"$work/said" ||
@@ -22,6 +24,7 @@ for file in dafs libdafs_preload.so libdafs_capi.a lib_dafs.so; do
 done
 DEB_BUILD_OPTIONS=noautodbgsym DPKG_DEB_COMPRESSOR_TYPE=gzip BUILD=$target \
     scripts/deb.sh "$work/packages" >"$work/said" 2>&1 || { cat "$work/said"; fail "no packages"; }
+[[ $release == "$made_on" ]] || rm -f "$work"/packages/dafs-fio_*.deb
 
 step "a bare $release from $mirror"
 root=$work/chroot

@@ -86,3 +86,12 @@ expect 2 'chmod 600' "${start[@]}"
 chmod 600 "$work/users"
 echo 'anna:one:1::hash' >>"$work/users"
 expect 2 'line 2' "${start[@]}"
+
+step "a new password leaves the rest of a user as it is"
+passwd=("$dafs" passwd "$work/others")
+echo first | "${passwd[@]}" berta --uid 5 --gid 6 --groups 27,100
+echo second | "${passwd[@]}" berta
+grep -q '^berta:5:6:27,100:' "$work/others" || { cat "$work/others"; fail "the ids have changed"; }
+echo third | "${passwd[@]}" berta --gid 7 --groups
+grep -q '^berta:5:7::' "$work/others" || { cat "$work/others"; fail "the ids are not those of the options"; }
+expect 2 'give --uid and --gid' "${passwd[@]}" carla --uid 5

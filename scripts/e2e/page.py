@@ -242,7 +242,7 @@ def hostile_names(browser, pictures):
             "read_bytes": 0, "written_bytes": 0, "indirect_bytes": 0}
     export = {"name": LONG, "read_only": False, "operations": 2**53, "errors": 2**53, "read_bytes": 2**53,
               "written_bytes": 2**53, "latency": []}
-    client = {"door": LONG, "name": LONG, "transport": LONG, "principal": LONG, "address": LONG, "silent_seconds": 9**9,
+    client = {"front_end": LONG, "name": LONG, "transport": LONG, "principal": LONG, "address": LONG, "silent_seconds": 9**9,
               "courtesy": True, "opens": 9**9, "locks": 9**9, "delegations": 0, "operations": 2**53,
               "read_bytes": 2**53, "written_bytes": 2**53, "holds": []}
     counts = ["connections", "dafs_clients", "nfs_clients", "open_files", "locks", "lock_waiters", "delegations",

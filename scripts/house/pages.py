@@ -5,7 +5,7 @@ At most 2 % of a page's sentences begin with a free relative, and no sentence ha
 in ARCHITECTURE.md and the design notes. ARCHITECTURE.md has at most 3,500 words. Each link and picture of any page leads
 to a file, and to a heading of it. Each test that a table of invariants, or of docs/security.md, names exists. Each
 figure of README's comparison stands in docs/benchmarks.md, and README names the oldest compiler.
-Each page of docs/ opens with something to type.
+Each page of docs/ opens with something to type, and README leads to it.
 """
 import pathlib
 import re
@@ -67,6 +67,12 @@ def nothing_to_type(pages):
             yield f"{page}: opens with nothing to type"
 
 
+def not_listed(pages):
+    """Pages to which README does not lead."""
+    listed = {link.partition("#")[0] for link in LINK.findall(pathlib.Path("README.md").read_text())}
+    yield from (f"README.md: no link to {page}" for page in pages if str(page) not in listed)
+
+
 def wrong_compiler():
     """README's compiler, where it is not that of Cargo.toml."""
     version = re.search(r'^rust-version = "(.*)"$', pathlib.Path("Cargo.toml").read_text(), re.MULTILINE)[1]
@@ -101,6 +107,7 @@ def main():
     for page in [pathlib.Path("README.md"), *for_users]:
         faults += faults_of_words(page, prose.SENTENCE_WORDS_MAX)
     faults += nothing_to_type(for_users)
+    faults += not_listed(for_users)
     design = [ARCHITECTURE, *sorted(pathlib.Path("docs/design").glob("*.md"))]
     for page in design:
         faults += faults_of_words(page, DESIGN_SENTENCE_WORDS_MAX)

@@ -405,7 +405,7 @@ impl Client {
                 }),
             }
         })?;
-        Ok(Listing::new(entries))
+        Ok(Listing::new(entries, path::raw(&path)?))
     }
 
     /// Makes a directory.

@@ -8,13 +8,18 @@ use dafs_client::ReadDir;
 use dafs_mem::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
+use std::sync::Arc;
 
 /// One entry of a directory.
-#[pyclass(frozen, get_all, module = "dafs")]
+#[pyclass(frozen, module = "dafs")]
 pub(crate) struct DirEntry {
+    #[pyo3(get)]
     name: Py<PyAny>,
     /// `None` if the server cannot read them. For a symbolic link, its own.
+    #[pyo3(get)]
     stat: Option<Py<Stat>>,
+    directory: Arc<[u8]>,
 }
 
 impl DirEntry {
@@ -25,6 +30,17 @@ impl DirEntry {
 
 #[pymethods]
 impl DirEntry {
+    /// The name behind the path that `scandir` was called with.
+    #[getter]
+    fn path<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        let mut whole = self.directory.to_vec();
+        if !whole.ends_with(b"/") {
+            whole.push(b'/');
+        }
+        whole.extend(path::raw(self.name.bind(py))?);
+        path::name(py, &whole)
+    }
+
     /// True for a directory. Symbolic links are not followed, here and below.
     fn is_dir(&self) -> bool {
         self.is_of(libc::S_IFDIR)
@@ -50,11 +66,13 @@ impl DirEntry {
 pub(crate) struct Listing {
     /// Taken out during a request to the server.
     entries: Mutex<Option<ReadDir>>,
+    /// Its path, as it was given.
+    directory: Arc<[u8]>,
 }
 
 impl Listing {
-    pub(crate) fn new(entries: ReadDir) -> Self {
-        Self { entries: Mutex::new(Some(entries)) }
+    pub(crate) fn new(entries: ReadDir, directory: Vec<u8>) -> Self {
+        Self { entries: Mutex::new(Some(entries)), directory: directory.into() }
     }
 }
 
@@ -75,6 +93,6 @@ impl Listing {
         let found = found.map_err(raise)?;
         let stat = found.attributes.map(|found| Py::new(py, Stat::new(&found))).transpose()?;
         let name = path::name(py, &found.name)?.into_any().unbind();
-        Ok(Some(DirEntry { name, stat }))
+        Ok(Some(DirEntry { name, stat, directory: self.directory.clone() }))
     }
 }

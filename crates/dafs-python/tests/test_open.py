@@ -145,6 +145,9 @@ def test_trees_as_with_os(client, folder):
     assert kinds == {
         "deep": (True, False, False), "other": (False, True, False), "out": (False, False, True),
     }
+    for end in "", "/":
+        paths = {each.path for each in client.scandir(f"{top}/sub{end}")}
+        assert paths == {f"{top}/sub/{name}" for name in kinds}
     client.chmod(f"{top}/file", 0o604)
     assert (folder / "tree" / "file").stat().st_mode & 0o777 == 0o604
     client.utime(f"{top}/file", (1, 2.5))

@@ -8,22 +8,36 @@ use dafs_dat::Wake;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+/// The end of the help.
+const EXAMPLES: &str = "\
+Examples:
+  dafs serve DIR                        serve a directory to this host alone
+  dafs ls -l dafs://localhost/
+  dafs put FILE dafs://localhost/
+  dafs mount dafs://localhost/ /mnt
+  dafs get nfs://HOST/PATH .            copy from any NFS server
+  sudo dafs config init                 a configuration, to serve other hosts
+  dafs doctor                           the transports that work here, and the obstacles";
+
 /// Serve directories by direct access, and work with the files of such a server.
 ///
-/// Files are named by URLs: dafs://HOST[:PORT]/PATH, with options behind a question mark:
-/// fence-id=NAME, recovery=SECONDS, deadline=SECONDS, connect-timeout=SECONDS,
+/// Files are named by URLs: dafs://HOST[:PORT]/PATH, or dafss:// inside TLS. Options stand behind a
+/// question mark: fence-id=NAME, recovery=SECONDS, deadline=SECONDS, connect-timeout=SECONDS,
 /// transport=auto|iwarp|shm|verbs, wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no,
 /// optimistic=yes|no, inline-padding=yes|no, and sec=gss (Kerberos) with ccache=NAME or
-/// keytab=FILE and principal=NAME. The commands ls, stat, cat, get, put, cp, sync, check, clean, du,
-/// find, tree, warmup, rm, mkdir, mv, ln, df, bench and advise also take URLs of NFS servers:
-/// nfs://HOST[:PORT]/PATH and nfs+rdma://HOST[:PORT]/PATH. Their options are vers=3, 4.1 or 4.2,
-/// transport=iwarp, shm or verbs, rsize, wsize, readahead, pnfs=yes|no; for Kerberos
-/// sec=krb5|krb5i|krb5p, keytab=FILE with principal=NAME, or ccache=NAME; for TLS xprtsec=tls|mtls,
-/// ca=FILE, cert=FILE, key=FILE.
+/// keytab=FILE and principal=NAME.
+///
+/// The commands ls, stat, cat, get, put, cp, sync, check, clean, du, find, tree, warmup, rm, mkdir, mv,
+/// ln, df, bench and advise also take URLs of NFS servers: nfs://HOST[:PORT]/PATH and
+/// nfs+rdma://HOST[:PORT]/PATH. Their options are vers=3, 4.1 or 4.2, transport=iwarp, shm or verbs,
+/// rsize, wsize, readahead, pnfs=yes|no; for Kerberos sec=krb5|krb5i|krb5p, keytab=FILE with
+/// principal=NAME, or ccache=NAME; for TLS xprtsec=tls|mtls, ca=FILE, cert=FILE, key=FILE.
+///
 /// Exit status: 0 success, 1 failure, 2 wrong command line or configuration, 3 the server cannot
 /// be reached or was lost.
 #[derive(Debug, Parser)]
 #[command(name = "dafs", version = dafs_server::version(), max_term_width = 100)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) session: SessionOptions,
@@ -187,7 +201,7 @@ impl From<WakeName> for Wake {
     }
 }
 
-/// The command.
+/// The command. `--help` has this order: servers, files, mounts, measurements, administration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Serve(commands::serve::Serve),
@@ -207,29 +221,30 @@ pub(crate) enum Command {
     Warmup(commands::warmup::Warmup),
     Rm(commands::rm::Rm),
     Mkdir(commands::mkdir::Mkdir),
-    Mount(commands::mount::Mount),
-    Umount(commands::mount::Umount),
     Mv(commands::mv::Mv),
     Ln(commands::ln::Ln),
     Df(commands::df::Df),
+    Mount(commands::mount::Mount),
+    #[command(alias = "unmount")]
+    Umount(commands::mount::Umount),
+    Run(commands::run::Run),
     Ping(commands::ping::Ping),
     Bench(commands::bench::Bench),
     Advise(commands::advise::Advise),
     Doctor(commands::doctor::Doctor),
-    Passwd(commands::passwd::Passwd),
-    User(commands::user::User),
-    Pki(commands::pki::Pki),
     Status(commands::status::Status),
-    Clients(commands::admin::Clients),
-    Expire(commands::admin::Expire),
-    Reload(commands::admin::Reload),
-    AcceptLoss(commands::admin::AcceptLoss),
-    Sessions(commands::sessions::Sessions),
     Top(commands::top::Top),
+    Clients(commands::admin::Clients),
+    Sessions(commands::sessions::Sessions),
+    Reload(commands::admin::Reload),
+    User(commands::user::User),
+    Passwd(commands::passwd::Passwd),
+    Pki(commands::pki::Pki),
+    Expire(commands::admin::Expire),
+    AcceptLoss(commands::admin::AcceptLoss),
+    Lock(commands::lock::Lock),
     Fence(commands::fence::Fence),
     Layout(commands::layout::Layout),
-    Lock(commands::lock::Lock),
-    Run(commands::run::Run),
     Cluster(commands::cluster::Cluster),
     Completions(commands::completions::Completions),
     #[command(hide = true)]
@@ -269,6 +284,31 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_examples_are_right() {
+        for line in EXAMPLES.lines().skip(1) {
+            let command = line.trim().trim_start_matches("sudo ").split("  ").next().unwrap();
+            let parsed = Cli::try_parse_from(command.split(' '));
+            assert!(parsed.is_ok(), "{command}: {parsed:?}");
+        }
+    }
+
+    #[test]
+    fn habits_of_other_commands_are_understood() {
+        for line in [
+            "dafs cp -r dafs://h/a b",
+            "dafs cp -R a dafs://h/",
+            "dafs get -r dafs://h/a b",
+            "dafs put --recursive a dafs://h/",
+            "dafs sync -r a dafs://h/",
+            "dafs df -h dafs://h/",
+            "dafs unmount /mnt",
+        ] {
+            let parsed = Cli::try_parse_from(line.split(' '));
+            assert!(parsed.is_ok(), "{line}: {parsed:?}");
+        }
     }
 
     #[test]

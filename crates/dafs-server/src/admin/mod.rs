@@ -48,8 +48,8 @@ pub(crate) type AdminHandler = Box<dyn Fn(AdminRequest) -> AdminReply + Send + S
 pub enum AdminError {
     /// No server listens.
     #[error(
-        "no server answers at {path}: {error}; see whether it runs, and name the state directory that it \
-         was started with by --state-directory",
+        "no server answers at {path}: {error}; see whether it runs, ask as its user or as root, and name \
+         another server by --config FILE, --state-directory DIR or --server URL",
         path = .path.display()
     )]
     Unreachable {

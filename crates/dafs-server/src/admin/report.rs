@@ -332,7 +332,7 @@ pub struct ClientReport {
     #[serde(with = "hex_key")]
     pub client: u64,
     /// The protocol of its front end.
-    pub door: String,
+    pub front_end: String,
     /// The client's own name, with bytes that are no text escaped.
     pub name: String,
     /// Its transport, where that is known.
@@ -368,7 +368,7 @@ pub struct ClientReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionReport {
     /// The protocol of its front end: `dafs` or `nfs4`.
-    pub door: String,
+    pub front_end: String,
     /// Its id.
     pub session: String,
     /// The key of its client, as in [`ClientReport`].

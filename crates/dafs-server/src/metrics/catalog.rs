@@ -1,13 +1,14 @@
 //! All metrics of a server, and the page of the documentation that lists them.
 
 use super::definition::Definition;
-use super::labelled;
+use super::{labelled, process};
 use crate::sandbox;
 use crate::server::metric_sources;
 
 /// Returns the definition of each metric.
 pub(crate) fn definitions() -> Vec<Definition> {
     let mut all = labelled();
+    all.extend(process::ALL);
     all.extend(metric_sources());
     all.extend(sandbox::METRICS.iter().map(|source| source.definition));
     all.sort_by_key(|definition| definition.name);

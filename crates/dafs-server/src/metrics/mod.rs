@@ -4,6 +4,7 @@
 //! |---|---|
 //! | the text, from the counters of a server | `mod.rs` |
 //! | names, types, units and meanings | `definition.rs` |
+//! | those of the process | `process.rs` |
 //! | all definitions, for the documentation | `catalog.rs` |
 //! | the port and its HTTP | `port.rs` |
 
@@ -11,6 +12,7 @@
 mod catalog;
 mod definition;
 mod port;
+mod process;
 
 pub(crate) use definition::{Definition, Sample, Source, counter, gauge, samples};
 pub(crate) use port::{MetricsPort, MetricsTls};
@@ -27,6 +29,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 /// Returns the name of an operation of a front end by its number.
 pub(crate) type OperationName = fn(FrontEnd, u32) -> Option<&'static str>;
@@ -42,6 +45,8 @@ pub(crate) struct ServerCollector {
     pub(crate) name: OperationName,
     pub(crate) samples: Samples,
     pub(crate) nodes: Nodes,
+    /// When the server was started.
+    pub(crate) started: SystemTime,
 }
 
 impl fmt::Debug for ServerCollector {
@@ -210,6 +215,7 @@ impl Collector for ServerCollector {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let build = vec![("version", version), ("commit", commit().to_owned())];
         BUILD_INFO.begin(&mut encoder)?.encode_family(&build)?.encode_gauge(&1i64)?;
+        process::encode(&mut encoder, self.started)?;
         self.operations(&mut encoder)?;
         self.parties(&mut encoder)?;
         for (definition, value) in (self.samples)() {

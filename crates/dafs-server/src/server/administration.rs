@@ -158,7 +158,7 @@ impl Administration {
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
         ClientReport {
             client: client.key().0,
-            door: match info.kind() {
+            front_end: match info.kind() {
                 ClientKind::Nfs => "nfs4".to_owned(),
                 ClientKind::Nlm => "nlm".to_owned(),
                 _ => "dafs".to_owned(),
@@ -291,7 +291,11 @@ impl Administration {
             AdminRequest::Fence { exports, change, names } => {
                 AdminReply::Fences(self.fence(&exports, change, &names)?)
             }
-            AdminRequest::Reload => AdminReply::Reloaded(self.reload()?),
+            AdminRequest::Reload => {
+                let told =
+                    |text: &String| tracing::error!("the configuration was not taken: {text}");
+                AdminReply::Reloaded(self.reload().inspect_err(told)?)
+            }
             AdminRequest::Status => AdminReply::Status(self.status()),
             AdminRequest::Users => AdminReply::Users(self.users()?),
             AdminRequest::SetUser(order) => AdminReply::Done(self.set_user(&order)?),

@@ -28,7 +28,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The configuration of a data server.
 #[derive(Debug)]
@@ -331,7 +331,8 @@ fn collector(server: &DataServer) -> ServerCollector {
     let samples =
         Box::new(move || [of_data_servers(&counters), crate::sandbox::in_numbers()].concat());
     let nodes = Box::new(move || by_node(&nodes));
-    ServerCollector { service: server.service(), name: operation_name, samples, nodes }
+    let (service, started) = (server.service(), SystemTime::now());
+    ServerCollector { service, name: operation_name, samples, nodes, started }
 }
 
 /// The served files of a data server.

@@ -80,6 +80,7 @@ use random::Random;
 use rdma::RdmaListeners;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 use tls::Tls;
 
 /// Connections that wait for a reactor.
@@ -489,8 +490,8 @@ impl Server {
             }
             all
         };
-        let service = self.service.clone();
-        ServerCollector { service, name: operation_name, samples: Box::new(read), nodes }
+        let (service, started) = (self.service.clone(), SystemTime::now());
+        ServerCollector { service, name: operation_name, samples: Box::new(read), nodes, started }
     }
 
     /// Returns the counts of the service.

@@ -49,7 +49,7 @@ fn of_client(client: &Client, clients: &Infos<'_>) -> SessionReport {
 
 fn of_dafs(facts: &SessionFacts, clients: &Infos<'_>) -> SessionReport {
     SessionReport {
-        door: "dafs".to_owned(),
+        front_end: "dafs".to_owned(),
         session: format!("{:016x}", u64::from_be_bytes(facts.id)),
         fence_id: (!facts.fence_id.is_empty()).then(|| text(&facts.fence_id)),
         peer: facts.peer.clone(),
@@ -70,7 +70,7 @@ fn of_dafs(facts: &SessionFacts, clients: &Infos<'_>) -> SessionReport {
 fn of_nfs(facts: &NfsSessionFacts, clients: &Infos<'_>) -> SessionReport {
     let number = |slots| u16::try_from(slots).unwrap_or(u16::MAX);
     SessionReport {
-        door: "nfs4".to_owned(),
+        front_end: "nfs4".to_owned(),
         session: format!("{:032x}", u128::from_be_bytes(facts.id)),
         peer: facts.client.peer(),
         age_seconds: facts.age_seconds,

@@ -21,7 +21,7 @@ fn weights(running: &Running) -> Vec<(String, u32)> {
     assert!(sessions.iter().all(|session| session.share.is_none()), "there is enough for all");
     assert!(sessions.iter().all(|session| session.credits > 0));
     let mut weights: Vec<_> =
-        sessions.into_iter().map(|session| (session.door, session.weight)).collect();
+        sessions.into_iter().map(|session| (session.front_end, session.weight)).collect();
     weights.sort();
     weights
 }

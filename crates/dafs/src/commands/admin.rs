@@ -112,7 +112,7 @@ pub(super) fn other_answer() -> Failure {
     Failure::Failed("the server has answered another question; is it of another version?".into())
 }
 
-/// Show the clients of a server of this host, and their opens, locks and delegations
+/// Show the clients of a running server, and their opens, locks and delegations
 #[derive(Debug, clap::Args)]
 pub(crate) struct Clients {
     #[command(flatten)]
@@ -134,9 +134,9 @@ impl Clients {
             return clients.iter().try_for_each(say_json);
         }
         say!(
-            "{:>16} {:<5} {:<9} {:>7} {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  name",
+            "{:>16} {:<8} {:<9} {:>7} {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  name, user, address",
             "client",
-            "door",
+            "protocol",
             "transport",
             "silent",
             "opens",
@@ -153,11 +153,10 @@ impl Clients {
     }
 
     fn show(&self, client: &ClientReport) -> Result<(), Failure> {
-        let ended = if client.courtesy { " (lease ended)" } else { "" };
         say!(
-            "{:016x} {:<5} {:<9} {:>6}s {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  {}{ended}",
+            "{:016x} {:<8} {:<9} {:>6}s {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  {}",
             client.client,
-            client.door,
+            client.front_end,
             if client.transport.is_empty() { "-" } else { &client.transport },
             client.silent_seconds,
             client.opens,
@@ -166,14 +165,26 @@ impl Clients {
             client.operations,
             BinaryBytes(client.read_bytes).to_string(),
             BinaryBytes(client.written_bytes).to_string(),
-            client.name,
+            who(client),
         )?;
         let holds = client.holds.iter().filter(|_| self.holds);
         holds.into_iter().try_for_each(|held| say!("    {held}"))
     }
 }
 
-/// End a client of a server of this host, and release its opens, locks and delegations
+/// Returns what is known of a client's name, user and address, and a mark where the client may be gone.
+fn who(client: &ClientReport) -> String {
+    let known = [&client.name, &client.principal, &client.address].map(|text| text.trim());
+    let known: Vec<&str> = known.into_iter().filter(|text| !text.is_empty()).collect();
+    let mark = match client.transport.is_empty() && client.front_end == "dafs" {
+        _ if client.courtesy => " (lease ended)",
+        true => " (disconnected)",
+        false => "",
+    };
+    format!("{}{mark}", known.join(", "))
+}
+
+/// End a client of a running server, and release its opens, locks and delegations
 ///
 /// The client notices at its next request, and starts anew. It loses its unwritten data, so this is
 /// for clients that will not come back.
@@ -197,7 +208,7 @@ impl Expire {
     }
 }
 
-/// Let a server of this host read its configuration file again
+/// Let a running server read its configuration file again
 ///
 /// Exports are added, changed and removed; clients of the others are not affected. So are the users of
 /// password_file, and the rules for certificates and for importance. Each changed key is printed: applied, or

@@ -10,10 +10,18 @@ use serde_json::json;
 
 /// Show the space of the file systems that hold files or directories, and what your quota leaves
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub(crate) struct Df {
     /// Files or directories
     #[arg(required = true)]
     urls: Vec<RemoteUrl>,
+    /// Means nothing: sizes always have a unit
+    #[arg(short = 'h', long = "human-readable")]
+    _human_readable: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    #[allow(dead_code, reason = "the parser prints the help and ends the process")]
+    help: Option<bool>,
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,

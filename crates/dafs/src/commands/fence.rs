@@ -49,10 +49,10 @@ struct Target {
     /// The whole file system that holds the URL
     #[arg(long, conflicts_with_all = ["export", "all_exports"])]
     filesystem: bool,
-    /// The file system of this export of a server of this host; may be given more than once
+    /// The file system of this export of a running server; may be given more than once
     #[arg(long, value_name = "NAME")]
     export: Vec<String>,
-    /// The file systems of all exports of a server of this host
+    /// The file systems of all exports of a running server
     #[arg(long, conflicts_with = "export")]
     all_exports: bool,
     #[command(flatten)]

@@ -9,7 +9,7 @@ use indicatif::BinaryBytes;
 /// Most stripes that are drawn.
 const STRIPES_DRAWN_MAX: u64 = 64;
 
-/// Draw the layout of a file of a server of this host over its data servers
+/// Draw the layout of a file of a running server over its data servers
 ///
 /// Each line is a data server, each column a stripe of the file, from its start on; # marks the
 /// server of the stripe. A file that is not striped lies at the server itself.

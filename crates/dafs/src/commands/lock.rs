@@ -48,7 +48,7 @@ enum Action {
     Repair(Repair),
     /// Test whether the file could be locked
     Test(Test),
-    /// Show the locks of all clients of a server of this host, broken ones first
+    /// Show the locks of all clients of a running server, broken ones first
     List(List),
 }
 

@@ -8,14 +8,17 @@ use crate::commands::serve::set_umask;
 use crate::failure::Failure;
 use crate::limits::PASSWORD_BYTES_MAX;
 use crate::output::complain;
-use dafs_engine::{PasswordFileError, check_user_name, password_line, replace_password_line};
+use dafs_engine::{
+    PasswordFileError, check_user_name, password_line, password_lines, replace_password_line,
+};
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::PathBuf;
 
 /// Set the password of a user in a server's password file
 ///
-/// The password is asked for on the terminal, or is the first line of standard input. A running
-/// server reads the file again at `dafs reload`. `dafs user` changes users of a running server at once.
+/// The password is asked for on the terminal, or is the first line of standard input. A user who is in the
+/// file keeps the ids that no option names; a new one needs --uid and --gid. A running server reads
+/// the file again at `dafs reload`. `dafs user` changes users of a running server at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Passwd {
     /// The password file; made if it does not exist
@@ -25,13 +28,13 @@ pub(crate) struct Passwd {
     name: String,
     /// The user id that the files are used with
     #[arg(long)]
-    uid: u32,
+    uid: Option<u32>,
     /// The group id that the files are used with
     #[arg(long)]
-    gid: u32,
-    /// Further group ids
-    #[arg(long, value_delimiter = ',', value_name = "GID,...")]
-    groups: Vec<u32>,
+    gid: Option<u32>,
+    /// All further group ids; none without a value
+    #[arg(long, value_delimiter = ',', value_name = "GID,...", num_args = 0..=1)]
+    groups: Option<Vec<u32>>,
 }
 
 /// Parses the name of a user.
@@ -43,12 +46,38 @@ pub(super) fn user_name(text: &str) -> Result<String, String> {
 impl Passwd {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         set_umask();
+        let (uid, gid, groups) = self.ids()?;
         let password = new_password()?;
-        let line = password_line(&self.name, self.uid, self.gid, &self.groups, password.as_bytes());
+        let line = password_line(&self.name, uid, gid, &groups, password.as_bytes());
         replace_password_line(&self.file, &self.name, Some(&line)).map_err(|error| match error {
             PasswordFileError::Write { .. } => Failure::Failed(error.to_string()),
             error => Failure::Usage(error.to_string()),
         })
+    }
+
+    /// Returns the ids for the line: user, group, further groups. The file has those that no option names.
+    fn ids(&self) -> Result<(u32, u32, Vec<u32>), Failure> {
+        let lines = match password_lines(&self.file) {
+            Err(PasswordFileError::Read { error, .. })
+                if error.kind() == io::ErrorKind::NotFound =>
+            {
+                Vec::new()
+            }
+            lines => lines.map_err(|error| Failure::Usage(error.to_string()))?,
+        };
+        // Of several lines the last one is in force.
+        let old = lines.into_iter().rfind(|line| line.name == self.name).map(|line| line.cred);
+        let uid = self.uid.or(old.as_ref().map(|old| old.uid));
+        let gid = self.gid.or(old.as_ref().map(|old| old.gid));
+        let groups = self.groups.clone().or(old.map(|old| old.groups.to_vec()));
+        match (uid, gid) {
+            (Some(uid), Some(gid)) => Ok((uid, gid, groups.unwrap_or_default())),
+            _ => Err(Failure::Usage(format!(
+                "{} has no user {:?}: give --uid and --gid",
+                self.file.display(),
+                self.name
+            ))),
+        }
     }
 }
 

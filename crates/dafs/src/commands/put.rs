@@ -20,9 +20,6 @@ pub(crate) struct Put {
     /// The target: a directory, or the name of the copy
     #[arg(required = true, value_name = "URL")]
     target: RemoteUrl,
-    /// Means nothing: directories are always copied with their contents
-    #[arg(short = 'r', long = "recursive")]
-    _recursive: bool,
     #[command(flatten)]
     options: CopyOptions,
 }

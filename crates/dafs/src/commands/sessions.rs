@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{say, say_json};
 use dafs_server::{AdminReply, AdminRequest, SessionReport};
 
-/// Show the sessions of a server of this host, with DAFS and NFSv4.1, and the state of each
+/// Show the sessions of a running server, with DAFS and NFSv4.1, and the state of each
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sessions {
     #[command(flatten)]
@@ -45,7 +45,8 @@ impl Sessions {
 
 fn show(session: &SessionReport) -> Result<(), Failure> {
     let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |it| it.to_string());
-    let transport = if session.transport.is_empty() { &session.door } else { &session.transport };
+    let transport =
+        if session.transport.is_empty() { &session.front_end } else { &session.transport };
     say!(
         "{:>16} {:016x} {:<9} {:>6}s {:>7} {:>6} {:>6} {:>9} {:>7} {:>6} {:>6} {:>6} {:<12} {}, {}",
         session.session,

@@ -52,6 +52,9 @@ use std::sync::Arc;
 /// Options of a copy, besides names, contents, permissions and times.
 #[derive(Debug, Args)]
 pub(crate) struct CopyOptions {
+    /// Means nothing: directories are always copied with their contents
+    #[arg(short = 'r', long = "recursive", short_alias = 'R')]
+    _recursive: bool,
     /// Keep owner and group too; requires root
     #[arg(long)]
     pub(crate) owner: bool,

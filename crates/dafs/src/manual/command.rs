@@ -53,6 +53,10 @@ fn page(command: &Command, name: &str, parent: Option<&str>, usage: &str) -> Str
         }
     }
     options(&mut page, command);
+    if let Some(examples) = command.get_after_help() {
+        page.section("Examples");
+        page.verbatim(examples.to_string().trim_start_matches("Examples:\n"));
+    }
     page.section("See also");
     let mut pages: Vec<(String, u8)> =
         parent.map(|parent| (parent.to_owned(), 1)).into_iter().collect();

@@ -256,7 +256,7 @@ impl Interval<'_> {
         }
         let of = |client: &ClientReport| {
             let is_known = !client.transport.is_empty();
-            let transport = if is_known { &client.transport } else { &client.door };
+            let transport = if is_known { &client.transport } else { &client.front_end };
             let (credits, in_flight) = credits.get(&client.client).copied().unwrap_or_default();
             let former = former.get(&client.client).copied();
             ClientActivity {
@@ -361,7 +361,7 @@ pub(super) mod tests {
     pub(in super::super) fn client(client: u64, operations: u64) -> ClientReport {
         ClientReport {
             client,
-            door: "dafs".to_owned(),
+            front_end: "dafs".to_owned(),
             name: format!("c{client}"),
             transport: String::new(),
             principal: String::new(),
