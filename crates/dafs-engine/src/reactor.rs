@@ -108,6 +108,14 @@ impl Reactor {
             }
         }
     }
+
+    /// Drops the results that came after the end of the threads, with all that they keep open.
+    pub fn drop_results(reactors: &[Self]) {
+        for reactor in reactors {
+            let mut results = Vec::new();
+            reactor.control.inbox.take(&mut results);
+        }
+    }
 }
 
 /// Runs until it is stopped.

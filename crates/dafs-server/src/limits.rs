@@ -65,6 +65,10 @@ pub(crate) const ADMIN_FENCE_TIME: std::time::Duration = std::time::Duration::fr
 /// The timeout for blocking calls under way when the server stops.
 pub(crate) const STOP_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// The timeout for checks of passwords and look-ups of users then. A database of users may never answer, and
+/// nothing takes the results any more.
+pub(crate) const LOOK_UP_STOP_TIME: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// The time for which clients read memory of a server by its RDMA device after the last request that it
 /// has answered, and the pause of the next server if the last one was killed meanwhile.
 pub(crate) const DEVICE_TRUST_TIME: std::time::Duration = std::time::Duration::from_secs(1);

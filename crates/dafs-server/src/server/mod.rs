@@ -8,6 +8,7 @@ mod data;
 mod data_process;
 mod descriptors;
 mod device_mark;
+mod ending;
 mod engine_servers;
 mod fences;
 mod gauges;
@@ -55,7 +56,7 @@ use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
 use crate::hand_over::{Giving, Released, Successor};
 use crate::http::AdminPort;
-use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX, STOP_TIME};
+use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector, samples};
 use crate::request_log::RequestLog;
 use crate::rings;
@@ -109,8 +110,10 @@ pub struct Server {
     /// The connections of all front ends.
     connections: Arc<Connections>,
     clocks: Vec<Clock>,
-    /// Pools for blocking calls, and for authentication.
+    /// Pools for blocking calls.
     pools: Vec<Arc<ThreadPool>>,
+    /// The pool for checks of passwords.
+    proofs: Option<Arc<ThreadPool>>,
     /// The threads of the journal, if there is one.
     journal: Option<Workers>,
     /// Locks the state directory for this server.
@@ -255,7 +258,7 @@ impl Server {
             data: None,
         });
         service.durable.tell_of_lost_data(shared.write_verifier.clone());
-        let pools = vec![pool.clone(), proofs];
+        let pools = vec![pool.clone()];
         service.locks.undo_elsewhere(Arc::new(move |job| pool.submit(job)));
         let mut server = Self {
             addresses: listeners.soft(),
@@ -275,6 +278,7 @@ impl Server {
             connections: connections.clone(),
             clocks: Vec::new(),
             pools,
+            proofs: Some(proofs),
             journal: None,
             inventory: None,
             exposed,
@@ -497,46 +501,6 @@ impl Server {
     pub fn service_counts(&self) -> ServiceCounts {
         self.service.counts()
     }
-
-    /// Ends connections in order and waits for the threads.
-    pub fn stop(mut self) {
-        self.stop_threads(false);
-    }
-
-    /// Ends as `stop` does, for a server that takes over. rpcbind goes on to name this one to clients.
-    /// Returns what holds for that server, too.
-    pub fn release(mut self) -> Released {
-        self.nfs.iter_mut().for_each(NfsServer::stay_registered);
-        // A late write could undo one of that server, so it does not start before all calls are over.
-        self.stop_threads(true);
-        let is_cached = self.administration.as_ref().is_some_and(|own| own.is_cached_by_system());
-        let is_kept = is_cached && !self.service.has_lost_data();
-        let write_verifier = is_kept.then(|| self.write_verifier.current());
-        Released { write_verifier, states: self.service.clients.state_digests() }
-    }
-
-    fn stop_threads(&mut self, waits_for_all: bool) {
-        // The threads that use the others end first.
-        drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
-        drop(self.nfs.take());
-        self.data.clear();
-        drop(self.tls.take());
-        Reactor::stop(&mut self.reactors);
-        drop(self.device_mark.take());
-        self.clocks.clear();
-        // Clients that have mapped memory find nothing there.
-        self.service.stop_exposure();
-        // Their work keeps the records open, and the next server would find them locked.
-        while !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
-            tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
-            if !waits_for_all {
-                break;
-            }
-        }
-        self.service.clients.settle_records();
-        drop(self.journal.take());
-        drop(self.request_log.take());
-    }
 }
 
 /// Returns the name of an operation by its number in the protocol.
@@ -548,12 +512,6 @@ fn operation_name(front_end: FrontEnd, number: u32) -> Option<&'static str> {
         FrontEnd::NfsAcl => dafs_wire::nfs_acl3::Procedure::from_number(number).map(|p| p.name()),
         FrontEnd::Nlm => dafs_wire::nlm4::Procedure::from_number(number).map(|p| p.name()),
         FrontEnd::Mount => None,
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop_threads(false);
     }
 }
 
