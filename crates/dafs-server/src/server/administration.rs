@@ -309,6 +309,11 @@ impl Server {
         administration: Arc<Administration>,
     ) -> Result<(), StartError> {
         let new_handler = || handler(administration.clone());
+        // It may be taken, and then no administrator is served.
+        if let Some(address) = config.admin_listen {
+            let tls = self.tls.as_ref().map(Tls::shared);
+            self.admin_port = Some(AdminPort::start(address, directory, tls, new_handler())?);
+        }
         let giving = Arc::new(Giving::of(self.sockets.clone()));
         let own = giving.clone();
         let hand_over = Box::new(move |stream| own.offer(stream));
@@ -318,10 +323,6 @@ impl Server {
                 directory = %directory.display(), %error,
                 "no socket for administrators: does another server use this state directory?"
             ),
-        }
-        if let Some(address) = config.admin_listen {
-            let tls = self.tls.as_ref().map(Tls::shared);
-            self.admin_port = Some(AdminPort::start(address, directory, tls, new_handler())?);
         }
         self.administration = Some(administration);
         Ok(())

@@ -33,6 +33,7 @@ impl Server {
     }
 
     fn stop_threads(&mut self, waits_for_all: bool) {
+        self.gate.shut();
         // The threads that use the others end first.
         drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
         drop(self.nfs.take());

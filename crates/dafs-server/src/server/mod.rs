@@ -64,7 +64,7 @@ use administration::{Administration, open_exports};
 use dafs_dat::connections::Connections;
 use dafs_engine::{
     AuthConfig, Authenticator, Clock, EngineCounts, ExposedMemory, Reactor, Registry, Shared,
-    ThreadPool,
+    StartGate, ThreadPool,
 };
 use dafs_journal::Workers;
 use dafs_mem::Mutex;
@@ -114,6 +114,8 @@ pub struct Server {
     pools: Vec<Arc<ThreadPool>>,
     /// The pool for checks of passwords.
     proofs: Option<Arc<ThreadPool>>,
+    /// Open when the start cannot fail any more. Until then clients wait in the queues of the sockets.
+    gate: StartGate,
     /// The threads of the journal, if there is one.
     journal: Option<Workers>,
     /// Locks the state directory for this server.
@@ -208,6 +210,7 @@ impl Server {
         server.admit_administrators(config, &directory, administration)?;
         server.journal = journal;
         server.inventory = Some(inventory);
+        server.admit_clients(config);
         Ok(server)
     }
 
@@ -221,9 +224,20 @@ impl Server {
         let service = new_service(config, exports, Box::new(NoRecords), &random)?;
         let identity = Identity { server: random.secret, secret: random.secret };
         let parts = (&[][..], config.auth.clone(), Sockets::inherited());
-        Self::serve(config, Arc::new(service), &random, &identity, parts)
+        let mut server = Self::serve(config, Arc::new(service), &random, &identity, parts)?;
+        server.admit_clients(config);
+        Ok(server)
     }
 
+    /// Begins to serve clients.
+    fn admit_clients(&mut self, config: &Config) {
+        self.gate.open();
+        if let Some(nfs) = self.nfs.as_mut().filter(|_| config.nfs.rpcbind) {
+            nfs.register();
+        }
+    }
+
+    /// Starts all parts but the administration. Clients wait until `admit_clients`.
     fn serve(
         config: &Config,
         service: Arc<Service>,
@@ -279,6 +293,7 @@ impl Server {
             clocks: Vec::new(),
             pools,
             proofs: Some(proofs),
+            gate: StartGate::default(),
             journal: None,
             inventory: None,
             exposed,
@@ -307,7 +322,8 @@ impl Server {
             let front = (&connections, tls.as_ref());
             let adapters = listeners.adapters(config, front, index, threads)?;
             let ring = rings.pop();
-            let reactor = Reactor::start(name, shared.clone(), adapters, config.wake, ring)?;
+            let (shared, wake, gate) = (shared.clone(), config.wake, &server.gate);
+            let reactor = Reactor::start(name, shared, adapters, wake, ring, gate)?;
             server.reactors.push(reactor);
         }
         for store in data_servers {
@@ -317,7 +333,8 @@ impl Server {
                 let (pool, number) = (Arc::new(ThreadPool::new()), parts.number);
                 server.pools.push(pool.clone());
                 let front = (&connections, tls.as_ref());
-                let data = DataServer::start(config, front, pool, verifier.clone(), parts)?;
+                let own = (verifier.clone(), server.gate.clone());
+                let data = DataServer::start(config, front, pool, own, parts)?;
                 store.count_by(number, data.counters().usage());
                 if let Some(log) = &server.request_log {
                     data.service().metrics().log_to(log.sink());
@@ -326,7 +343,8 @@ impl Server {
             }
         }
         let (front, shared) = ((&connections, tls), (&shared, users));
-        server.nfs = NfsServer::start(config, front, shared, &mut sockets, identity)?;
+        let own = (identity, &server.gate);
+        server.nfs = NfsServer::start(config, front, shared, &mut sockets, own)?;
         sockets.close_others();
         server.sockets = Arc::new(sockets);
         if let Some(address) = config.metrics_listen {

@@ -6,6 +6,7 @@ use dafs_server::{
     AdminReply, AdminRequest, Config, ExportSource, Released, Server, Successor, TakeOver,
     TakeOverError, ask_server,
 };
+use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
@@ -184,6 +185,32 @@ fn the_former_server_starts_again_when_the_next_one_cannot() {
         verifier_before,
         "the next one may have met a failure of the disk"
     );
+}
+
+/// A client that it had served would find a change of its own gone, or done by nobody.
+#[test]
+fn a_server_whose_start_fails_serves_no_client() {
+    let present = Present::new();
+    let addresses = present.addresses();
+    let Present { config, server, successors: _, _directories } = present;
+    let sockets = server.sockets();
+    server.stop();
+    let waiting: Vec<_> = addresses.iter().map(|it| TcpStream::connect(it).unwrap()).collect();
+    let occupied = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = occupied.local_addr().ok();
+    let [mut metrics, mut administrators] = [config.clone(), config.clone()];
+    (metrics.metrics_listen, administrators.admin_listen) = (taken, taken);
+    for wrong in [metrics, administrators] {
+        let started = Server::start_on(&wrong, sockets.copies().unwrap(), Released::default());
+        assert!(started.is_err());
+    }
+    for mut stream in &waiting {
+        stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let error = stream.read(&mut [0]).expect_err("it was taken from the queue and closed");
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+    let next = Server::start_on(&config, sockets.copies().unwrap(), Released::default()).unwrap();
+    is_served(&next, &config);
 }
 
 /// A node may lose data between two servers, and the next one would not know.
