@@ -1,7 +1,9 @@
 //! A server that another one takes over.
 
 use crate::common::{any, config, scrape};
-use dafs_client::{Client, ConnectOptions, Create, DafsUrl, OpenOptions, Stability};
+use dafs_client::{
+    Client, ConnectOptions, Create, DafsUrl, OpenOptions, Stability, TransportChoice,
+};
 use dafs_server::{
     AdminReply, AdminRequest, Config, ExportSource, Released, Server, Successor, TakeOver,
     TakeOverError, ask_server,
@@ -9,9 +11,10 @@ use dafs_server::{
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A server that gives way.
@@ -144,6 +147,39 @@ fn others_need_not_wait_for_the_end_of_grace() {
     assert_eq!(verifier, verifier_before, "no data of an open file was lost");
     file.close().unwrap();
     next.stop();
+}
+
+/// The former server may have accepted a connection and not have answered yet.
+#[test]
+fn clients_that_connect_meanwhile_are_not_refused() {
+    let present = Present::new();
+    let url = DafsUrl::parse(&present.server.url()).unwrap();
+    let (over, began) = (AtomicBool::new(false), Instant::now());
+    let Present { config, server, successors, _directories } = present;
+    let last = std::thread::scope(|scope| {
+        let (mut server, mut successors) = (server, successors);
+        for transport in [TransportChoice::Iwarp, TransportChoice::Shm].repeat(2) {
+            let (url, over) = (&url, &over);
+            scope.spawn(move || {
+                let options = ConnectOptions { transport, ..ConnectOptions::default() };
+                while !over.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(60) {
+                    Client::connect(url, &options).unwrap();
+                }
+            });
+        }
+        for _ in 0..5 {
+            let taking = TakeOver::ask(&config).unwrap();
+            let former = end(config.clone(), server, successors);
+            let (next, taken) = taking.start(&config).unwrap();
+            taken.confirm();
+            assert!(former.join().unwrap().is_none());
+            successors = gives_way(&next);
+            server = next;
+        }
+        over.store(true, Ordering::Relaxed);
+        server
+    });
+    last.stop();
 }
 
 #[test]
