@@ -393,6 +393,7 @@ pub(super) fn open_exports(
 mod tests {
     use super::*;
     use dafs_service::ExportOptions;
+    use std::time::Duration;
 
     #[test]
     fn stores_that_are_named_again_are_kept_unless_the_path_leads_elsewhere() {
@@ -404,7 +405,8 @@ mod tests {
             [ExportSource::Directory(path.clone()), ExportSource::Memory { bytes_max: 1 << 20 }];
         let config = |(number, source): (usize, &ExportSource)| {
             let (name, options) = (number.to_string(), ExportOptions::default());
-            ExportConfig { name, source: source.clone(), options, subtree_check: false }
+            let (source, mend_idle) = (source.clone(), Duration::ZERO);
+            ExportConfig { name, source, options, subtree_check: false, mend_idle }
         };
         let mut configs: Vec<_> = sources.iter().enumerate().map(config).collect();
         let open = |configs: &[ExportConfig], known: &[Known]| {
