@@ -362,7 +362,7 @@ impl DataServers for Striped {
     fn repair(&self, file: &FileId, node: u32) -> Result<(), String> {
         self.store.give_up_copies(file, &|number| number != node).map_err(|error| match error {
             StoreError::NotSupported => "it has no copies".to_owned(),
-            StoreError::Busy => {
+            StoreError::Invalid => {
                 format!("its copy on node {node} is out of date, or there is none: see dafs layout")
             }
             error => error.to_string(),

@@ -92,8 +92,9 @@ impl StripedStore {
     ///
     /// # Errors
     /// * [`StoreError::NotSupported`] for a file without copies.
-    /// * [`StoreError::Busy`] if no copy would count any more.
-    /// * Those of the list of files to be repaired and of the metadata.
+    /// * [`StoreError::Invalid`] if no copy would count any more.
+    /// * Those of the list of files to be repaired and of the metadata. [`StoreError::Busy`] passes, and has not
+    ///   passed for a while.
     pub fn give_up_copies(&self, file: &FileId, is_wrong: &dyn Fn(u32) -> bool) -> Result<()> {
         self.shared.state(file).give_up_copies(is_wrong)
     }
@@ -234,18 +235,24 @@ impl FileState {
     }
 
     fn give_up_copies(&self, is_wrong: &dyn Fn(u32) -> bool) -> Result<()> {
-        // The places of copies may change meanwhile.
+        // The places of copies may change meanwhile, and copies may be given up for other reasons.
         for _ in 0..COPY_ATTEMPTS_MAX {
             let place = self.enter()?;
             let Some((record, _)) = copied(&place) else { return Err(StoreError::NotSupported) };
-            let nodes = record.nodes.clone();
+            let (nodes, fresh) = (record.nodes.clone(), record.fresh_mask());
             let wrong = record.fresh().filter(|at| is_wrong(nodes[*at]));
             let wrong = wrong.fold(0, |mask, at| mask | 1 << at);
             drop(place);
             if wrong == 0 {
                 return Ok(());
             }
-            self.give_up(&nodes, wrong)?;
+            if wrong == fresh {
+                return Err(StoreError::Invalid);
+            }
+            match self.give_up(&nodes, wrong) {
+                Err(StoreError::Busy) => self.shared().clock().sleep(RETRY_PAUSE),
+                other => other?,
+            }
         }
         Err(StoreError::Busy)
     }
