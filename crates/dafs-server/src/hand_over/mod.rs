@@ -21,8 +21,8 @@ mod give;
 mod message;
 mod take;
 
+pub use dafs_wire::hand_over::Released;
 pub(crate) use give::Giving;
 pub use give::Successor;
 pub(crate) use message::HAND_OVER;
-pub use message::Released;
 pub use take::{TakeOver, TakeOverError, Taken};

@@ -44,10 +44,8 @@ pub use data_process::{DataProcess, DataServerConfig};
 #[cfg(test)]
 pub(crate) use gauges::metric_sources;
 pub use inventory::{StateError, accept_loss};
-#[cfg(test)]
-pub(crate) use sockets::SocketKind;
+pub(crate) use sockets::Socket;
 pub use sockets::Sockets;
-pub(crate) use sockets::{Socket, SocketName};
 pub use start_error::StartError;
 pub use state::default_state_directory;
 pub(crate) use state::of_config as open_state_directory;
