@@ -36,9 +36,9 @@ skip() {
 step() { echo "--- $*"; }
 is_root() { [[ $(id -u) == 0 ]]; }
 
-# Waits until the command that follows succeeds; fails after 30 s.
+# Waits until the command that follows succeeds. It ends a test that hangs after a minute, which a loaded machine needs.
 eventually() {
-    local tries=600
+    local tries=1200
     until "$@" >/dev/null 2>&1; do
         tries=$((tries - 1))
         [[ $tries -gt 0 ]] || fail "never came true: $*"

@@ -2,7 +2,7 @@
 
 use crate::attributes::{DAP_NO_ID, dap_attributes_t};
 use crate::boundary::{call, call_plainly};
-use crate::error::{DAP_E_NOTDIR, Failure};
+use crate::error::{DAP_E_NAMETOOLONG, DAP_E_NOTDIR, Failure};
 use crate::handle::{dap_dir_t, dap_session_t, tables};
 use crate::pointer::Out;
 use crate::session::session;
@@ -25,6 +25,25 @@ pub struct dap_entry_t {
     pub reserved: u32,
     /// The attributes.
     pub attributes: dap_attributes_t,
+}
+
+impl dap_entry_t {
+    /// Describes an object of a listing.
+    ///
+    /// # Errors
+    /// Its name is too long.
+    pub(crate) fn of(from: &[u8], attributes: Option<dap_attributes_t>) -> Result<Self, Failure> {
+        let mut name = [0; 256];
+        if from.len() >= name.len() {
+            return Err(Failure::new(DAP_E_NAMETOOLONG, "a name is over 255 bytes long"));
+        }
+        for (to, from) in name.iter_mut().zip(from) {
+            *to = *from as c_char;
+        }
+        let nothing = dap_attributes_t { owner: DAP_NO_ID, group: DAP_NO_ID, ..Default::default() };
+        let has_attributes = attributes.is_some().into();
+        Ok(Self { name, has_attributes, reserved: 0, attributes: attributes.unwrap_or(nothing) })
+    }
 }
 
 /// Begins to list the directory at `path`.
@@ -67,18 +86,7 @@ pub unsafe extern "C" fn dap_readdir(directory: dap_dir_t, entry: *mut dap_entry
         let listing = tables().directories.get(directory.id)?;
         let next = listing.0.lock().next();
         let Some(found) = next.transpose()? else { return Ok(0) };
-        let mut name = [0; 256];
-        // The client has checked that it is at most 255 bytes long.
-        for (to, from) in name[..255].iter_mut().zip(&found.name) {
-            *to = *from as c_char;
-        }
-        let nothing = dap_attributes_t { owner: DAP_NO_ID, group: DAP_NO_ID, ..Default::default() };
-        out.set(dap_entry_t {
-            name,
-            has_attributes: found.attributes.is_some().into(),
-            reserved: 0,
-            attributes: found.attributes.as_ref().map_or(nothing, Into::into),
-        });
+        out.set(dap_entry_t::of(&found.name, found.attributes.as_ref().map(Into::into))?);
         Ok(1)
     }) as i32
 }

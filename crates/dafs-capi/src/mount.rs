@@ -10,9 +10,8 @@ use crate::attributes::{
 use crate::boundary::{call, call_plainly};
 use crate::directory::dap_entry_t;
 use crate::error::{
-    DAP_E_CONNECT, DAP_E_INVALID, DAP_E_LOOP, DAP_E_LOST, DAP_E_NAMETOOLONG, DAP_E_NO_MEMORY,
-    DAP_E_NOTDIR, DAP_E_OTHER, DAP_E_PROTOCOL, DAP_E_URL, DAP_E_WRITES_LOST, Failure, invalid,
-    status_code,
+    DAP_E_CONNECT, DAP_E_INVALID, DAP_E_LOOP, DAP_E_LOST, DAP_E_NO_MEMORY, DAP_E_NOTDIR,
+    DAP_E_OTHER, DAP_E_PROTOCOL, DAP_E_URL, DAP_E_WRITES_LOST, Failure, invalid, status_code,
 };
 use crate::file::{
     DAP_OPEN_CREATE, DAP_OPEN_EXCLUSIVE, DAP_OPEN_READ, DAP_OPEN_TRUNCATE, DAP_OPEN_WRITE,
@@ -514,20 +513,7 @@ pub unsafe extern "C" fn dap_mount_readdir(
         let listing = tables().mount_directories.get(directory.id)?;
         let next = listing.0.lock().next();
         let Some(found) = next.transpose()? else { return Ok(0) };
-        let mut name = [0; 256];
-        if found.name.len() >= name.len() {
-            return Err(Failure::new(DAP_E_NAMETOOLONG, "a name is over 255 bytes long"));
-        }
-        for (to, from) in name.iter_mut().zip(&found.name) {
-            *to = *from as c_char;
-        }
-        let nothing = dap_attributes_t { owner: DAP_NO_ID, group: DAP_NO_ID, ..Default::default() };
-        out.set(dap_entry_t {
-            name,
-            has_attributes: found.attributes.is_some().into(),
-            reserved: 0,
-            attributes: found.attributes.as_ref().map_or(nothing, Into::into),
-        });
+        out.set(dap_entry_t::of(&found.name, found.attributes.as_ref().map(Into::into))?);
         Ok(1)
     }) as i32
 }

@@ -93,6 +93,6 @@ pub struct FsStatus {
     pub lease_seconds: Option<u32>,
     /// Bytes that count for the caller's quota.
     pub quota_used: Option<u64>,
-    /// Bytes that the caller's quota leaves.
+    /// Bytes that the caller's quota leaves. `None` without a limit.
     pub quota_left: Option<u64>,
 }

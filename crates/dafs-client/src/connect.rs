@@ -1,12 +1,16 @@
 //! From a URL to a session: addresses, the choice of the transport, identity, opening.
 
+mod again;
+
 use crate::core::{CredentialIds, Failure, SessionConfig, SessionCore, Stage};
 use crate::devices::{self, Choice};
 use crate::driver::{Driver, Shared, Way};
 use crate::error::{Error, Result};
 use crate::file::OPENS;
 use crate::limit::{self, Limit};
-use crate::limits::{DEVICE_CONNECT_TIME, GROUPS_MAX, GSS_REQUEST_BYTES};
+use crate::limits::{
+    CONNECT_PAUSES, DEVICE_CONNECT_PAUSES, DEVICE_CONNECT_TIME, GROUPS_MAX, GSS_REQUEST_BYTES,
+};
 use crate::options::{
     Authentication, ConnectOptions, Credential, TWO_PROOFS, TWO_USERS, Transport, TransportChoice,
     TransportKind,
@@ -107,6 +111,8 @@ enum Attempt {
     Unreachable(String),
     /// The server was reached and the session was not opened.
     Refused(Failure),
+    /// A server was there, and left before there was a connection.
+    Left(String),
     /// The caller wants no further attempts.
     Stopped,
 }
@@ -159,7 +165,7 @@ impl Target {
                 }
                 Err(Attempt::Refused(failure)) => return Err(self.error(&failure)),
                 Err(Attempt::Stopped) => return Err(self.error(&"interrupted")),
-                Err(Attempt::Unreachable(reason)) => reasons.push(reason),
+                Err(Attempt::Unreachable(reason) | Attempt::Left(reason)) => reasons.push(reason),
             }
         }
         Err(self.error(&reasons.join("; ")))
@@ -222,24 +228,26 @@ impl Target {
     /// Tries an RDMA device. A session that has chosen it by itself goes on over TCP when the device,
     /// or that of the server, is gone.
     fn try_verbs(&self, address: SocketAddr, choice: Choice) -> Result<Arc<Shared>, Attempt> {
-        let adapter = devices::open(address, choice, self.options.connect_timeout)
-            .map_err(Attempt::unreachable)?;
-        let device = devices::describe(adapter.device());
-        let (why, limit, spare) = match choice {
-            Choice::Asked => (format!("it was asked for: {device}"), None, None),
+        let way = |why: &str| -> Result<Way, Attempt> {
+            let adapter = devices::open(address, choice, self.options.connect_timeout)
+                .map_err(Attempt::unreachable)?;
+            let why = format!("{why} {}", devices::describe(adapter.device()));
+            let transport =
+                Transport { kind: TransportKind::Verbs, address: address.to_string(), why };
+            Ok(Way { adapter: Box::new(adapter), address: Address::Verbs(address), transport })
+        };
+        match choice {
+            Choice::Asked => self.open_again(&DEVICE_CONNECT_PAUSES, || way("it was asked for:")),
             Choice::Automatic(_) => {
+                let way = way(&format!("{ELSEWHERE} and listens for"))?;
                 let lost =
                     "an RDMA device carried the session, and does not lead to the server now";
                 let spare = self.iwarp(address, lost.to_owned())?;
-                let why = format!("{ELSEWHERE} and listens for {device}");
                 // TCP needs time, too.
                 let limit = DEVICE_CONNECT_TIME.min(self.until.since(Instant::now()) / 2);
-                (why, Some(limit), Some(spare))
+                self.open_session(way, Some(limit), Some(spare))
             }
-        };
-        let transport = Transport { kind: TransportKind::Verbs, address: address.to_string(), why };
-        let way = Way { adapter: Box::new(adapter), address: Address::Verbs(address), transport };
-        self.open_session(way, limit, spare)
+        }
     }
 
     fn try_shm(&self, address: SocketAddr, why: &str) -> Result<Arc<Shared>, Attempt> {
@@ -252,17 +260,20 @@ impl Target {
                 true => 0,
                 false => usual.shareable_buffers_max,
             };
-            let adapter = ShmAdapter::new(ShmConfig {
-                handshake_timeout: self.options.connect_timeout,
-                guarded: true,
-                shareable_buffers_max,
-                ..usual
-            })
-            .map_err(Attempt::unreachable)?;
-            let transport =
-                Transport { kind: TransportKind::Shm, address: name.clone(), why: why.to_owned() };
-            let way = Way { adapter: Box::new(adapter), address: Address::Shm(name), transport };
-            match self.open_session(way, None, None) {
+            let way = || {
+                let adapter = ShmAdapter::new(ShmConfig {
+                    handshake_timeout: self.options.connect_timeout,
+                    guarded: true,
+                    shareable_buffers_max,
+                    ..usual
+                })
+                .map_err(Attempt::unreachable)?;
+                let (address, why) = (name.clone(), why.to_owned());
+                let transport = Transport { kind: TransportKind::Shm, address, why };
+                let address = Address::Shm(name.clone());
+                Ok(Way { adapter: Box::new(adapter), address, transport })
+            };
+            match self.open_again(&CONNECT_PAUSES, way) {
                 Err(Attempt::Unreachable(reason)) if reasons.contains(&reason) => {}
                 Err(Attempt::Unreachable(reason)) => reasons.push(reason),
                 other => return other,
@@ -272,7 +283,8 @@ impl Target {
     }
 
     fn try_iwarp(&self, address: SocketAddr, why: String) -> Result<Arc<Shared>, Attempt> {
-        self.open_session(self.iwarp(address, why)?, None, None).map_err(|attempt| {
+        let way = || self.iwarp(address, why.clone());
+        self.open_again(&CONNECT_PAUSES, way).map_err(|attempt| {
             attempt.explained(|reason| {
                 format!(
                     "{address}: {reason}; check that the server runs and listens for DAFS there"
@@ -343,9 +355,12 @@ impl Target {
                 (Stage::Ready, _) => break,
                 (_, Some(failure)) => {
                     let is_answer = established && (limit.is_none() || !failure.is_passing());
-                    return Err(match is_answer {
-                        true => Attempt::Refused(failure.clone()),
-                        false => Attempt::unreachable(failure),
+                    return Err(match failure {
+                        failure if is_answer => Attempt::Refused(failure.clone()),
+                        Failure::Lost(reason) if limit.is_none() => {
+                            Attempt::Left(reason.to_string())
+                        }
+                        failure => Attempt::unreachable(failure),
                     });
                 }
                 _ => {}

@@ -75,6 +75,15 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Time for connecting and opening the session.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The pauses before further attempts to open a session with a server that has left in the first one. When
+/// another process takes its place, it does not accept after a moment, and connections wait in its queue.
+pub(crate) const CONNECT_PAUSES: [Duration; 2] =
+    [Duration::from_millis(20), Duration::from_millis(200)];
+
+/// The same for an RDMA device, at which the next process listens only when it has started.
+pub(crate) const DEVICE_CONNECT_PAUSES: [Duration; 3] =
+    [CONNECT_PAUSES[0], CONNECT_PAUSES[1], Duration::from_secs(2)];
+
 /// Concurrent lookups of host names in a process; a resolver that does not answer keeps a thread
 /// for each.
 pub const LOOKUPS_MAX: usize = 64;

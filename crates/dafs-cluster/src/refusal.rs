@@ -44,7 +44,12 @@ pub(crate) fn of_store(error: StoreError) -> u32 {
 }
 
 pub(crate) fn to_store(number: u32) -> StoreError {
-    STORE.iter().find(|(known, _)| *known == number).map_or(StoreError::Io, |(_, error)| *error)
+    known(number).unwrap_or(StoreError::Io)
+}
+
+/// Returns the error with a number, if there is one.
+pub(crate) fn known(number: u32) -> Option<StoreError> {
+    STORE.iter().find(|(known, _)| *known == number).map(|(_, error)| *error)
 }
 
 /// Returns what `take` makes of the answer to a request of data: nothing if it is not of its kind.
@@ -69,8 +74,7 @@ pub(crate) fn of_service(error: ServiceError) -> u32 {
 
 pub(crate) fn to_service(number: u32) -> ServiceError {
     let service = SERVICE.iter().find(|(known, _)| *known == number).map(|(_, error)| *error);
-    let store = STORE.iter().find(|(known, _)| *known == number).map(|(_, error)| *error);
-    service.or(store.map(ServiceError::Store)).unwrap_or(ServiceError::Delay)
+    service.or(known(number).map(ServiceError::Store)).unwrap_or(ServiceError::Delay)
 }
 
 #[cfg(test)]

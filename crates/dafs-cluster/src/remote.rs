@@ -19,7 +19,7 @@ use crate::limits::{
 };
 use crate::link::Link;
 use crate::memory;
-use crate::refusal::taken;
+use crate::refusal::{known, taken};
 use crate::secret::ClusterSecret;
 use crate::time;
 use dafs_mem::{Condvar, Mutex, Site, VolatileSlice};
@@ -341,12 +341,21 @@ impl Node for RemoteNode {
         let len = len.min(DIGEST_BYTES_MAX);
         let call = Call::Digest { component: component.0, offset, len: len as u32 };
         let _turn = self.shared.data.enter()?;
-        self.call(call, |answer| match answer {
+        let take = |answer: Answer<'_>| match answer {
             Answer::Digest { count, hash } if count as usize <= len => {
-                Some(Digest { count: count as usize, hash })
+                Ok(Digest { count: count as usize, hash })
             }
-            _ => None,
-        })
+            // Only the error of a device may count as damage of a copy.
+            Answer::Refused(number) => Err(known(number).unwrap_or(StoreError::Malformed)),
+            _ => Err(StoreError::Malformed),
+        };
+        let digest = self.shared.with_link(|link: &Link| link.call(call, CALL_TIME, take));
+        let digest = digest.map_err(|_| StoreError::Busy)?;
+        if digest == Err(StoreError::Malformed) {
+            let node = self.shared.config.number;
+            tracing::error!(node, "a data server answers what the protocol does not allow");
+        }
+        digest
     }
 
     fn write(

@@ -40,6 +40,9 @@ pub enum ConnectError {
     /// There is no TLS with the peer, and this side demands it.
     #[error("no connection by TLS: {0}")]
     Tls(String),
+    /// The peer has left in the handshake of TLS.
+    #[error("no connection by TLS: {0}")]
+    TlsCut(String),
     /// The peer did not answer before the timeout.
     #[error("no answer from the peer within {0:?}")]
     TimedOut(std::time::Duration),

@@ -19,6 +19,7 @@ mod password_file;
 mod passwords;
 mod pool;
 mod reactor;
+mod start_gate;
 
 pub use auth::{Admission, AuthConfig, Authenticator, BY_PASSWORD, OwnIdentity, Proof};
 pub use clock::Clock;
@@ -36,3 +37,4 @@ pub use password_file::{
 };
 pub use pool::ThreadPool;
 pub use reactor::{Gauge, Reactor};
+pub use start_gate::StartGate;

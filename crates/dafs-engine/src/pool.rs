@@ -169,17 +169,25 @@ impl ThreadPool {
         Self { shared: Arc::default(), lanes: Mutex::default(), bounds }
     }
 
-    fn all(&self) -> Vec<Arc<Shared>> {
+    /// Returns the lanes whose number is `wanted`.
+    fn lanes(&self, wanted: impl Fn(u64) -> bool) -> Vec<Arc<Shared>> {
         let lanes = self.lanes.lock();
-        std::iter::once(&self.shared).chain(lanes.values()).cloned().collect()
+        let others = lanes.iter().map(|(&lane, shared)| (lane, shared));
+        let all = std::iter::once((0, &self.shared)).chain(others);
+        all.filter(|(lane, _)| wanted(*lane)).map(|(_, shared)| shared.clone()).collect()
     }
 
     /// Waits up to `time` until no job waits or runs and no thread is about to end. Returns false
     /// when some still do.
     pub fn finish(&self, time: Duration) -> bool {
+        self.finish_lanes(time, |_| true)
+    }
+
+    /// Does the same for the lanes whose number is `wanted`.
+    pub fn finish_lanes(&self, time: Duration, wanted: impl Fn(u64) -> bool) -> bool {
         let deadline = Instant::now() + time;
         let left = || deadline.saturating_duration_since(Instant::now());
-        self.all().iter().all(|shared| shared.finish(left()))
+        self.lanes(wanted).iter().all(|shared| shared.finish(left()))
     }
 }
 
@@ -205,7 +213,7 @@ impl Pool for ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        for shared in self.all() {
+        for shared in self.lanes(|_| true) {
             let mut queue = shared.queue.lock();
             queue.stopping = true;
             queue.wake_all();
@@ -366,6 +374,8 @@ mod tests {
             assert_eq!(results.recv_timeout(Duration::from_secs(60)), Ok(lane));
         }
         assert!(!pool.finish(Duration::from_millis(1)));
+        assert!(!pool.finish_lanes(Duration::from_millis(1), |lane| lane == 7));
+        assert!(pool.finish_lanes(Duration::from_secs(60), |lane| lane != 7));
         drop(shut);
         assert!(pool.finish(Duration::from_secs(60)));
         assert_eq!(results.try_iter().collect::<Vec<_>>(), [7; 5]);

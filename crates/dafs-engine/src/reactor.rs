@@ -5,9 +5,9 @@
 
 use crate::engine::{DiskReads, Engine, EngineCounts, JobDone, ReadRing, Shared};
 use crate::inbox::Inbox;
+use crate::start_gate::StartGate;
 use dafs_dat::{Adapter, Instant, Spin, Wake};
 use dafs_mem::Mutex;
-use dafs_store::vital;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 use std::io;
@@ -36,6 +36,8 @@ struct Control {
     counts: Mutex<(EngineCounts, DiskReads)>,
     publish: AtomicBool,
     inbox: Arc<Inbox<JobDone>>,
+    /// Shut at the latest when the reactor stops, for a thread that has not begun.
+    gate: StartGate,
 }
 
 impl Control {
@@ -70,8 +72,8 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// Starts a reactor over `adapters`, which listen. With a ring the kernel carries out its reads from
-    /// disks, without one the pool.
+    /// Starts a reactor over `adapters`, which listen. It begins when `gate` opens. With a ring the kernel
+    /// carries out its reads from disks, without one the pool.
     ///
     /// # Errors
     /// The system has no thread or descriptor left.
@@ -81,13 +83,15 @@ impl Reactor {
         adapters: Vec<Box<dyn Adapter>>,
         wake: Wake,
         ring: Option<ReadRing>,
+        gate: &StartGate,
     ) -> io::Result<Self> {
         let inbox = Arc::new(Inbox::watched()?);
         let engine = Engine::new(shared, adapters, inbox.clone());
         let (stop, publish) = (AtomicBool::new(false), AtomicBool::new(false));
-        let control = Arc::new(Control { stop, counts: Mutex::default(), publish, inbox });
+        let (counts, gate) = (Mutex::default(), gate.clone());
+        let control = Arc::new(Control { stop, counts, publish, inbox, gate });
         let own = control.clone();
-        let thread = vital::spawn(name, move || run(engine, wake, ring, &own))?;
+        let thread = control.gate.spawn(name, move || run(engine, wake, ring, &own))?;
         Ok(Self { control, thread: Some(thread) })
     }
 
@@ -100,12 +104,21 @@ impl Reactor {
     pub fn stop(reactors: &mut [Self]) {
         for reactor in &*reactors {
             reactor.control.stop.store(true, Ordering::Relaxed);
+            reactor.control.gate.shut();
             reactor.control.inbox.wake();
         }
         for thread in reactors.iter_mut().filter_map(|reactor| reactor.thread.take()) {
             if thread.join().is_err() {
                 tracing::error!("a reactor had failed");
             }
+        }
+    }
+
+    /// Drops the results that came after the end of the threads, with all that they keep open.
+    pub fn drop_results(reactors: &[Self]) {
+        for reactor in reactors {
+            let mut results = Vec::new();
+            reactor.control.inbox.take(&mut results);
         }
     }
 }

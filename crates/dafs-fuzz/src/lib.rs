@@ -19,6 +19,7 @@ pub mod dafs_response;
 pub mod exposed_blocks;
 pub mod gss_keytab;
 pub mod gss_tokens;
+pub mod hand_over;
 pub mod http_head;
 mod input;
 mod iwarp;

@@ -20,7 +20,7 @@ type Target = fn(&[u8]);
 /// Each target by its name.
 const TARGETS: &[(&str, Target)] = targets! {
     block_directory cluster_frames dafs_attributes dafs_entries dafs_request dafs_response
-    exposed_blocks gss_keytab gss_tokens http_head
+    exposed_blocks gss_keytab gss_tokens hand_over http_head
     iwarp_connection iwarp_ddp iwarp_mpa iwarp_rdmap iwarp_receive journal_scan
     nfs3_args nfs3_results nfs4_attributes nfs4_callback nfs4_compound nfs4_layouts nfs4_state
     nfs_acl3 nlm4 remote_blocks rpc_gss rpc_gss_accept rpc_gss_reply rpc_header rpc_stream

@@ -65,6 +65,10 @@ pub(crate) const ADMIN_FENCE_TIME: std::time::Duration = std::time::Duration::fr
 /// The timeout for blocking calls under way when the server stops.
 pub(crate) const STOP_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// The timeout for checks of passwords and look-ups of users then. A database of users may never answer, and
+/// nothing takes the results any more.
+pub(crate) const LOOK_UP_STOP_TIME: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// The time for which clients read memory of a server by its RDMA device after the last request that it
 /// has answered, and the pause of the next server if the last one was killed meanwhile.
 pub(crate) const DEVICE_TRUST_TIME: std::time::Duration = std::time::Duration::from_secs(1);
@@ -78,11 +82,11 @@ pub(crate) const METRICS_PEERS: ConnectionLimits = ConnectionLimits { total: 16,
 /// The timeout of a scraper's request, and then of its read.
 pub(crate) const METRICS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// The interval of checks for copies of files to repair.
-pub(crate) const MEND_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
-
 /// The time without writes after which copies of a file are known to be equal.
 pub(crate) const MEND_IDLE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// The checks for copies of files to repair in such a time.
+pub(crate) const MEND_CHECKS: u32 = 5;
 
 /// The bytes of files that are compared in a second while copies are repaired.
 pub(crate) const MEND_BYTES_PER_SECOND: usize = 64 << 20;
@@ -90,16 +94,16 @@ pub(crate) const MEND_BYTES_PER_SECOND: usize = 64 << 20;
 /// The most files in use that a comparison of copies keeps for later.
 pub(crate) const SCRUB_WAITING_MAX: usize = 4096;
 
-/// The rounds in which it looks at them again, and the pause before each. This is longer than
-/// [`MEND_IDLE`], so that a file whose writer has ended is compared in the first or second one.
+/// The rounds in which it looks at them again. The pause before each is the time of [`MEND_IDLE`] and one check
+/// more, so that a file whose writer has ended is compared in the first or second one.
 pub(crate) const SCRUB_ROUNDS: usize = 4;
-/// See [`SCRUB_ROUNDS`].
-pub(crate) const SCRUB_ROUND_PAUSE: std::time::Duration = std::time::Duration::from_secs(6);
+
+/// Files that are compared at once: small ones wait for no answer about others, and the queue of a node stays
+/// short for its clients.
+pub(crate) const SCRUB_FILES_AT_ONCE: usize = 8;
 
 /// Faults in its report.
 pub(crate) const SCRUB_FAULTS_MAX: usize = 1000;
-
-const _: () = assert!(MEND_IDLE.as_secs() < SCRUB_ROUND_PAUSE.as_secs());
 
 /// The longest time of one step of moving files off nodes.
 pub(crate) const MOVE_TURN: std::time::Duration = std::time::Duration::from_millis(200);

@@ -32,6 +32,8 @@ pub enum StoreError {
     Io,
     #[error("the object is a directory")]
     IsDirectory,
+    #[error("the node has answered what its protocol does not allow")]
+    Malformed,
     #[error("the object is a symbolic link")]
     Symlink,
     #[error("no name below the root of the export leads to the file any more")]

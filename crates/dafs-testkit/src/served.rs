@@ -9,7 +9,7 @@ use dafs_dat::shm::{self, ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, Instant, Wake, shm_socket_name};
 use dafs_engine::{
     AuthConfig, Authenticator, Clock, EngineCounts, ExposedMemory, Reactor, Registry,
-    SessionLimits, Shared, ThreadPool,
+    SessionLimits, Shared, StartGate, ThreadPool,
 };
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_service::{
@@ -210,8 +210,8 @@ impl Running {
         let clocks = clocks.iter().map(|start| start(service.clone()).unwrap()).collect();
         let adapters = adapters(&connections, listener);
         let name = "dafs-reactor".to_owned();
-        let reactor =
-            Reactor::start(name, Arc::new(shared), adapters, Wake::Adaptive, None).unwrap();
+        let (wake, gate) = (Wake::Adaptive, StartGate::opened());
+        let reactor = Reactor::start(name, Arc::new(shared), adapters, wake, None, &gate).unwrap();
         Self { service, reactors: [reactor], clocks, pools: [pool, proofs] }
     }
 }

@@ -10,6 +10,7 @@
 
 pub mod cluster;
 pub mod dafs;
+pub mod hand_over;
 pub mod host;
 pub mod http;
 pub mod iwarp;

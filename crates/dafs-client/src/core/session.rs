@@ -24,7 +24,8 @@ use dafs_dat::{
     RegisterError, WorkStatus,
 };
 use dafs_mem::{Buffer, Inaccessible};
-use dafs_wire::dafs::ByteOrder;
+use dafs_wire::dafs::{ByteOrder, SERVER_STOPS};
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 /// The state of a session.
@@ -236,7 +237,11 @@ impl SessionCore {
                 if self.recovery.is_some() {
                     return self.fail(adapter, Failure::lost(error));
                 }
-                self.end(adapter, Failure::refused(error));
+                let failure = match has_left(&error) {
+                    true => Failure::lost(error),
+                    false => Failure::refused(error),
+                };
+                self.end(adapter, failure);
             }
             Event::Disconnected { endpoint, reason } if Some(endpoint) == ours => {
                 if self.stage == Stage::Closing && self.is_idle() {
@@ -357,6 +362,22 @@ impl SessionCore {
         self.abort(adapter);
         self.reap(adapter);
         self.link.conn.release(adapter);
+    }
+}
+
+/// True if the server was there and has left, or is about to end.
+fn has_left(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::Gone | ConnectError::TlsCut(_) => true,
+        ConnectError::Rejected(private_data) => private_data.starts_with(SERVER_STOPS.as_bytes()),
+        ConnectError::Io(error) => matches!(
+            error.kind(),
+            ErrorKind::BrokenPipe
+                | ErrorKind::ConnectionAborted
+                | ErrorKind::ConnectionReset
+                | ErrorKind::UnexpectedEof
+        ),
+        _ => false,
     }
 }
 

@@ -11,6 +11,7 @@ use dafs_client::{
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::Request;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::Ordering;
 
 fn lookup<'a>(client: &Client, path: &'a [&'a [u8]]) -> Request<'a> {
     Request::Lookup(wire::Lookup { dir: client.root(), path: wire::Path::new(path) })
@@ -269,7 +270,11 @@ pub(crate) fn cut_everywhere(served: &Served, work: impl Fn(&Client, u64)) {
     for bytes in (0..).map(|step| 600 + step * 61) {
         let mut first = true;
         let wire = Wire::new(served.address, move || std::mem::take(&mut first).then_some(bytes));
-        let Some(client) = wire.try_client() else { continue };
+        let client = wire.client();
+        if wire.cuts.load(Ordering::SeqCst) > 0 {
+            // It has opened the session by another connection.
+            continue;
+        }
         work(&client, bytes);
         let cut = client.stats().recoveries;
         // The wire may break now.

@@ -35,6 +35,11 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Self {
+        Self::with(|node| node)
+    }
+
+    /// With a data server whose calls are answered by what `answering` makes of its directory.
+    fn with(answering: fn(Arc<dyn Node>) -> Arc<dyn Node>) -> Self {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().join("data");
         std::fs::create_dir(&directory).unwrap();
@@ -45,9 +50,9 @@ impl Cluster {
             addresses: vec!["192.0.2.1:2049".parse().unwrap()],
             rdma_addresses: Vec::new(),
             dafs_addresses: Vec::new(),
-            opened: Box::new(|opened, _judge| {
+            opened: Box::new(move |opened, _judge| {
                 let counters = Box::new(NodeCounters::default);
-                Ok(Answering { node: opened.node, counters })
+                Ok(Answering { node: answering(opened.node), counters })
             }),
             lost: Box::new(|| {}),
         };
@@ -166,6 +171,44 @@ fn pass_on(client: &TcpStream, server: &TcpStream) -> std::result::Result<bool, 
     to_right.send(room(from_left.receive(HELLO_BYTES_MAX, left)?.body()), right)?;
     to_left.send(room(from_right.receive(HELLO_BYTES_MAX, right)?.body()), left)?;
     Ok(from_left.receive(HELLO_BYTES_MAX, left).is_ok())
+}
+
+/// A node that computes digests of more bytes than were asked for.
+struct Liar;
+
+impl Node for Liar {
+    fn number(&self) -> u32 {
+        1
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+
+    fn digest(&self, _: &ComponentId, offset: u64, len: usize) -> Result<Digest> {
+        match offset {
+            0 => Err(StoreError::Io),
+            _ => Ok(Digest { count: len + 1, hash: [0; 16] }),
+        }
+    }
+
+    fn size(&self, _: &ComponentId) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn drop_grants(&self, _: &ComponentId) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A comparison of copies would take it for a damaged disk.
+#[test]
+fn a_wrong_answer_is_no_error_of_a_device() {
+    let cluster = Cluster::with(|_| Arc::new(Liar));
+    let node = cluster.node(cluster.data.address(), u64::MAX);
+    settled(|| node.status().connected);
+    assert_eq!(node.digest(&ONE, 0, 100), Err(StoreError::Io));
+    assert_eq!(node.digest(&ONE, 1, 100), Err(StoreError::Malformed));
 }
 
 #[test]

@@ -284,6 +284,7 @@ impl From<ShakeError> for ConnectError {
     fn from(error: ShakeError) -> Self {
         match error {
             ShakeError::Io(error) => ConnectError::Io(error),
+            ShakeError::Cut => ConnectError::TlsCut(error.to_string()),
             error => ConnectError::Tls(error.to_string()),
         }
     }

@@ -58,7 +58,7 @@ pub struct Memory {
 }
 
 /// The longest wait for an event, in real time.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Side {
     pub fn new(mut adapter: Box<dyn Adapter>) -> Self {

@@ -17,7 +17,7 @@ fn connect_to_raw(node: &mut Node, ask: &[u8], reply: &[u8]) -> (Raw, EndpointId
     let endpoint = node.adapter.connect(node.domain, &address, ask).unwrap();
     node.settle();
     let (stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut raw = Raw { stream, crc: false };
     let mut request = vec![0; 20];
     raw.stream.read_exact(&mut request).unwrap();

@@ -297,7 +297,7 @@ fn stranger_to(stranger: &Pki) -> IwarpAdapter {
 /// True when the other end has closed the connection.
 fn is_closed(stream: &mut TcpStream, mut work: impl FnMut()) -> bool {
     stream.set_nonblocking(true).unwrap();
-    for _ in 0..5000 {
+    for _ in 0..60_000 {
         work();
         match stream.read(&mut [0; 4096]) {
             Ok(0) => return true,

@@ -47,7 +47,8 @@ impl Node {
     }
 
     pub fn until<T>(&mut self, mut pick: impl FnMut(&Event) -> Option<T>) -> T {
-        for _ in 0..100_000 {
+        // A minute at least, for a loaded machine.
+        for _ in 0..600_000 {
             if let Some(at) = self.events.iter().position(|event| pick(event).is_some()) {
                 return pick(&self.events.remove(at)).unwrap();
             }
@@ -140,7 +141,7 @@ impl Raw {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { stream, crc: false }
     }
 

@@ -69,6 +69,7 @@ use dafs_dat::{
 };
 use dafs_mem::Shrinking as _;
 use dafs_service::{DataRole, Drain, Pool, Service, WriteVerifier};
+use dafs_wire::dafs::SERVER_STOPS;
 use disk::Disk;
 use drain::{DrainRequests, UnderWay};
 use memory::{Replies, ReplySlot};
@@ -449,7 +450,7 @@ impl Engine {
             link.adapter.reject(request, text);
         };
         if self.closing {
-            return refuse(link, "the server stops");
+            return refuse(link, SERVER_STOPS);
         }
         let channel = match channel(private_data) {
             Ok(Channel::Optimistic) if !shows_remotely(link, &self.shared) => {

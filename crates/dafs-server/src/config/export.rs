@@ -8,6 +8,7 @@ use super::{
     DataRdma, ExportConfig, ExportSource, NodeConfig, NodePlace, Wrong, parse_listen_nfs,
     parse_listen_nfs_rdma,
 };
+use crate::limits::MEND_IDLE;
 use dafs_service::durable::Durability;
 use dafs_service::{Admits, ExportOptions, Squash};
 use dafs_store::{COPIES_MAX, Cred, NAME_BYTES_MAX};
@@ -298,7 +299,8 @@ impl ExportFile {
             let remedy = "only an export with `path` alone has it; leave it out";
             return Err(wrong("subtree_check", remedy.to_owned()));
         }
-        Ok(ExportConfig { name: self.name.clone(), source, options, subtree_check })
+        let (name, mend_idle) = (self.name.clone(), MEND_IDLE);
+        Ok(ExportConfig { name, source, options, subtree_check, mend_idle })
     }
 
     /// Returns the source of the files.

@@ -23,6 +23,7 @@ pub use engine::{BrickConfig, EngineConfig, EngineError, OsdConfig};
 pub use kerberos::KerberosConfig;
 pub use keys::{Form, Key, config_keys, engine_keys};
 
+use crate::limits::MEND_IDLE;
 use dafs_dat::Wake;
 use dafs_engine::{AuthConfig, SessionLimits};
 use dafs_sandbox::Sandbox;
@@ -345,6 +346,9 @@ pub struct ExportConfig {
     /// Search for files that were moved out of its directory
     /// ([`dafs_posix::PosixOptions::subtree_check`]).
     pub subtree_check: bool,
+    /// The time without writes after which the copies of a file are repaired. No key of the file says it; tests
+    /// wait less.
+    pub mend_idle: Duration,
 }
 
 /// The NFS front ends.
@@ -471,6 +475,7 @@ impl Config {
                 source: ExportSource::Directory(path),
                 options,
                 subtree_check: false,
+                mend_idle: MEND_IDLE,
             }],
             lease_time: Duration::from_secs(30),
             wake: Wake::Adaptive,

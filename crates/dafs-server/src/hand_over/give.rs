@@ -1,8 +1,9 @@
 //! The present server, which hands over.
 
-use super::message::{Message, Released, receive, send, send_sockets};
+use super::message::{receive, send, send_sockets};
 use crate::limits::{HAND_OVER_END_TIME, HAND_OVER_TIME};
 use crate::server::Sockets;
+use dafs_wire::hand_over::{Message, Released};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,17 +1,17 @@
-//! The messages between two servers: lines of JSON, one of which has descriptors with it.
+//! The messages between two servers (`dafs_wire::hand_over`), one of which has descriptors with it.
 //!
 //! Invariants
 //! * Each side waits for the answer of the other one, so no bytes follow a line before it was read.
 //! * A line, and the number of descriptors, are bounded.
 
 use crate::limits::{HAND_OVER_LINE_BYTES_MAX, HAND_OVER_SOCKETS_MAX};
-use crate::server::{Socket, SocketName};
+use crate::server::Socket;
+use dafs_wire::hand_over::Message;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use serde::{Deserialize, Serialize};
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,40 +20,11 @@ use std::os::unix::net::UnixStream;
 /// The line by which a process asks for the sockets, at the administrators' socket.
 pub(crate) const HAND_OVER: &str = "\"hand_over\"";
 
-/// A message of either side. Earlier versions answer `Failed`, as they do any request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Message {
-    /// Either side does not go on, with the reason.
-    Failed(String),
-    /// The next server is ready to start.
-    Go,
-    /// The present server has ended in order, but for its process.
-    Released(Released),
-    /// The next server serves.
-    Serving,
-    /// The listening sockets of the present server. Their descriptors come with it.
-    Sockets(Vec<SocketName>),
-}
-
-/// The facts of a server that has ended in order which hold for the next one, too.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Released {
-    /// The write verifier (RFC 8881 18.3). `None` if unstable data may have been lost with the server.
-    pub(crate) write_verifier: Option<[u8; 8]>,
-    /// Digests of clients with the state that they hold (`Clients::state_digests`).
-    #[serde(default)]
-    pub(crate) states: Vec<u64>,
-}
-
-fn line_of(message: &Message) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(message).map_err(io::Error::other)?;
-    line.push(b'\n');
-    Ok(line)
-}
+/// The bytes of a line of another version that an error shows.
+const SHOWN_BYTES: usize = 200;
 
 pub(super) fn send(mut stream: &UnixStream, message: &Message) -> io::Result<()> {
-    stream.write_all(&line_of(message)?)
+    stream.write_all(message.to_line().as_bytes())
 }
 
 /// Sends sockets, with copies of their descriptors.
@@ -62,7 +33,7 @@ pub(super) fn send(mut stream: &UnixStream, message: &Message) -> io::Result<()>
 /// There are too many, or the peer is gone.
 pub(super) fn send_sockets(mut stream: &UnixStream, sockets: &[Socket]) -> io::Result<()> {
     let names = sockets.iter().map(|socket| socket.name).collect();
-    let line = line_of(&Message::Sockets(names))?;
+    let line = Message::Sockets(names).to_line().into_bytes();
     let descriptors: Vec<BorrowedFd<'_>> = sockets.iter().map(|socket| socket.fd.as_fd()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HAND_OVER_SOCKETS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -88,8 +59,12 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<(Message, Vec<OwnedFd>)
         }
         receive_some(stream, &mut line, &mut descriptors)?;
     }
-    let message = serde_json::from_slice(&line).map_err(io::Error::other)?;
-    Ok((message, descriptors))
+    let message = Message::parse(&line);
+    let other = || {
+        let line = &line[..line.len().min(SHOWN_BYTES)];
+        io::Error::other(format!("it says {}", String::from_utf8_lossy(line).trim_end()))
+    };
+    Ok((message.ok_or_else(other)?, descriptors))
 }
 
 fn receive_some(
@@ -123,6 +98,7 @@ fn receive_some(
 mod tests {
     use super::*;
     use crate::server::Sockets;
+    use dafs_wire::hand_over::{Released, SocketKind, SocketName};
     use std::net::TcpListener;
 
     fn messages() -> [Message; 5] {
@@ -158,7 +134,7 @@ mod tests {
             .iter()
             .map(|listener| {
                 let address = listener.local_addr().unwrap();
-                let name = SocketName { kind: crate::server::SocketKind::Tcp, address };
+                let name = SocketName { kind: SocketKind::Tcp, address };
                 Socket::adopt(name, listener.try_clone().unwrap().into()).unwrap()
             })
             .collect();
@@ -177,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_damaged_line_is_an_error_or_another_message() {
-        for line in messages().map(|message| line_of(&message).unwrap()) {
+        for line in messages().map(|message| message.to_line().into_bytes()) {
             for bit in 0..8 * line.len() {
                 let mut damaged = line.clone();
                 damaged[bit / 8] ^= 1 << (bit % 8);
@@ -193,7 +169,7 @@ mod tests {
 
     #[test]
     fn other_lines_are_errors() {
-        for bytes in [b"nonsense\n".to_vec(), b"\"serving\"".to_vec(), b"\n".to_vec(), Vec::new()] {
+        for bytes in [b"nonsense\n".to_vec(), b"serving".to_vec(), b"\n".to_vec(), Vec::new()] {
             let (a, b) = UnixStream::pair().unwrap();
             (&a).write_all(&bytes).unwrap();
             drop(a);

@@ -9,8 +9,8 @@
 //! * Until `go` the present server serves as if nothing happened.
 //! * After `released` it waits. When the next server fails or ends without `serving`, it starts
 //!   again. So at each time at most one of them uses the state, and one of them serves in the end.
-//! * No connection is refused in its queue: the sockets of clients listen all the time. One that was accepted, and
-//!   whose first request has not come, is refused. The ports for administrators and metrics, those of data servers in this process, the
+//! * No connection is refused in its queue: the sockets of clients listen all the time. One that was accepted is
+//!   ended, and a DAFS client that had no session yet connects again by itself. The ports for administrators and metrics, those of data servers in this process, the
 //!   datagrams of status monitors, and RDMA devices are the exception: they are opened anew.
 //! * The write verifier stays when the present server has ended in order and all unstable data is in the
 //!   system's cache, which has lost nothing of an open file. After a failure of either server there is a
@@ -21,8 +21,8 @@ mod give;
 mod message;
 mod take;
 
+pub use dafs_wire::hand_over::Released;
 pub(crate) use give::Giving;
 pub use give::Successor;
 pub(crate) use message::HAND_OVER;
-pub use message::Released;
 pub use take::{TakeOver, TakeOverError, Taken};

@@ -1,10 +1,11 @@
 //! The next server, which takes over.
 
-use super::message::{HAND_OVER, Message, receive, send};
+use super::message::{HAND_OVER, receive, send};
 use crate::admin::socket_path;
 use crate::config::{Config, ExportSource};
 use crate::limits::{ADMIN_TIMEOUT, HAND_OVER_TIME};
 use crate::server::{Server, Socket, Sockets, StartError, check_config, open_state_directory};
+use dafs_wire::hand_over::Message;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -313,6 +313,11 @@ impl Server {
         administration: Arc<Administration>,
     ) -> Result<(), StartError> {
         let new_handler = || handler(administration.clone());
+        // It may be taken, and then no administrator is served.
+        if let Some(address) = config.admin_listen {
+            let tls = self.tls.as_ref().map(Tls::shared);
+            self.admin_port = Some(AdminPort::start(address, directory, tls, new_handler())?);
+        }
         let giving = Arc::new(Giving::of(self.sockets.clone()));
         let own = giving.clone();
         let hand_over = Box::new(move |stream| own.offer(stream));
@@ -322,10 +327,6 @@ impl Server {
                 directory = %directory.display(), %error,
                 "no socket for administrators: does another server use this state directory?"
             ),
-        }
-        if let Some(address) = config.admin_listen {
-            let tls = self.tls.as_ref().map(Tls::shared);
-            self.admin_port = Some(AdminPort::start(address, directory, tls, new_handler())?);
         }
         self.administration = Some(administration);
         Ok(())
@@ -396,6 +397,7 @@ pub(super) fn open_exports(
 mod tests {
     use super::*;
     use dafs_service::ExportOptions;
+    use std::time::Duration;
 
     #[test]
     fn stores_that_are_named_again_are_kept_unless_the_path_leads_elsewhere() {
@@ -407,7 +409,8 @@ mod tests {
             [ExportSource::Directory(path.clone()), ExportSource::Memory { bytes_max: 1 << 20 }];
         let config = |(number, source): (usize, &ExportSource)| {
             let (name, options) = (number.to_string(), ExportOptions::default());
-            ExportConfig { name, source: source.clone(), options, subtree_check: false }
+            let (source, mend_idle) = (source.clone(), Duration::ZERO);
+            ExportConfig { name, source, options, subtree_check: false, mend_idle }
         };
         let mut configs: Vec<_> = sources.iter().enumerate().map(config).collect();
         let open = |configs: &[ExportConfig], known: &[Known]| {

@@ -15,7 +15,7 @@ use crate::metrics::{Labels, Sample, Source, counter, gauge, samples};
 use dafs_cluster::NodeCounters;
 use dafs_dat::Instant;
 use dafs_dat::connections::Connections;
-use dafs_engine::{Authenticator, Reactor, Registry, Shared};
+use dafs_engine::{Authenticator, Reactor, Registry, Shared, StartGate};
 use dafs_nfs::{NfsHandler, NfsShared};
 use dafs_rpc::server::{Group, Statistics};
 use dafs_rpc::tls::ServerTls;
@@ -23,7 +23,6 @@ use dafs_service::{
     Admits, DataRole, Export, ExportOptions, ForeignStates, Namespace, NoRecords, Pool, Service,
     ServiceConfig, Squash, WriteVerifier,
 };
-use dafs_store::vital;
 use dafs_store::{DataFiles, DataStore, FileId};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -232,15 +231,18 @@ pub(super) struct DataServer {
     threads: Vec<JoinHandle<()>>,
     /// At most one.
     reactors: Vec<Reactor>,
+    /// Shut at the latest when this is dropped.
+    gate: StartGate,
 }
 
 impl DataServer {
-    /// Starts a data server. It also changes `write_verifier` when it finds that data is lost.
+    /// Starts a data server, which serves when `gate` opens. It also changes `write_verifier` when it finds that
+    /// data is lost.
     pub(super) fn start(
         config: &Config,
         front: (&Arc<Connections>, Option<&Arc<ServerTls>>),
         pool: Arc<dyn Pool>,
-        write_verifier: Arc<WriteVerifier>,
+        (write_verifier, gate): (Arc<WriteVerifier>, StartGate),
         parts: DataServerParts,
     ) -> Result<Self, StartError> {
         let (connections, tls) = front;
@@ -275,16 +277,16 @@ impl DataServer {
         let group = Arc::new(Group::with_tls(tls.cloned(), shares, tcp, reactors, rpc)?);
         let usage = NodeUsage { files, service };
         let counters = DataCounters { export, number, group, usage };
-        let mut server = Self { counters, threads: Vec::new(), reactors: Vec::new() };
+        let mut server = Self { counters, threads: Vec::new(), reactors: Vec::new(), gate };
         let shared = nfs.clone();
         let reactor = server.counters.group.reactor(|_| NfsHandler::new(shared))?;
         let name = format!("dafs-data-{number}");
-        server.threads.push(vital::spawn(name, || reactor.run())?);
+        server.threads.push(server.gate.spawn(name, || reactor.run())?);
         if !rdma.is_empty() {
             let adapters = rdma.adapters(config, front, 0, 1)?;
             let reactor = server.counters.group.rdma_reactor(adapters, |_| NfsHandler::new(nfs))?;
             let name = format!("dafs-drdma-{number}");
-            server.threads.push(vital::spawn(name, || reactor.run())?);
+            server.threads.push(server.gate.spawn(name, || reactor.run())?);
         }
         if let Some(dafs) = dafs {
             let shared = Shared {
@@ -299,9 +301,9 @@ impl DataServer {
                 exposed: None,
                 data: Some(role),
             };
-            let name = format!("dafs-ddafs-{number}");
-            let adapters = dafs.adapters(config, front, 0, 1)?;
-            let reactor = Reactor::start(name, Arc::new(shared), adapters, config.wake, None)?;
+            let (name, shared) = (format!("dafs-ddafs-{number}"), Arc::new(shared));
+            let (adapters, wake) = (dafs.adapters(config, front, 0, 1)?, config.wake);
+            let reactor = Reactor::start(name, shared, adapters, wake, None, &server.gate)?;
             server.reactors.push(reactor);
         }
         Ok(server)
@@ -322,6 +324,7 @@ impl DataServer {
 
 impl Drop for DataServer {
     fn drop(&mut self) {
+        self.gate.shut();
         self.counters.group.stop();
         Reactor::stop(&mut self.reactors);
         for thread in self.threads.drain(..) {

@@ -15,7 +15,7 @@ use crate::metrics::{MetricsPort, MetricsTls, ServerCollector};
 use dafs_cephfs::{CephNode, CephNodeOptions};
 use dafs_cluster::{Answering, ClusterSecret, DataNode, DataNodeConfig, Judge, Opened};
 use dafs_dat::connections::Connections;
-use dafs_engine::ThreadPool;
+use dafs_engine::{StartGate, ThreadPool};
 use dafs_gluster::{GlusterNode, GlusterNodeOptions};
 use dafs_mem::Mutex;
 use dafs_rpc::tls::ServerTls;
@@ -312,7 +312,9 @@ impl Opener {
         let general = &self.config.general;
         let (pool, write_verifier) = (self.pool.clone(), self.write_verifier.clone());
         let front = (&self.connections, self.tls.as_ref());
-        let server = DataServer::start(general, front, pool, write_verifier, parts)?;
+        let gate = StartGate::default();
+        let own = (write_verifier, gate.clone());
+        let server = DataServer::start(general, front, pool, own, parts)?;
         let mut answered = None;
         if let Some(port) = metrics {
             let secured = MetricsTls::demanded(general, self.tls.clone())?;
@@ -320,6 +322,7 @@ impl Opener {
             tracing::info!("metrics at {}", port.url());
             answered = Some(port);
         }
+        gate.open();
         tracing::info!(number, "clients are admitted");
         Ok((Running { _metrics: answered, server }, Answering { node, counters }))
     }

@@ -1,8 +1,9 @@
 //! Listening sockets.
 
-use super::sockets::{SocketKind, Sockets};
+use super::sockets::Sockets;
 use super::{BACKLOG, StartError};
 use dafs_dat::{shm, shm_socket_name};
+use dafs_wire::hand_over::SocketKind;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;

@@ -8,6 +8,7 @@ mod data;
 mod data_process;
 mod descriptors;
 mod device_mark;
+mod ending;
 mod engine_servers;
 mod fences;
 mod gauges;
@@ -43,10 +44,8 @@ pub use data_process::{DataProcess, DataServerConfig};
 #[cfg(test)]
 pub(crate) use gauges::metric_sources;
 pub use inventory::{StateError, accept_loss};
-#[cfg(test)]
-pub(crate) use sockets::SocketKind;
+pub(crate) use sockets::Socket;
 pub use sockets::Sockets;
-pub(crate) use sockets::{Socket, SocketName};
 pub use start_error::StartError;
 pub use state::default_state_directory;
 pub(crate) use state::of_config as open_state_directory;
@@ -55,7 +54,7 @@ use crate::admin::AdminSocket;
 use crate::config::{Config, NFS_PORT};
 use crate::hand_over::{Giving, Released, Successor};
 use crate::http::AdminPort;
-use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX, STOP_TIME};
+use crate::limits::{DEVICE_TRUST_TIME, PROOF_THREADS_MAX};
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector, samples};
 use crate::request_log::RequestLog;
 use crate::rings;
@@ -63,7 +62,7 @@ use administration::{Administration, open_exports};
 use dafs_dat::connections::Connections;
 use dafs_engine::{
     AuthConfig, Authenticator, Clock, EngineCounts, ExposedMemory, Reactor, Registry, Shared,
-    ThreadPool,
+    StartGate, ThreadPool,
 };
 use dafs_journal::Workers;
 use dafs_mem::Mutex;
@@ -110,8 +109,12 @@ pub struct Server {
     /// The connections of all front ends.
     connections: Arc<Connections>,
     clocks: Vec<Clock>,
-    /// Pools for blocking calls, and for authentication.
+    /// Pools for blocking calls.
     pools: Vec<Arc<ThreadPool>>,
+    /// The pool for checks of passwords.
+    proofs: Option<Arc<ThreadPool>>,
+    /// Open when the start cannot fail any more. Until then clients wait in the queues of the sockets.
+    gate: StartGate,
     /// The threads of the journal, if there is one.
     journal: Option<Workers>,
     /// Locks the state directory for this server.
@@ -206,6 +209,7 @@ impl Server {
         server.admit_administrators(config, &directory, administration)?;
         server.journal = journal;
         server.inventory = Some(inventory);
+        server.admit_clients(config);
         Ok(server)
     }
 
@@ -219,9 +223,20 @@ impl Server {
         let service = new_service(config, exports, Box::new(NoRecords), &random)?;
         let identity = Identity { server: random.secret, secret: random.secret };
         let parts = (&[][..], config.auth.clone(), Sockets::inherited());
-        Self::serve(config, Arc::new(service), &random, &identity, parts)
+        let mut server = Self::serve(config, Arc::new(service), &random, &identity, parts)?;
+        server.admit_clients(config);
+        Ok(server)
     }
 
+    /// Begins to serve clients.
+    fn admit_clients(&mut self, config: &Config) {
+        self.gate.open();
+        if let Some(nfs) = self.nfs.as_mut().filter(|_| config.nfs.rpcbind) {
+            nfs.register();
+        }
+    }
+
+    /// Starts all parts but the administration. Clients wait until `admit_clients`.
     fn serve(
         config: &Config,
         service: Arc<Service>,
@@ -256,7 +271,7 @@ impl Server {
             data: None,
         });
         service.durable.tell_of_lost_data(shared.write_verifier.clone());
-        let pools = vec![pool.clone(), proofs];
+        let pools = vec![pool.clone()];
         service.locks.undo_elsewhere(Arc::new(move |job| pool.submit(job)));
         let mut server = Self {
             addresses: listeners.soft(),
@@ -276,6 +291,8 @@ impl Server {
             connections: connections.clone(),
             clocks: Vec::new(),
             pools,
+            proofs: Some(proofs),
+            gate: StartGate::default(),
             journal: None,
             inventory: None,
             exposed,
@@ -304,7 +321,8 @@ impl Server {
             let front = (&connections, tls.as_ref());
             let adapters = listeners.adapters(config, front, index, threads)?;
             let ring = rings.pop();
-            let reactor = Reactor::start(name, shared.clone(), adapters, config.wake, ring)?;
+            let (shared, wake, gate) = (shared.clone(), config.wake, &server.gate);
+            let reactor = Reactor::start(name, shared, adapters, wake, ring, gate)?;
             server.reactors.push(reactor);
         }
         for store in data_servers {
@@ -314,7 +332,8 @@ impl Server {
                 let (pool, number) = (Arc::new(ThreadPool::new()), parts.number);
                 server.pools.push(pool.clone());
                 let front = (&connections, tls.as_ref());
-                let data = DataServer::start(config, front, pool, verifier.clone(), parts)?;
+                let own = (verifier.clone(), server.gate.clone());
+                let data = DataServer::start(config, front, pool, own, parts)?;
                 store.count_by(number, data.counters().usage());
                 if let Some(log) = &server.request_log {
                     data.service().metrics().log_to(log.sink());
@@ -323,7 +342,8 @@ impl Server {
             }
         }
         let (front, shared) = ((&connections, tls), (&shared, users));
-        server.nfs = NfsServer::start(config, front, shared, &mut sockets, identity)?;
+        let own = (identity, &server.gate);
+        server.nfs = NfsServer::start(config, front, shared, &mut sockets, own)?;
         sockets.close_others();
         server.sockets = Arc::new(sockets);
         if let Some(address) = config.metrics_listen {
@@ -498,46 +518,6 @@ impl Server {
     pub fn service_counts(&self) -> ServiceCounts {
         self.service.counts()
     }
-
-    /// Ends connections in order and waits for the threads.
-    pub fn stop(mut self) {
-        self.stop_threads(false);
-    }
-
-    /// Ends as `stop` does, for a server that takes over. rpcbind goes on to name this one to clients.
-    /// Returns what holds for that server, too.
-    pub fn release(mut self) -> Released {
-        self.nfs.iter_mut().for_each(NfsServer::stay_registered);
-        // A late write could undo one of that server, so it does not start before all calls are over.
-        self.stop_threads(true);
-        let is_cached = self.administration.as_ref().is_some_and(|own| own.is_cached_by_system());
-        let is_kept = is_cached && !self.service.has_lost_data();
-        let write_verifier = is_kept.then(|| self.write_verifier.current());
-        Released { write_verifier, states: self.service.clients.state_digests() }
-    }
-
-    fn stop_threads(&mut self, waits_for_all: bool) {
-        // The threads that use the others end first.
-        drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
-        drop(self.nfs.take());
-        self.data.clear();
-        drop(self.tls.take());
-        Reactor::stop(&mut self.reactors);
-        drop(self.device_mark.take());
-        self.clocks.clear();
-        // Clients that have mapped memory find nothing there.
-        self.service.stop_exposure();
-        // Their work keeps the records open, and the next server would find them locked.
-        while !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
-            tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
-            if !waits_for_all {
-                break;
-            }
-        }
-        self.service.clients.settle_records();
-        drop(self.journal.take());
-        drop(self.request_log.take());
-    }
 }
 
 /// Returns the name of an operation by its number in the protocol.
@@ -549,12 +529,6 @@ fn operation_name(front_end: FrontEnd, number: u32) -> Option<&'static str> {
         FrontEnd::NfsAcl => dafs_wire::nfs_acl3::Procedure::from_number(number).map(|p| p.name()),
         FrontEnd::Nlm => dafs_wire::nlm4::Procedure::from_number(number).map(|p| p.name()),
         FrontEnd::Mount => None,
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop_threads(false);
     }
 }
 

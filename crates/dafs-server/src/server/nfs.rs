@@ -8,12 +8,11 @@ use super::sockets::Sockets;
 use super::{StartError, listen};
 use crate::config::Config;
 use dafs_dat::connections::Connections;
-use dafs_engine::Shared;
+use dafs_engine::{Shared, StartGate};
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::server::{Config as RpcConfig, Group};
 use dafs_rpc::tls::ServerTls;
 use dafs_service::Identities;
-use dafs_store::vital;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -30,6 +29,8 @@ pub(super) struct NfsServer {
     pub(super) shared: Arc<NfsShared>,
     group: Arc<Group>,
     threads: Vec<JoinHandle<()>>,
+    /// Shut at the latest when this is dropped.
+    gate: StartGate,
     /// Dropped before the threads end, so that no further clients are sent here.
     registration: Option<Registration>,
     /// Takes notifications of NFSv3 clients by datagrams.
@@ -45,12 +46,13 @@ pub(super) struct Identity {
 }
 
 impl NfsServer {
+    /// Starts the threads, which serve when `gate` opens.
     pub(super) fn start(
         config: &Config,
         (connections, tls): (&Arc<Connections>, Option<Arc<ServerTls>>),
         (shared, users): (&Arc<Shared>, Option<Arc<Identities>>),
         sockets: &mut Sockets,
-        identity: &Identity,
+        (identity, gate): (&Identity, &StartGate),
     ) -> Result<Option<Self>, StartError> {
         let rdma = RdmaListeners::open(config, sockets)?;
         if config.nfs.listen.is_empty() && rdma.is_empty() {
@@ -88,6 +90,7 @@ impl NfsServer {
             shared: nfs,
             group: Arc::new(group),
             threads: Vec::new(),
+            gate: gate.clone(),
             registration: None,
             monitor: None,
         };
@@ -95,7 +98,7 @@ impl NfsServer {
             let nfs = server.shared.clone();
             let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
             let name = format!("dafs-nfs-{index}");
-            server.threads.push(vital::spawn(name, || reactor.run())?);
+            server.threads.push(gate.spawn(name, || reactor.run())?);
         }
         for index in 0..rdma_threads {
             let nfs = server.shared.clone();
@@ -103,16 +106,13 @@ impl NfsServer {
                 rdma.adapters(config, (&connections, tls.as_ref()), index, rdma_threads)?;
             let reactor = server.group.rdma_reactor(adapters, |_| NfsHandler::new(nfs))?;
             let name = format!("dafs-rdma-{index}");
-            server.threads.push(vital::spawn(name, || reactor.run())?);
-        }
-        if config.nfs.rpcbind {
-            server.register();
+            server.threads.push(gate.spawn(name, || reactor.run())?);
         }
         Ok(Some(server))
     }
 
     /// Lets NFSv3 clients find the server by rpcbind, with its locks.
-    fn register(&mut self) {
+    pub(super) fn register(&mut self) {
         if let Some(&address) = self.addresses.first() {
             match Monitor::start(address, self.shared.clone()) {
                 Ok(monitor) => self.monitor = Some(monitor),
@@ -146,6 +146,7 @@ impl Drop for NfsServer {
     fn drop(&mut self) {
         self.registration = None;
         self.monitor = None;
+        self.gate.shut();
         self.group.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

@@ -10,31 +10,14 @@
 
 use super::BACKLOG;
 use dafs_dat::shm_socket_name;
+use dafs_wire::hand_over::{SocketKind, SocketName};
 use rustix::net::{SocketAddrUnix, sockopt};
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 
 /// The first descriptor that is passed.
 const FIRST: RawFd = 3;
-
-/// The kind of a listening socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum SocketKind {
-    /// The abstract UNIX socket for shared memory beside a TCP socket, whose address it has.
-    Shm,
-    /// TCP.
-    Tcp,
-}
-
-/// The name of a listening socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SocketName {
-    pub(crate) kind: SocketKind,
-    pub(crate) address: SocketAddr,
-}
 
 /// A listening socket.
 #[derive(Debug)]

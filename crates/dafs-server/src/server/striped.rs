@@ -221,7 +221,7 @@ pub(super) fn open(
     let all = opened.iter().map(OpenNode::node).collect();
     let store = Arc::new(StripedStore::open(meta, all, options).map_err(failed)?);
     Ok(Arc::new(Striped {
-        _mender: Mender::start(&store)?,
+        _mender: Mender::start(&store, export.mend_idle)?,
         store,
         secret: components,
         component_fs,
@@ -234,7 +234,7 @@ pub(super) fn open(
         progress: Mutex::default(),
         replacement: Mutex::default(),
         replaced: Mutex::default(),
-        scrubber: Mutex::default(),
+        scrubber: Mutex::new(Scrubber::new(export.mend_idle)),
         usages: Mutex::default(),
         name: export.name.clone(),
         verifier,
@@ -362,7 +362,7 @@ impl DataServers for Striped {
     fn repair(&self, file: &FileId, node: u32) -> Result<(), String> {
         self.store.give_up_copies(file, &|number| number != node).map_err(|error| match error {
             StoreError::NotSupported => "it has no copies".to_owned(),
-            StoreError::Busy => {
+            StoreError::Invalid => {
                 format!("its copy on node {node} is out of date, or there is none: see dafs layout")
             }
             error => error.to_string(),

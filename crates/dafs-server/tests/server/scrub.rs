@@ -10,6 +10,7 @@ use dafs_wire::nfs4::StableHow;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 fn order(base: &Path, order: ScrubOrder) -> ScrubReport {
@@ -20,12 +21,16 @@ fn order(base: &Path, order: ScrubOrder) -> ScrubReport {
     }
 }
 
-/// Compares all copies. Files that were just written are compared a few seconds later.
+/// Compares all copies. Files that were just written are compared a little later.
 fn scrub(base: &Path, mend: bool) -> ScrubReport {
-    order(base, ScrubOrder::Start { bytes_per_second: None, mend });
-    eventually("the comparison ends", || !order(base, ScrubOrder::Show).running);
-    let report = order(base, ScrubOrder::Show);
-    assert_eq!((report.in_use_files, report.away_files, report.trouble.as_str()), (0, 0, ""));
+    let mut report = ScrubReport::default();
+    eventually("no file is in use", || {
+        order(base, ScrubOrder::Start { bytes_per_second: None, mend });
+        eventually("the comparison ends", || !order(base, ScrubOrder::Show).running);
+        report = order(base, ScrubOrder::Show);
+        report.in_use_files == 0
+    });
+    assert_eq!((report.away_files, report.trouble.as_str()), (0, ""));
     report
 }
 
@@ -55,6 +60,7 @@ fn damaged_copies_are_found_and_repaired_where_the_right_one_is_known() {
         panic!("an export of nodes")
     };
     *copies = 2;
+    config.exports[0].mend_idle = Duration::from_millis(250);
     let server = Server::start(&config).unwrap();
     let client = session(&server, b"plain");
     let bytes = pattern(3_000_000, 1);

@@ -1,16 +1,20 @@
 //! A server that another one takes over.
 
 use crate::common::{any, config, scrape};
-use dafs_client::{Client, ConnectOptions, Create, DafsUrl, OpenOptions, Stability};
+use dafs_client::{
+    Client, ConnectOptions, Create, DafsUrl, OpenOptions, Stability, TransportChoice,
+};
 use dafs_server::{
     AdminReply, AdminRequest, Config, ExportSource, Released, Server, Successor, TakeOver,
     TakeOverError, ask_server,
 };
+use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A server that gives way.
@@ -145,6 +149,39 @@ fn others_need_not_wait_for_the_end_of_grace() {
     next.stop();
 }
 
+/// The former server may have accepted a connection and not have answered yet.
+#[test]
+fn clients_that_connect_meanwhile_are_not_refused() {
+    let present = Present::new();
+    let url = DafsUrl::parse(&present.server.url()).unwrap();
+    let (over, began) = (AtomicBool::new(false), Instant::now());
+    let Present { config, server, successors, _directories } = present;
+    let last = std::thread::scope(|scope| {
+        let (mut server, mut successors) = (server, successors);
+        for transport in [TransportChoice::Iwarp, TransportChoice::Shm].repeat(2) {
+            let (url, over) = (&url, &over);
+            scope.spawn(move || {
+                let options = ConnectOptions { transport, ..ConnectOptions::default() };
+                while !over.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(60) {
+                    Client::connect(url, &options).unwrap();
+                }
+            });
+        }
+        for _ in 0..5 {
+            let taking = TakeOver::ask(&config).unwrap();
+            let former = end(config.clone(), server, successors);
+            let (next, taken) = taking.start(&config).unwrap();
+            taken.confirm();
+            assert!(former.join().unwrap().is_none());
+            successors = gives_way(&next);
+            server = next;
+        }
+        over.store(true, Ordering::Relaxed);
+        server
+    });
+    last.stop();
+}
+
 #[test]
 fn the_ports_for_administrators_and_metrics_are_opened_again() {
     let mut present = Present::with(|config| {
@@ -184,6 +221,32 @@ fn the_former_server_starts_again_when_the_next_one_cannot() {
         verifier_before,
         "the next one may have met a failure of the disk"
     );
+}
+
+/// A client that it had served would find a change of its own gone, or done by nobody.
+#[test]
+fn a_server_whose_start_fails_serves_no_client() {
+    let present = Present::new();
+    let addresses = present.addresses();
+    let Present { config, server, successors: _, _directories } = present;
+    let sockets = server.sockets();
+    server.stop();
+    let waiting: Vec<_> = addresses.iter().map(|it| TcpStream::connect(it).unwrap()).collect();
+    let occupied = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = occupied.local_addr().ok();
+    let [mut metrics, mut administrators] = [config.clone(), config.clone()];
+    (metrics.metrics_listen, administrators.admin_listen) = (taken, taken);
+    for wrong in [metrics, administrators] {
+        let started = Server::start_on(&wrong, sockets.copies().unwrap(), Released::default());
+        assert!(started.is_err());
+    }
+    for mut stream in &waiting {
+        stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let error = stream.read(&mut [0]).expect_err("it was taken from the queue and closed");
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+    let next = Server::start_on(&config, sockets.copies().unwrap(), Released::default()).unwrap();
+    is_served(&next, &config);
 }
 
 /// A node may lose data between two servers, and the next one would not know.

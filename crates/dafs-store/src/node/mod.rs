@@ -135,7 +135,7 @@ pub trait Node: Send + Sync {
     /// [`DIGEST_BYTES_MAX`].
     ///
     /// # Errors
-    /// The node's. [`StoreError::Io`] means that its device cannot read the range.
+    /// The node's. [`StoreError::Io`] means that its device cannot read the range, and nothing else does.
     fn digest(&self, component: &ComponentId, offset: u64, len: usize) -> Result<Digest> {
         let mut bytes = vec![0; len.min(DIGEST_BYTES_MAX)];
         let count = self.read(component, &[VolatileSlice::from_mut(&mut bytes)], offset)?;

@@ -18,6 +18,12 @@ use dafs_store::node::{DIGEST_BYTES_MAX, Digest};
 use dafs_store::{FileId, Result, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
+use std::io;
+use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
+
+/// Limits the bytes that nodes read.
+type Pace<'a> = &'a dyn Fn(&[u32], usize) -> bool;
 
 /// The outcome of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,12 +78,12 @@ struct Seen {
 }
 
 impl StripedStore {
-    /// Compares the copies of a file that count, or reads its stripes. `pace` gets the number of
-    /// bytes that each node has read; it may sleep, and returns false to stop.
+    /// Compares the copies of a file that count, or reads its stripes. `pace` gets the numbers of nodes, and
+    /// of the bytes that each of them has read; it may sleep, and returns false to stop.
     ///
     /// # Errors
     /// Those of the metadata.
-    pub fn scrub(&self, file: &FileId, pace: &dyn Fn(usize) -> bool) -> Result<Scrubbed> {
+    pub fn scrub(&self, file: &FileId, pace: Pace<'_>) -> Result<Scrubbed> {
         self.shared.state(file).scrub(pace)
     }
 
@@ -86,15 +92,16 @@ impl StripedStore {
     ///
     /// # Errors
     /// * [`StoreError::NotSupported`] for a file without copies.
-    /// * [`StoreError::Busy`] if no copy would count any more.
-    /// * Those of the list of files to be repaired and of the metadata.
+    /// * [`StoreError::Invalid`] if no copy would count any more.
+    /// * Those of the list of files to be repaired and of the metadata. [`StoreError::Busy`] passes, and has not
+    ///   passed for a while.
     pub fn give_up_copies(&self, file: &FileId, is_wrong: &dyn Fn(u32) -> bool) -> Result<()> {
         self.shared.state(file).give_up_copies(is_wrong)
     }
 }
 
 impl FileState {
-    fn scrub(&self, pace: &dyn Fn(usize) -> bool) -> Result<Scrubbed> {
+    fn scrub(&self, pace: Pace<'_>) -> Result<Scrubbed> {
         let place = self.enter()?;
         let Place::Striped(record) = &*place else { return Ok(Scrubbed::Sound) };
         let record = record.clone();
@@ -105,34 +112,39 @@ impl FileState {
         }
     }
 
-    fn scrub_copies(&self, pace: &dyn Fn(usize) -> bool) -> Result<Scrubbed> {
+    fn scrub_copies(&self, pace: Pace<'_>) -> Result<Scrubbed> {
         let Some(quiet) = self.quiet()? else { return Ok(Scrubbed::InUse) };
         let record = &quiet.record;
         let places: Vec<_> = record.fresh().collect();
+        let nodes: Vec<_> = places.iter().map(|&at| record.nodes[at]).collect();
         let mut sums: Vec<_> = places.iter().map(|_| Some(SipHasher24::new())).collect();
         let mut has_bytes = vec![false; places.len()];
         let mut offset = 0;
         while offset < quiet.size {
             let left = usize::try_from(quiet.size - offset).unwrap_or(usize::MAX);
             let len = left.min(DIGEST_BYTES_MAX);
-            for ((&at, sum), has_bytes) in places.iter().zip(&mut sums).zip(&mut has_bytes) {
+            let readable = places.iter().zip(&sums).filter(|(_, sum)| sum.is_some());
+            let readable: Vec<_> = readable.map(|(&at, _)| at).collect();
+            let mut digests = self.digests(record, &readable, (offset, len)).into_iter();
+            for ((&node, sum), has_bytes) in nodes.iter().zip(&mut sums).zip(&mut has_bytes) {
                 let Some(hasher) = sum else { continue };
-                match self.digest(record, at, offset, len) {
+                let Some(digest) = digests.next() else { continue };
+                match digest {
                     Ok(Digest { count, hash }) => {
                         hasher.write(&hash);
                         *has_bytes |= count > 0;
                     }
                     Err(StoreError::Io) => *sum = None,
-                    Err(_) => return Ok(Scrubbed::Away(record.nodes[at])),
+                    Err(_) => return Ok(Scrubbed::Away(node)),
                 }
             }
-            if !pace(len) || self.quiet()?.as_ref() != Some(&quiet) {
+            if !pace(&nodes, len) || self.quiet()?.as_ref() != Some(&quiet) {
                 return Ok(Scrubbed::InUse);
             }
             offset += len as u64;
         }
-        let seen = places.iter().zip(sums).zip(has_bytes).map(|((&at, sum), has_bytes)| Seen {
-            node: record.nodes[at],
+        let seen = nodes.iter().zip(sums).zip(has_bytes).map(|((&node, sum), has_bytes)| Seen {
+            node,
             sum: sum.map(|hasher| u128::from(hasher.finish128())),
             has_bytes,
         });
@@ -140,7 +152,7 @@ impl FileState {
     }
 
     /// Reads all stripes. Nothing else has their content.
-    fn scrub_stripes(&self, record: &Record, pace: &dyn Fn(usize) -> bool) -> Result<Scrubbed> {
+    fn scrub_stripes(&self, record: &Record, pace: Pace<'_>) -> Result<Scrubbed> {
         let size = self.attr()?.size;
         let (mut offset, mut unreadable) = (0, Vec::new());
         while offset < size {
@@ -155,7 +167,7 @@ impl FileState {
                 Err(StoreError::Io) => unreadable.push(node),
                 Err(_) => return Ok(Scrubbed::Away(node)),
             }
-            if !pace(piece.len) {
+            if !pace(&[node], piece.len) {
                 return Ok(Scrubbed::InUse);
             }
         }
@@ -183,6 +195,29 @@ impl FileState {
         Ok(Some(Quiet { record, size, turn, writes, lends }))
     }
 
+    /// Has nodes compute the digests of the same bytes of copies, all at once.
+    fn digests(
+        &self,
+        record: &Record,
+        places: &[usize],
+        (offset, len): (u64, usize),
+    ) -> Vec<Result<Digest>> {
+        let digest = |at: usize| self.digest(record, at, offset, len);
+        std::thread::scope(|scope| {
+            let ask = |&at: &usize| {
+                let thread = std::thread::Builder::new().name("dafs-scrub".to_owned());
+                (at, thread.spawn_scoped(scope, move || digest(at)))
+            };
+            let asked: Vec<_> = places.iter().map(ask).collect();
+            let answer = |(at, thread): (usize, io::Result<ScopedJoinHandle<'_, _>>)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                // The system has no thread left.
+                Err(_) => digest(at),
+            };
+            asked.into_iter().map(answer).collect()
+        })
+    }
+
     /// Has a node compute a digest. A crowded one is asked again.
     fn digest(&self, record: &Record, at: usize, offset: u64, len: usize) -> Result<Digest> {
         let mut turns = 0..COPY_TURNS_MAX;
@@ -200,18 +235,24 @@ impl FileState {
     }
 
     fn give_up_copies(&self, is_wrong: &dyn Fn(u32) -> bool) -> Result<()> {
-        // The places of copies may change meanwhile.
+        // The places of copies may change meanwhile, and copies may be given up for other reasons.
         for _ in 0..COPY_ATTEMPTS_MAX {
             let place = self.enter()?;
             let Some((record, _)) = copied(&place) else { return Err(StoreError::NotSupported) };
-            let nodes = record.nodes.clone();
+            let (nodes, fresh) = (record.nodes.clone(), record.fresh_mask());
             let wrong = record.fresh().filter(|at| is_wrong(nodes[*at]));
             let wrong = wrong.fold(0, |mask, at| mask | 1 << at);
             drop(place);
             if wrong == 0 {
                 return Ok(());
             }
-            self.give_up(&nodes, wrong)?;
+            if wrong == fresh {
+                return Err(StoreError::Invalid);
+            }
+            match self.give_up(&nodes, wrong) {
+                Err(StoreError::Busy) => self.shared().clock().sleep(RETRY_PAUSE),
+                other => other?,
+            }
         }
         Err(StoreError::Busy)
     }

@@ -8,6 +8,9 @@ pub const REQUEST_MAGIC: u32 = 0x4441_4653;
 pub const REPLY_MAGIC: u32 = 0x4441_4652;
 /// The supported protocol version (DAFS O1).
 pub const PROTOCOL_VERSION: u32 = 1;
+/// The private data of the rejection of a connection by a server that is about to end. Another process may take
+/// its place, so a client connects again.
+pub const SERVER_STOPS: &str = "the server stops";
 /// Every receiver accepts a first message of at least this length (DAFS 4.3).
 pub const FIRST_MESSAGE_BYTES: usize = 4096;
 /// Position of the checksum in both headers (DAFS 5.2, 5.3).

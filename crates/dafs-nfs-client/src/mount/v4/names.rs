@@ -199,7 +199,8 @@ impl Names for V4 {
             name_bytes_max: told.maxname,
             file_bytes_max: told.maxfilesize,
             quota_used: told.quota_used,
-            quota_left: told.quota_avail_hard,
+            // The largest number is no limit, as in DAFS.
+            quota_left: told.quota_avail_hard.filter(|left| *left != u64::MAX),
         })
     }
 

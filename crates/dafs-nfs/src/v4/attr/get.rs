@@ -216,9 +216,11 @@ fn of_file_system(attr: Attr, e: &mut Encoder<'_>, extra: &Extra) {
         return;
     };
     let quota = extra.quota.unwrap_or_default();
-    // A limit above the free space does not matter.
+    // A limit above the free space does not matter. The largest number tells that there is none: the free space
+    // would look like one.
     let left = |limit: Option<u64>| {
-        limit.map_or(u64::MAX, |limit| limit.saturating_sub(quota.used)).min(stat.space_available)
+        let left = |limit: u64| limit.saturating_sub(quota.used).min(stat.space_available);
+        limit.map_or(u64::MAX, left)
     };
     match attr {
         Attr::QuotaAvailHard => e.u64(left(quota.hard)),

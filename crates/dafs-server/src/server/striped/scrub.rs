@@ -1,30 +1,58 @@
 //! Comparison of the copies of all files of an export, when an administrator wants it.
 //!
 //! Invariants
-//! * At most one runs in an export. It compares one file at a time, and each node reads at most so
-//!   many bytes in a second. It ends when this is dropped.
+//! * At most one runs in an export. It compares a bounded number of files at once, and each node reads at
+//!   most so many bytes in a second for all of them. It ends when this is dropped.
 //! * Files in use wait for a later round. Both their number and the rounds are bounded.
 
 use crate::admin::{FaultReport, ScrubOrder, ScrubReport};
 use crate::limits::{
-    MEND_BYTES_PER_SECOND, SCRUB_FAULTS_MAX, SCRUB_ROUND_PAUSE, SCRUB_ROUNDS, SCRUB_WAITING_MAX,
+    MEND_BYTES_PER_SECOND, MEND_CHECKS, SCRUB_FAULTS_MAX, SCRUB_FILES_AT_ONCE, SCRUB_ROUNDS,
+    SCRUB_WAITING_MAX,
 };
-use dafs_mem::Mutex;
+use dafs_mem::{Condvar, Mutex};
 use dafs_store::{FileId, StoreError};
 use dafs_striped::{Fault, Faults, Scrubbed, StripedStore};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// A file, with its path below the root of the export.
+type Found = (FileId, Vec<u8>);
+
 /// The comparison of an export.
-#[derive(Default)]
 pub(super) struct Scrubber {
     report: Arc<Mutex<ScrubReport>>,
-    /// Dropped to stop the thread.
-    running: Option<Sender<()>>,
+    /// Ends the threads.
+    end: Arc<End>,
     thread: Option<JoinHandle<()>>,
+    /// The pause before files in use are looked at again.
+    round_pause: Duration,
+}
+
+/// The end of a comparison, on which all its threads wait.
+#[derive(Default)]
+struct End {
+    has_come: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl End {
+    fn come(&self) {
+        *self.has_come.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Pauses until then, and for so long at most.
+    fn pause(&self, time: Duration) -> Result<(), Stopped> {
+        let is_awaited = |has_come: &mut bool| !*has_come;
+        match *self.changed.wait_timeout_while(self.has_come.lock(), time, is_awaited).0 {
+            false => Ok(()),
+            true => Err(Stopped),
+        }
+    }
 }
 
 impl Drop for Scrubber {
@@ -38,6 +66,16 @@ impl Drop for Scrubber {
 }
 
 impl Scrubber {
+    /// Prepares comparisons in an export whose copies are repaired after `mend_idle` without a write.
+    pub(super) fn new(mend_idle: Duration) -> Self {
+        Self {
+            report: Arc::default(),
+            end: Arc::default(),
+            thread: None,
+            round_pause: mend_idle + mend_idle / MEND_CHECKS,
+        }
+    }
+
     /// Executes an order about the export of that name. The text of an error says how to proceed.
     pub(super) fn order(
         &mut self,
@@ -70,25 +108,25 @@ impl Scrubber {
                     .to_owned(),
             );
         }
-        let (running, ended) = channel();
-        let report = self.report.clone();
+        let (end, report) = (Arc::<End>::default(), self.report.clone());
         *report.lock() = ScrubReport { running: true, ..ScrubReport::default() };
         let root = if export.is_empty() { String::new() } else { format!("/{export}") };
-        let began = Instant::now();
-        let scrub = Scrub { store, root, bytes_per_second, mend, began, ended, report };
+        let (began, round_pause) = (Instant::now(), self.round_pause);
+        let (own, rate) = (end.clone(), Rate { bytes_per_second, busy: Mutex::default() });
+        let scrub = Scrub { store, root, rate, mend, began, round_pause, end, report };
         let thread = std::thread::Builder::new().name("dafs-scrub".to_owned());
         let thread = thread.spawn(move || scrub.run()).map_err(|error| {
             self.report.lock().running = false;
             format!("no thread can be started for it: {error}")
         })?;
         // The one before has ended.
-        (self.running, self.thread) = (Some(running), Some(thread));
+        (self.end, self.thread) = (own, Some(thread));
         Ok(())
     }
 
-    /// Ends it after its present piece.
-    fn stop(&mut self) {
-        drop(self.running.take());
+    /// Ends it after its present pieces.
+    fn stop(&self) {
+        self.end.come();
     }
 }
 
@@ -97,11 +135,11 @@ struct Scrub {
     store: Arc<StripedStore>,
     /// The path of the export for clients.
     root: String,
-    bytes_per_second: u64,
+    rate: Rate,
     mend: bool,
     began: Instant,
-    /// Disconnected when it is to stop.
-    ended: Receiver<()>,
+    round_pause: Duration,
+    end: Arc<End>,
     report: Arc<Mutex<ScrubReport>>,
 }
 
@@ -128,24 +166,16 @@ impl Scrub {
 
     fn compare_all(&self) -> Result<(), Stopped> {
         let (mut walk, mut waiting) = (self.store.walk(), Vec::new());
-        while let Some(files) = self.store.next_files(&mut walk) {
-            for (file, path) in files {
-                if !self.compare(&file, &path)? {
-                    self.wait_for(&mut waiting, (file, path));
-                }
-            }
-        }
+        let all = std::iter::from_fn(|| self.store.next_files(&mut walk));
+        self.compare_each(all.flatten(), &mut waiting)?;
         for _ in 0..SCRUB_ROUNDS {
             if waiting.is_empty() {
                 break;
             }
-            self.pause(SCRUB_ROUND_PAUSE)?;
-            for (file, path) in std::mem::take(&mut waiting) {
-                self.report.lock().waiting_files -= 1;
-                if !self.compare(&file, &path)? {
-                    self.wait_for(&mut waiting, (file, path));
-                }
-            }
+            self.end.pause(self.round_pause)?;
+            let again = std::mem::take(&mut waiting).into_iter();
+            let again = again.inspect(|_| self.report.lock().waiting_files -= 1);
+            self.compare_each(again, &mut waiting)?;
         }
         let mut report = self.report.lock();
         let in_use = std::mem::take(&mut report.waiting_files);
@@ -156,8 +186,23 @@ impl Scrub {
         Ok(())
     }
 
+    /// Compares files, several at once. Those in use are added to `waiting`.
+    fn compare_each(
+        &self,
+        files: impl Iterator<Item = Found> + Send,
+        waiting: &mut Vec<Found>,
+    ) -> Result<(), Stopped> {
+        let waiting = Mutex::new(waiting);
+        at_once(files, |(file, path)| {
+            if !self.compare(&file, &path)? {
+                self.wait_for(&mut waiting.lock(), (file, path));
+            }
+            Ok(())
+        })
+    }
+
     /// Keeps a file for a later round, if there is room.
-    fn wait_for(&self, waiting: &mut Vec<(FileId, Vec<u8>)>, file: (FileId, Vec<u8>)) {
+    fn wait_for(&self, waiting: &mut Vec<Found>, file: Found) {
         let mut report = self.report.lock();
         if waiting.len() < SCRUB_WAITING_MAX {
             waiting.push(file);
@@ -169,15 +214,14 @@ impl Scrub {
 
     /// Compares a file. False if it is in use.
     fn compare(&self, file: &FileId, path: &[u8]) -> Result<bool, Stopped> {
-        let pace = |bytes: usize| {
+        let pace = |nodes: &[u32], bytes: usize| {
             self.report.lock().bytes += bytes as u64;
-            let seconds = bytes as f64 / self.bytes_per_second as f64;
-            self.pause(Duration::from_secs_f64(seconds)).is_ok()
+            self.end.pause(self.rate.rest(nodes, bytes, Instant::now())).is_ok()
         };
-        self.pause(Duration::ZERO)?;
+        self.end.pause(Duration::ZERO)?;
         let outcome = self.store.scrub(file, &pace);
         // An end of the comparison looks like a writer.
-        self.pause(Duration::ZERO)?;
+        self.end.pause(Duration::ZERO)?;
         let mut report = self.report.lock();
         report.milliseconds = self.milliseconds();
         match outcome {
@@ -223,16 +267,57 @@ impl Scrub {
         }
     }
 
-    fn pause(&self, time: Duration) -> Result<(), Stopped> {
-        match self.ended.recv_timeout(time) {
-            Err(RecvTimeoutError::Timeout) => Ok(()),
-            _ => Err(Stopped),
-        }
-    }
-
     fn milliseconds(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
+}
+
+/// The bytes that each node reads in a second, for all files together.
+struct Rate {
+    bytes_per_second: u64,
+    /// The time until which a node has read enough, by its number.
+    busy: Mutex<BTreeMap<u32, Instant>>,
+}
+
+impl Rate {
+    /// Returns the time for which nodes rest that have read so many bytes each.
+    fn rest(&self, nodes: &[u32], bytes: usize, now: Instant) -> Duration {
+        let time = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
+        let mut busy = self.busy.lock();
+        let rests = nodes.iter().map(|&node| {
+            let until = busy.entry(node).or_insert(now);
+            *until = (*until).max(now) + time;
+            *until - now
+        });
+        rests.max().unwrap_or_default()
+    }
+}
+
+/// Does work on items, on several of them at once.
+fn at_once<T>(
+    items: impl Iterator<Item = T> + Send,
+    work: impl Fn(T) -> Result<(), Stopped> + Sync,
+) -> Result<(), Stopped> {
+    let items = Mutex::new(items);
+    let run = || -> Result<(), Stopped> {
+        loop {
+            let next = items.lock().next();
+            let Some(item) = next else { return Ok(()) };
+            work(item)?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let spawn = |_| {
+            let thread = std::thread::Builder::new().name("dafs-scrub".to_owned());
+            // Where the system has none left, it takes longer.
+            thread.spawn_scoped(scope, run).ok()
+        };
+        let others: Vec<_> = (1..SCRUB_FILES_AT_ONCE).filter_map(spawn).collect();
+        let own = run();
+        others.into_iter().fold(own, |all, other| {
+            all.and(other.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+    })
 }
 
 /// Returns a fault in a word.
@@ -241,5 +326,42 @@ fn word(fault: Fault) -> &'static str {
         Fault::Differs => "differs",
         Fault::Missing => "missing",
         Fault::Unreadable => "unreadable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn so_many_files_are_compared_at_once() {
+        let (all, under_way) = (Barrier::new(SCRUB_FILES_AT_ONCE), AtomicUsize::new(0));
+        let done = AtomicUsize::new(0);
+        let compared = at_once(0..3 * SCRUB_FILES_AT_ONCE, |_| {
+            assert!(under_way.fetch_add(1, Ordering::SeqCst) < SCRUB_FILES_AT_ONCE);
+            // This waits for the others.
+            all.wait();
+            under_way.fetch_sub(1, Ordering::SeqCst);
+            done.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        });
+        assert!(compared.is_ok());
+        assert_eq!(done.into_inner(), 3 * SCRUB_FILES_AT_ONCE);
+        let stops = |number| if number == 0 { Err(Stopped) } else { Ok(()) };
+        assert!(at_once(0..100, stops).is_err());
+    }
+
+    #[test]
+    fn a_node_rests_after_the_bytes_of_all_files() {
+        let rate = Rate { bytes_per_second: 1000, busy: Mutex::default() };
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        assert_eq!(rate.rest(&[1], 1000, now), second);
+        assert_eq!(rate.rest(&[2], 500, now), second / 2, "another node has read nothing yet");
+        assert_eq!(rate.rest(&[1, 2], 1000, now), 2 * second);
+        assert_eq!(rate.rest(&[2], 500, now + second), second, "it has rested for a part");
+        assert_eq!(rate.rest(&[1], 1000, now + 5 * second), second);
+        assert_eq!(rate.rest(&[], 1000, now), Duration::ZERO);
     }
 }

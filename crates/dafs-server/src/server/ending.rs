@@ -1,0 +1,115 @@
+//! The end of a server, by itself or for one that takes over.
+//!
+//! Invariants
+//! * A server that takes over begins when all calls that may change the state are over, however long a
+//!   disk takes.
+//! * Checks of passwords and look-ups of users change no state and keep no file of it open. So one that never
+//!   ends delays nobody for long: its thread ends with the process.
+
+use super::Server;
+use super::nfs::NfsServer;
+use crate::hand_over::Released;
+use crate::limits::{LOOK_UP_STOP_TIME, STOP_TIME};
+use dafs_engine::{Reactor, ThreadPool};
+use dafs_nfs::limits::USERS_LANE;
+use std::sync::Arc;
+
+impl Server {
+    /// Ends connections in order and waits for the threads.
+    pub fn stop(mut self) {
+        self.stop_threads(false);
+    }
+
+    /// Ends as `stop` does, for a server that takes over. rpcbind goes on to name this one to clients.
+    /// Returns what holds for that server, too.
+    pub fn release(mut self) -> Released {
+        self.nfs.iter_mut().for_each(NfsServer::stay_registered);
+        // A late write could undo one of that server, so it does not start before all calls are over.
+        self.stop_threads(true);
+        let is_cached = self.administration.as_ref().is_some_and(|own| own.is_cached_by_system());
+        let is_kept = is_cached && !self.service.has_lost_data();
+        let write_verifier = is_kept.then(|| self.write_verifier.current());
+        Released { write_verifier, states: self.service.clients.state_digests() }
+    }
+
+    fn stop_threads(&mut self, waits_for_all: bool) {
+        self.gate.shut();
+        // The threads that use the others end first.
+        drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
+        drop(self.nfs.take());
+        self.data.clear();
+        drop(self.tls.take());
+        Reactor::stop(&mut self.reactors);
+        drop(self.device_mark.take());
+        self.clocks.clear();
+        // Clients that have mapped memory find nothing there.
+        self.service.stop_exposure();
+        self.finish_calls(waits_for_all);
+        self.service.clients.settle_records();
+        drop(self.journal.take());
+        drop(self.request_log.take());
+    }
+
+    fn finish_calls(&mut self, waits_for_all: bool) {
+        let (pools, proofs) = (std::mem::take(&mut self.pools), self.proofs.take());
+        // Their work keeps the records open, and the next server would find them locked.
+        while !pools.iter().all(|pool| pool.finish_lanes(STOP_TIME, |lane| lane != USERS_LANE)) {
+            tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
+            if !waits_for_all {
+                break;
+            }
+        }
+        let look_ups = |pool: &Arc<ThreadPool>| {
+            pool.finish_lanes(LOOK_UP_STOP_TIME, |lane| lane == USERS_LANE)
+        };
+        let hangs = !pools.iter().all(look_ups)
+            || proofs.is_some_and(|pool| !pool.finish(LOOK_UP_STOP_TIME));
+        if hangs {
+            tracing::warn!(
+                "the look-up of a user or the check of a password hangs: it is given up"
+            );
+        }
+        Reactor::drop_results(&self.reactors);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop_threads(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use dafs_service::{Owner, Place, Pool};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+    use tempfile::TempDir;
+
+    /// The C library may ask a directory service on a machine that is gone.
+    #[test]
+    fn a_look_up_that_never_ends_delays_no_other_server() {
+        let [files, state] = [(); 2].map(|()| TempDir::new().unwrap());
+        let mut config = Config::for_directory(files.path().to_owned());
+        config.state_directory = Some(state.path().to_owned());
+        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        let server = Server::start(&config).unwrap();
+        let (answer, never) = channel::<()>();
+        let place = Place { lane: USERS_LANE, owner: Owner::SERVER };
+        server.pools[0].submit_to(place, Box::new(move || drop(never.recv())));
+        let (done, released) = channel();
+        let ends = std::thread::spawn(move || {
+            let released = server.release();
+            done.send(()).unwrap();
+            released
+        });
+        let ended = released.recv_timeout(Duration::from_secs(60));
+        let next = ended.is_ok().then(|| {
+            Server::start_on(&config, crate::Sockets::default(), ends.join().unwrap()).unwrap()
+        });
+        drop(answer);
+        next.expect("it waits for the look-up").stop();
+    }
+}
