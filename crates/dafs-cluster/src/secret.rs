@@ -22,7 +22,10 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum SecretError {
-    #[error("{0} exists already; a new secret would shut out the servers that have this one")]
+    #[error(
+        "{0} exists already; a new secret would shut out the servers that have this one: make it in another \
+         file, and change to it in the steps of docs/striping.md"
+    )]
     Exists(PathBuf),
     #[error(
         "{0} is not a secret of 32 bytes, nor two of them one behind the other; make one with: dafs cluster \
@@ -227,7 +230,7 @@ mod tests {
         }
     }
 
-    /// What is sealed and shown before a step is accepted after it, at ends that have taken it and
+    /// A handle that was sealed before a step is accepted after it, at ends that have taken it and
     /// at those that have not.
     #[test]
     fn keys_of_data_servers_change_with_the_secrets() {
