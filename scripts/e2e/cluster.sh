@@ -1,7 +1,7 @@
 #!/bin/bash
 # Files striped over data servers in separate processes: content goes there and back, a data server
-# killed under writes loses no data, waiting requests go on when it is back, and wrong data servers
-# are refused.
+# killed under writes loses no data, waiting requests go on when it is back, wrong data servers are
+# refused, and the secret of all changes without a stop.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work"/{names,other}
@@ -182,6 +182,7 @@ load() {
             cmp "$work/wanted" "$work/load" || return 1
             rm "$work/load"
         done
+        echo "$turn" >"$work/turns"
     done
 }
 load >"$work/load.log" 2>&1 &
@@ -225,20 +226,39 @@ for number in 1 2 3 4; do
     same "$work/wanted" "$work/moved$number" "what was written and what was moved"
 done
 
-step "another secret"
-"$dafs" cluster init --secret "$work/secret.new"
-stop_server
-for number in 1 3 4; do kill_data "$number"; done
+step "another secret, under load"
+turns() { cat "$work/turns" 2>/dev/null || echo 0; }
+goes_on() { [[ $(turns) -gt $before ]] || ! kill -0 "$loader" 2>/dev/null; }
+has_read() { [[ $(grep -c 'secret of the cluster was read again' "${data_log[$1]}") == "$2" ]]; }
+# All servers have read the file of the step with this number, and the load has gone on since.
+taken() {
+    expect 0 'applied: the file of cluster.secret' "$dafs" reload --state-directory "$work/state"
+    for number in 1 3 4; do kill -HUP "${data_server[number]}"; done
+    for number in 1 3 4; do eventually has_read "$number" "$1"; done
+    before=$(turns)
+    eventually goes_on
+    all_there || fail "a node is missed"
+}
+lost=$(grep -c 'a node was lost' "$log" || true)
+rm -f "$work/enough" "$work/turns"
+load >"$work/load.log" 2>&1 &
+loader=$!
+started+=("$loader")
 cp -p "$work/secret" "$work/secret.old"
-mv "$work/secret.new" "$work/secret"
-for number in 1 3 4; do data "$number"; done
-serve --config "$work/dafs.toml"
-nfs=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
-eventually all_there
-for number in 1 2 3 4; do
-    "$dafs" get "nfs://$nfs/wide/old$number" "$work/secret$number"
-    same "$work/wanted" "$work/secret$number" "what was written and what is read with another secret"
-done
+"$dafs" cluster init --secret "$work/secret.new"
+cat "$work/secret.old" "$work/secret.new" >"$work/secret"
+taken 1
+cat "$work/secret.new" "$work/secret.old" >"$work/secret"
+taken 2
+cat "$work/secret.new" >"$work/secret"
+taken 3
+touch "$work/enough"
+wait "$loader" || { cat "$work/load.log"; fail "something went wrong meanwhile"; }
+[[ $(grep -c 'a node was lost' "$log" || true) == "$lost" ]] || fail "a connection between servers was lost"
+cat "$work/secret.new" "$work/secret.new" >"$work/secret"
+expect 1 'the same secret twice' "$dafs" reload --state-directory "$work/state"
+expect 2 'the same secret twice' "$dafs" config check "$work/dafs.toml"
+cat "$work/secret.new" >"$work/secret"
 "$dafs" put "$work/some" "nfs://$nfs/wide/new"
 "$dafs" get "$url/wide/new" "$work/secret.some"
 same "$work/some" "$work/secret.some" "what was written and what came back"

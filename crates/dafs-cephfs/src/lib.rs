@@ -44,8 +44,8 @@ use dafs_store::inode::{Ids, Inode as _};
 use dafs_store::node::Node;
 use dafs_store::vital::Periodic;
 use dafs_store::{
-    Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, NfsAddresses, NoOutcome, Result,
-    StoreError, Tries,
+    Attr, Cred, DEVICE_SERVERS_MAX, DataKeys, ExportSecret, FileId, FsId, NfsAddresses, NoOutcome,
+    Result, StoreError, Tries,
 };
 use id::{ID_VERSION, Object};
 use layouts::{Place, Server, Spread};
@@ -83,8 +83,8 @@ pub struct CephOptions {
     pub mounts: usize,
     /// Data servers, each with a mount of its own; at most 256.
     pub data_servers: Vec<DataServerOptions>,
-    /// The key of the file ids for data servers in other processes, if there are any.
-    pub data_secret: Option<ExportSecret>,
+    /// The keys of the file ids for data servers in other processes, if there are any.
+    pub data_keys: Option<DataKeys>,
     /// The kind of placements for clients.
     pub told: Told,
     /// Maps the file system id of a data server's store to that of its handles.
@@ -365,10 +365,9 @@ fn spread(
 ) -> std::result::Result<(Arc<Spread>, Periodic), OpenError> {
     let rados = Rados::connect(&as_client.cluster)?;
     let map = Arc::new(OsdMap::new(Box::new(rados)).map_err(OpenError::Map)?);
-    let ids = Arc::new(match options.data_secret {
-        Some(secret) => Ids::of_data_servers(ID_VERSION, secret, &[]),
-        None => Ids::of_data_servers(ID_VERSION, options.secret, &fs_id.0),
-    });
+    let own = || DataKeys::new(fs_id.0, *options.secret.as_bytes());
+    let keys = options.data_keys.clone().unwrap_or_else(own);
+    let ids = Arc::new(Ids::of_data_servers(ID_VERSION, keys));
     let data_fs = ids.fs_id();
     let mut servers = Vec::new();
     for (number, server) in options.data_servers.iter().enumerate() {
@@ -391,9 +390,10 @@ fn spread(
         };
         servers.push(Arc::new(Server::new(place, daemons)));
     }
-    let (secret, as_client) = (options.data_secret, as_client.clone());
+    let (keys, as_client) = (options.data_keys.clone(), as_client.clone());
     let evict = move |number| {
-        let uuid = secret.map_or_else(String::new, |secret| node::client_name(secret, number));
+        let name = |keys: &DataKeys| node::client_name(keys.store(), number);
+        let uuid = keys.as_ref().map_or_else(String::new, name);
         // A mount with the same uuid evicts the old client: it loses its capabilities, and its late
         // writes are rejected.
         Mount::new(&MountOptions { uuid, ..as_client.clone() }).map(drop)

@@ -18,7 +18,7 @@ use dafs_mem::Mutex;
 use dafs_store::inode::Ids;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::vital::Periodic;
-use dafs_store::{ExportSecret, FileId, Result, StoreError};
+use dafs_store::{DataKeys, FileId, Result, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::net::SocketAddr;
@@ -42,8 +42,8 @@ pub struct CephNodeOptions {
     pub root: String,
     /// The numbers of the storage daemons next to it.
     pub daemons: Vec<u32>,
-    /// The key of the file ids, which the metadata server has, too.
-    pub data_secret: ExportSecret,
+    /// The keys of the file ids, which the metadata server has, too.
+    pub data_keys: DataKeys,
     /// The number by which the metadata server identifies it.
     pub number: u32,
     /// The addresses for clients.
@@ -71,8 +71,8 @@ impl std::fmt::Debug for CephNode {
 
 /// Returns the identity of a data server in the cluster. It never changes, so a mount with the same
 /// identity evicts the old client.
-pub(crate) fn client_name(secret: ExportSecret, number: u32) -> String {
-    let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
+pub(crate) fn client_name(store: &[u8; 16], number: u32) -> String {
+    let mut hasher = SipHasher24::new_with_key(store);
     hasher.write(b"client of the cluster");
     format!("dafs-{:032x}-data-{number}", hasher.finish128().as_u128())
 }
@@ -88,12 +88,12 @@ impl CephNode {
     }
 
     fn open_here(options: CephNodeOptions) -> std::result::Result<Self, OpenError> {
-        let CephNodeOptions { config, user, keyring, number, addresses, data_secret, .. } = options;
+        let CephNodeOptions { config, user, keyring, number, addresses, data_keys, .. } = options;
         let mounting = MountOptions {
             cluster: ClusterOptions { config, user, keyring },
             file_system: options.file_system,
             root: options.root,
-            uuid: client_name(data_secret, number),
+            uuid: client_name(data_keys.store(), number),
             waits: Arc::new(Waits::default()),
         };
         let rados = Rados::connect(&mounting.cluster)?;
@@ -101,7 +101,7 @@ impl CephNode {
         let mount = Arc::new(Mount::new(&mounting)?);
         let nudge = Nudge::start(&mounting.waits, [&mount].into_iter());
         let nudge = Mutex::new(nudge.map_err(OpenError::Thread)?);
-        let ids = Arc::new(Ids::of_data_servers(ID_VERSION, data_secret, &[]));
+        let ids = Arc::new(Ids::of_data_servers(ID_VERSION, data_keys));
         let (data_fs, daemons) = (ids.fs_id(), options.daemons.into_iter().collect());
         let data = Arc::new(CephData::new(mount, map.clone(), ids, data_fs, daemons, true));
         let turn = move |data: &CephData| {

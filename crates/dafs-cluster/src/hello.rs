@@ -5,9 +5,11 @@
 //! * The MAC of each side covers its role, the channel binding of the TLS connection, both random
 //!   numbers and all messages before it. That of the metadata server also covers the message with
 //!   it. So neither can be made from the other, nor from those of another connection.
+//! * The data server proves its own secret, and the metadata server answers with the same one. So
+//!   one that both accept is enough while the secret of the cluster changes.
 
 use crate::mark::Mark;
-use crate::secret::ClusterSecret;
+use crate::secret::{ClusterSecret, Secret, Secrets};
 use crate::tls::Binding;
 use dafs_wire::cluster::{Challenge, Hello, Join, Joined, Membership, Refusal, VERSION};
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
@@ -72,8 +74,8 @@ pub(crate) struct Member {
 }
 
 /// The things that a MAC covers.
-struct Transcript<'a> {
-    secret: &'a ClusterSecret,
+struct Transcript {
+    secrets: Secrets,
     binding: Binding,
     hello: Vec<u8>,
     nonce: [u8; 32],
@@ -82,19 +84,21 @@ struct Transcript<'a> {
 const METADATA: &[u8] = b"metadata server";
 const DATA: &[u8] = b"data server";
 
-impl Transcript<'_> {
+impl Transcript {
     fn parts<'p>(&'p self, side: &'p [u8], with: &'p [u8]) -> [&'p [u8]; 5] {
         [side, &self.binding, &self.hello, &self.nonce, with]
     }
 
     /// Returns the MAC of a side over the messages so far, and its message with the MAC.
-    fn mac(&self, side: &[u8], with: &[u8]) -> [u8; 32] {
-        self.secret.mac(b"hello in TLS", &self.parts(side, with))
+    fn mac(&self, secret: Secret, side: &[u8], with: &[u8]) -> [u8; 32] {
+        secret.mac(b"hello in TLS", &self.parts(side, with))
     }
 
-    fn verify(&self, side: &[u8], with: &[u8], mac: &[u8; 32]) -> Result<(), HelloError> {
-        let right = self.secret.verify(b"hello in TLS", &self.parts(side, with), mac);
-        if right { Ok(()) } else { Err(HelloError::Secret) }
+    /// Returns the accepted secret with which a side has made its MAC.
+    fn verify(&self, side: &[u8], with: &[u8], mac: &[u8; 32]) -> Result<Secret, HelloError> {
+        let parts = self.parts(side, with);
+        let is_right = |secret: &Secret| secret.verify(b"hello in TLS", &parts, mac);
+        self.secrets.accepted().find(is_right).ok_or(HelloError::Secret)
     }
 }
 
@@ -118,20 +122,21 @@ fn parsed(texts: Vec<&[u8]>) -> Result<Vec<SocketAddr>, XdrError> {
 }
 
 /// The metadata server's side.
-pub(crate) struct Initiator<'a> {
-    secret: &'a ClusterSecret,
+pub(crate) struct Initiator {
+    secrets: Secrets,
     binding: Binding,
     hello: Hello,
 }
 
-impl<'a> Initiator<'a> {
+impl Initiator {
     pub(crate) fn new(
-        (secret, binding): (&'a ClusterSecret, Binding),
+        (secret, binding): (&ClusterSecret, Binding),
         store: [u8; 16],
         number: u32,
         nonce: [u8; 32],
     ) -> Self {
-        Self { secret, binding, hello: Hello { version: VERSION, store, number, nonce } }
+        let hello = Hello { version: VERSION, store, number, nonce };
+        Self { secrets: secret.now(), binding, hello }
     }
 
     /// The first message.
@@ -146,10 +151,10 @@ impl<'a> Initiator<'a> {
         membership: Membership,
     ) -> Result<Join, HelloError> {
         let Challenge { nonce, mac } = decoded(challenge)?;
-        let (secret, binding, hello) = (self.secret, self.binding, encoded(&self.hello));
-        let transcript = Transcript { secret, binding, hello, nonce };
-        transcript.verify(DATA, b"", &mac)?;
-        Ok(Join { mac: transcript.mac(METADATA, &encoded(&membership)), membership })
+        let (secrets, binding, hello) = (self.secrets, self.binding, encoded(&self.hello));
+        let transcript = Transcript { secrets, binding, hello, nonce };
+        let secret = transcript.verify(DATA, b"", &mac)?;
+        Ok(Join { mac: transcript.mac(secret, METADATA, &encoded(&membership)), membership })
     }
 
     /// Checks the data server's answer. If the metadata server knows the directory, it does not
@@ -176,24 +181,25 @@ impl<'a> Initiator<'a> {
 }
 
 /// The data server's side, after the first message.
-pub(crate) struct Responder<'a> {
+pub(crate) struct Responder {
     hello: Hello,
-    transcript: Transcript<'a>,
+    transcript: Transcript,
 }
 
-impl<'a> Responder<'a> {
+impl Responder {
     pub(crate) fn new(
-        (secret, binding): (&'a ClusterSecret, Binding),
+        (secret, binding): (&ClusterSecret, Binding),
         hello: &[u8],
         nonce: [u8; 32],
     ) -> Result<Self, HelloError> {
-        let transcript = Transcript { secret, binding, hello: hello.to_vec(), nonce };
+        let (secrets, sent) = (secret.now(), hello.to_vec());
+        let transcript = Transcript { secrets, binding, hello: sent, nonce };
         Ok(Self { hello: decoded(hello)?, transcript })
     }
 
     pub(crate) fn challenge(&self) -> Challenge {
-        let Transcript { nonce, .. } = self.transcript;
-        Challenge { nonce, mac: self.transcript.mac(DATA, b"") }
+        let Transcript { nonce, secrets, .. } = self.transcript;
+        Challenge { nonce, mac: self.transcript.mac(secrets.own, DATA, b"") }
     }
 
     /// Returns the metadata server's request, after it has authenticated.
@@ -225,23 +231,19 @@ mod tests {
     }
 
     /// The metadata server's end for a node, on a connection.
-    fn initiator(secret: &ClusterSecret, binding: Binding, number: u32) -> Initiator<'_> {
+    fn initiator(secret: &ClusterSecret, binding: Binding, number: u32) -> Initiator {
         Initiator::new((secret, binding), [2; 16], number, [4; 32])
     }
 
     /// The data server's end for that hello, on a connection.
-    fn responder<'s>(
-        secret: &'s ClusterSecret,
-        binding: Binding,
-        initiator: &Initiator<'_>,
-    ) -> Responder<'s> {
+    fn responder(secret: &ClusterSecret, binding: Binding, initiator: &Initiator) -> Responder {
         let hello = encoded(&initiator.hello());
         Responder::new((secret, binding), &hello, [5; 32]).expect("a hello")
     }
 
     fn join(
-        initiator: &Initiator<'_>,
-        responder: &Responder<'_>,
+        initiator: &Initiator,
+        responder: &Responder,
         membership: Membership,
     ) -> Result<Join, HelloError> {
         initiator.join(&encoded(&responder.challenge()), membership)
@@ -293,6 +295,41 @@ mod tests {
             let wanted = responder.wanted(&encoded(&join));
             assert!(matches!(wanted, Err(HelloError::Secret)));
         }
+    }
+
+    /// Each end may be one step of the change ahead of the other.
+    #[test]
+    fn the_secret_changes_in_steps_that_need_no_stop() {
+        let (old, new) = ([1; 32], [2; 32]);
+        let one = ClusterSecret::from_bytes;
+        let steps = [one(old), one(old).accepting(new), one(new).accepting(old), one(new)];
+        let work_together = |metadata: &ClusterSecret, data: &ClusterSecret| {
+            let initiator = initiator(metadata, BINDING, 3);
+            let responder = responder(data, BINDING, &initiator);
+            let join = join(&initiator, &responder, Membership::New)?;
+            responder.wanted(&encoded(&join))
+        };
+        for (at, metadata) in steps.iter().enumerate() {
+            for (to, data) in steps.iter().enumerate() {
+                let joined = work_together(metadata, data);
+                assert!(joined.is_ok() || at.abs_diff(to) > 1, "{at} {to}");
+            }
+        }
+        for (metadata, data) in [(0, 3), (3, 0)] {
+            let refused = work_together(&steps[metadata], &steps[data]);
+            assert!(matches!(refused, Err(HelloError::Secret)));
+        }
+    }
+
+    /// A secret that is taken out during a handshake counts until its end.
+    #[test]
+    fn a_handshake_ends_with_the_secrets_with_which_it_began() {
+        let secret = secret(1);
+        let initiator = initiator(&secret, BINDING, 3);
+        let responder = responder(&secret, BINDING, &initiator);
+        assert!(secret.follow(&ClusterSecret::from_bytes([2; 32])));
+        let join = join(&initiator, &responder, Membership::New).expect("a data server");
+        responder.wanted(&encoded(&join)).expect("a metadata server");
     }
 
     /// A man in the middle passes all messages on unchanged, from one TLS connection to another.

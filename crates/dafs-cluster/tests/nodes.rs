@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Answering, COUNTERS, Cluster, STORE, settled};
-use dafs_cluster::{DataNode, RemoteNode};
+use dafs_cluster::{ClusterSecret, DataNode, RemoteNode};
 use dafs_mem::{VolatileSlice, cached_pages};
 use dafs_service::{
     Flavour, ForeignUse, Identity, NfsCaller, ServiceError, StateId, StateRef, TransportSecurity,
@@ -114,6 +114,23 @@ fn a_data_server_that_comes_again_has_the_data_and_another_verifier() {
     assert_eq!(read(&node, 0, 99), b"content");
     assert_ne!(node.commit(&ONE), Ok(verifier));
     assert_ne!(node.run(), run);
+}
+
+#[test]
+fn a_data_server_changes_its_secret_while_it_is_connected() {
+    let (cluster, data, node) = Cluster::joined();
+    let verifier = write(&node, 0, b"content").expect("written");
+    let (old, new, one) = ([1; 32], [9; 32], ClusterSecret::from_bytes);
+    for taken in [one(old).accepting(new), one(new).accepting(old), one(new)] {
+        assert!(data.follow_secret(&taken) && !data.follow_secret(&taken));
+        assert!(node.status().connected);
+        assert_eq!(node.commit(&ONE), Ok(verifier));
+    }
+    drop(node);
+    // A metadata server that knows the new one alone.
+    let node = cluster.stranger(&data);
+    settled(|| node.status().connected);
+    assert_eq!(read(&node, 0, 99), b"content");
 }
 
 #[test]

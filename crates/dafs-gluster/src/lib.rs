@@ -37,8 +37,8 @@ use dafs_store::inode::{Ids, Inode};
 use dafs_store::node::Node;
 use dafs_store::vital::Periodic;
 use dafs_store::{
-    Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Kind, NfsAddresses, NoOutcome,
-    Result, StoreError, Tries,
+    Attr, Cred, DEVICE_SERVERS_MAX, DataKeys, ExportSecret, FileId, FsId, Kind, NfsAddresses,
+    NoOutcome, Result, StoreError, Tries,
 };
 use file::Opens;
 use layouts::{Place, Server, Spread};
@@ -67,8 +67,8 @@ pub struct GlusterOptions {
     pub secret: ExportSecret,
     /// Data servers, each for one brick; at most 256.
     pub data_servers: Vec<DataServerOptions>,
-    /// The key of the file ids for data servers in other processes, if there are any.
-    pub data_secret: Option<ExportSecret>,
+    /// The keys of the file ids for data servers in other processes, if there are any.
+    pub data_keys: Option<DataKeys>,
     /// Maps the file system id of a data server's store to that of its handles.
     pub data_fs: fn(&FsId) -> FsId,
 }
@@ -331,10 +331,9 @@ fn spread(
         return Err(OpenError::DataServers);
     }
     let volume = plain_volume(mount)?;
-    let ids = Arc::new(match options.data_secret {
-        Some(secret) => Ids::of_data_servers(ID_VERSION, secret, &[]),
-        None => Ids::of_data_servers(ID_VERSION, options.secret, &fs_id.0),
-    });
+    let own = || DataKeys::new(fs_id.0, *options.secret.as_bytes());
+    let keys = options.data_keys.clone().unwrap_or_else(own);
+    let ids = Arc::new(Ids::of_data_servers(ID_VERSION, keys));
     let data_fs = ids.fs_id();
     let mut servers = Vec::new();
     for DataServerOptions { place, brick } in options.data_servers.clone() {

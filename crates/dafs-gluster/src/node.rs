@@ -18,7 +18,7 @@ use crate::{OpenError, mounted, open_brick, path_of_brick, plain_volume};
 use dafs_store::inode::Ids;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::vital::Periodic;
-use dafs_store::{ExportSecret, FileId, Result, StoreError};
+use dafs_store::{DataKeys, FileId, Result, StoreError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +32,8 @@ pub struct GlusterNodeOptions {
     pub servers: Vec<(String, Option<u16>)>,
     /// The name of the brick in the volume. The brick is on this machine.
     pub brick: String,
-    /// The key of the file ids, which the metadata server has, too.
-    pub data_secret: ExportSecret,
+    /// The keys of the file ids, which the metadata server has, too.
+    pub data_keys: DataKeys,
     /// The number by which the metadata server identifies it.
     pub number: u32,
     /// The addresses for clients.
@@ -70,12 +70,12 @@ impl GlusterNode {
         if options.servers.is_empty() {
             return Err(OpenError::Servers);
         }
-        let GlusterNodeOptions { volume, servers, brick, data_secret, .. } = options.clone();
+        let GlusterNodeOptions { volume, servers, brick, data_keys, .. } = options.clone();
         let mount = mounted(&MountOptions { volume, servers })?;
         let volume_id = mount.volume_id().map_err(OpenError::VolumeId)?;
         let path = path_of_brick(&plain_volume(&mount)?, &brick)?;
         let opened = open_brick(&path, &brick, &volume_id)?;
-        let ids = Arc::new(Ids::of_data_servers(ID_VERSION, data_secret, &[]));
+        let ids = Arc::new(Ids::of_data_servers(ID_VERSION, data_keys));
         let data_fs = ids.fs_id();
         let data = Arc::new(GlusterData::new(mount.clone(), opened, ids, data_fs));
         let watched = mount.clone();

@@ -25,10 +25,11 @@ pub trait DataFiles: Send + Sync {
     /// server.
     fn open(&self, id: &FileId) -> Result<Arc<dyn DataFile>>;
 
-    /// Returns the metadata server's MAC of some bytes ([`Layouts::mac`](crate::Layouts::mac));
-    /// `None` where MACs are not verified.
-    fn mac(&self, _bytes: &[u8]) -> Option<[u8; 16]> {
-        None
+    /// Returns the valid MACs of some bytes, each of which the metadata server may have made
+    /// ([`Layouts::mac`](crate::Layouts::mac)): two while its keys change, none where MACs are not
+    /// verified.
+    fn macs(&self, _bytes: &[u8]) -> Vec<[u8; 16]> {
+        Vec::new()
     }
 
     /// Returns the number of bytes that clients asked for here although another node has them.

@@ -25,6 +25,7 @@ pub mod backend;
 mod data;
 mod error;
 pub mod inode;
+mod keys;
 mod layouts;
 mod leaving;
 mod limits;
@@ -46,6 +47,7 @@ pub use acl::{
 pub use append::{AppendFailure, AppendWitness, append_before};
 pub use data::{DataFile, DataFiles, DataStore, DataUse, Filled, fill};
 pub use error::StoreError;
+pub use keys::DataKeys;
 pub use layouts::{
     COPIES_MAX, CopyState, DEVICE_SERVERS_MAX, Device, DeviceKey, DeviceTrouble, FileCopy,
     LayoutForm, Layouts, NfsAddresses, PATTERN_PLACES_MAX, Packing, Placement, Spread, Stripes,

@@ -53,6 +53,8 @@ impl Shared {
             hasher.write_u32(slot.node.number());
             addresses.iter().for_each(|address| hasher.write(address.to_string().as_bytes()));
         }
+        // A client that learns a device gets a ticket with it, and another one for another key.
+        hasher.write(&self.options.component_keys.own());
         let hash = hasher.finish128();
         let mut key = [0; 16];
         key[..8].copy_from_slice(&hash.h1.to_le_bytes());
@@ -122,7 +124,7 @@ impl Shared {
             unit_bytes: record.unit_bytes,
         };
         let fs = &self.options.component_fs;
-        let file = handle.seal(fs, &self.options.component_secret);
+        let file = handle.seal(fs, &self.options.component_keys.own());
         [&fs.0[..], &file.0[..]].concat().into_boxed_slice()
     }
 
@@ -133,8 +135,10 @@ impl Shared {
         let count = u16::try_from(record.nodes.len()).ok()?;
         let handles = (0..count).zip(&record.nodes);
         let handles = handles.map(|(place, &node)| self.seal(record, node, (place, count)));
-        // A component keeps its id when it moves to other nodes, so the epoch covers the nodes.
+        // A component keeps its id when it moves to other nodes, so the epoch covers the nodes. It
+        // covers the key of the handles, too, and before these are made.
         let mut epoch = SipHasher24::new_with_key(&record.component.0);
+        epoch.write(&self.options.component_keys.own());
         record.nodes.iter().for_each(|number| epoch.write_u32(*number));
         Some(Placement {
             epoch: epoch.finish128().h1,
@@ -190,7 +194,7 @@ impl Layouts for StripedStore {
     }
 
     fn mac(&self, bytes: &[u8]) -> Option<[u8; 16]> {
-        Some(mac(&self.shared.options.component_secret, bytes))
+        Some(mac(&self.shared.options.component_keys.own(), bytes))
     }
 
     fn devices(&self) -> Vec<DeviceKey> {

@@ -47,8 +47,8 @@ use dafs_posix::{PosixStore, ServerGuard};
 use dafs_store::backend::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN, before};
 use dafs_store::node::{ComponentId, Node, component_store_fs};
 use dafs_store::{
-    Attr, COPIES_MAX, Cred, DEVICE_SERVERS_MAX, Device, DeviceKey, FileId, FsId, Kind, Result,
-    Stability, StoreError,
+    Attr, COPIES_MAX, Cred, DEVICE_SERVERS_MAX, DataKeys, Device, DeviceKey, FileId, FsId, Kind,
+    Result, Stability, StoreError,
 };
 use pending::{List, Pending};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -65,9 +65,9 @@ use std::time::{Duration, Instant};
 pub struct StripedOptions {
     /// The key of records, the same after every restart.
     pub secret: [u8; 16],
-    /// The key of the handles by which clients name components. Data servers have it, too. A client
-    /// that knows it can reach every component.
-    pub component_secret: [u8; 16],
+    /// The keys of the handles by which clients name components. Data servers have them, too. A
+    /// client that knows one can reach every component.
+    pub component_keys: DataKeys,
     /// The file system id of the handles by which clients name components to data servers.
     pub component_fs: FsId,
     /// Bytes of a stripe of new files: from 4096 to 2^30, a multiple of 64.
@@ -96,7 +96,7 @@ impl StripedOptions {
     pub fn new(lists: &Path, secret: [u8; 16], unit_bytes: NonZeroU32) -> Self {
         Self {
             secret,
-            component_secret: secret,
+            component_keys: DataKeys::new(secret, secret),
             component_fs: component_store_fs(&secret),
             unit_bytes,
             copies: 1,

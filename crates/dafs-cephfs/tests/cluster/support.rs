@@ -29,7 +29,7 @@ pub(crate) fn options(config: &Path, root: &str, identity: &str, mounts: usize) 
         secret: stores::secret(),
         mounts,
         data_servers: Vec::new(),
-        data_secret: None,
+        data_keys: None,
         told: Told::Placement,
         data_fs: |fs| *fs,
     }

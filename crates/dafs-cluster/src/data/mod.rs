@@ -28,7 +28,7 @@ use answers::DataAnswers;
 use dafs_dat::connections::{Admitted, Connections, Origin};
 use dafs_mem::Mutex;
 use dafs_store::node::{DirectoryError, DirectoryNode, Node};
-use dafs_store::vital;
+use dafs_store::{DataKeys, vital};
 use dafs_tls::ServerSide;
 use dafs_wire::cluster::{HELLO_BYTES_MAX, Joined, Refusal, VERSION};
 use rustix::net::Shutdown;
@@ -84,8 +84,8 @@ pub struct Opened {
     pub node: Arc<DirectoryNode>,
     /// The identity of its store.
     pub store: [u8; 16],
-    /// The key of the handles of components.
-    pub component_secret: [u8; 16],
+    /// The keys of what clients show.
+    pub keys: DataKeys,
 }
 
 /// A running data server, without its front end for clients. It ends when it is dropped.
@@ -202,6 +202,16 @@ impl DataNode {
     /// The address for the metadata server.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Puts the secrets in force that were read again. Connections go on, and what clients show is
+    /// judged by the new ones. True if they differ from those before.
+    pub fn follow_secret(&self, read: &ClusterSecret) -> bool {
+        let changed = self.shared.secret.follow(read);
+        if let Some(Serving { opened, .. }) = self.shared.serving.get() {
+            self.shared.secret.change_keys(&opened.keys);
+        }
+        changed
     }
 
     /// True if a metadata server is connected.
@@ -390,14 +400,15 @@ impl Shared {
         let node = DirectoryNode::open(&self.directory, &store, number, addresses)?;
         let lost = self.lost.clone();
         let node = Arc::new(node.telling(Box::new(move || lost())));
-        let component_secret = self.secret.component_secret(&store);
-        let opened = Opened { node, store, component_secret };
+        let opened = Opened { node, store, keys: self.secret.data_keys(&store) };
         let judge = Judge { shared: self.clone() };
         let mut announce =
             self.announce.lock().take().ok_or_else(|| io::Error::other("it ends"))?;
         match announce(opened.clone(), judge) {
             Ok(answering) => {
                 let serving = self.serving.get_or_init(|| Serving { opened, answering });
+                // The secrets may have changed meanwhile.
+                self.secret.change_keys(&serving.opened.keys);
                 Ok(&serving.answering.node)
             }
             Err(error) => {

@@ -40,7 +40,7 @@ pub(super) fn admit_by_ticket(
     auth: &AuthRequest<'_>,
 ) -> Option<Admission> {
     let AuthRequest::Text { id: TICKET_ID, password } = *auth else { return None };
-    let ticket = Ticket::open(password, |said| role.files.mac(said))?;
+    let ticket = Ticket::open(password, |said| role.files.macs(said))?;
     let identity = ticket.identity.clone();
     // No channel is bound to a session of a data server, which sends no calls. An earlier time
     // than that of the session does no harm.

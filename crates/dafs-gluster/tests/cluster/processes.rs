@@ -73,7 +73,7 @@ fn node_options(cluster: &support::Cluster, number: u32) -> GlusterNodeOptions {
         volume: "dist".to_owned(),
         servers: vec![(cluster.server.clone(), None)],
         brick: format!("{net}.{number}:{}/{number}/brick", cluster.dir.display()),
-        data_secret: ExportSecret::from_bytes(SECRET),
+        data_keys: DataKeys::new([9; 16], SECRET),
         number,
         addresses: vec![format!("127.0.0.1:{number}").parse().unwrap()],
     }
@@ -92,8 +92,8 @@ fn world() -> Option<(GlusterStore, Vec<Arc<Behind>>)> {
         brick: node_options(cluster, node.number()).brick,
     };
     let data_servers = nodes.iter().map(far).collect();
-    let data_secret = Some(ExportSecret::from_bytes(SECRET));
-    let options = GlusterOptions { data_servers, data_secret, ..options };
+    let data_keys = Some(DataKeys::new([9; 16], SECRET));
+    let options = GlusterOptions { data_servers, data_keys, ..options };
     Some((GlusterStore::open(&options).unwrap(), nodes))
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn options(server: &str, root: &str) -> GlusterOptions {
         root: root.to_owned(),
         secret: stores::secret(),
         data_servers: Vec::new(),
-        data_secret: None,
+        data_keys: None,
         data_fs: |fs| *fs,
     }
 }

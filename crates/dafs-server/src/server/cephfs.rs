@@ -64,7 +64,7 @@ pub(super) fn open(
         secret,
         mounts: MOUNTS,
         data_servers,
-        data_secret: servers.data_secret(),
+        data_keys: servers.data_keys(),
         told: ceph.told,
         data_fs: |fs| Export::fs_of(fs, ""),
     });

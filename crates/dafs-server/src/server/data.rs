@@ -12,7 +12,7 @@ use super::{Random, StartError};
 use crate::admin::{NodeReport, ScrubOrder, ScrubReport};
 use crate::config::{Config, ExportConfig, ExportSource};
 use crate::metrics::{Labels, Sample, Source, counter, gauge, samples};
-use dafs_cluster::NodeCounters;
+use dafs_cluster::{ClusterSecret, NodeCounters};
 use dafs_dat::Instant;
 use dafs_dat::connections::Connections;
 use dafs_engine::{Authenticator, Reactor, Registry, Shared, StartGate};
@@ -66,6 +66,11 @@ pub(super) trait DataServers: Send + Sync {
     /// Adapts to a change of the configuration. The text of an error says how to proceed.
     fn adapt(&self, _from: &ExportSource, _to: &ExportSource) -> Result<(), String> {
         Err("its data servers are opened when the server starts: restart it".to_owned())
+    }
+
+    /// Puts the secrets of the cluster in force that were read again. True if they have changed.
+    fn follow_secret(&self, _read: &ClusterSecret, _service: &Service) -> bool {
+        false
     }
 
     /// Returns the reports on its nodes for administrators.

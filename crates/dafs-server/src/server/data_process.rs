@@ -13,7 +13,9 @@ use crate::config::{BrickConfig, Config, DataRdma, EngineConfig, OsdConfig};
 use crate::limits::STOP_TIME;
 use crate::metrics::{MetricsPort, MetricsTls, ServerCollector};
 use dafs_cephfs::{CephNode, CephNodeOptions};
-use dafs_cluster::{Answering, ClusterSecret, DataNode, DataNodeConfig, Judge, Opened};
+use dafs_cluster::{
+    Answering, ClusterSecret, DataNode, DataNodeConfig, Judge, Opened, SecretError,
+};
 use dafs_dat::connections::Connections;
 use dafs_engine::{StartGate, ThreadPool};
 use dafs_gluster::{GlusterNode, GlusterNodeOptions};
@@ -23,7 +25,7 @@ use dafs_service::{Admits, Export, ForeignStates, ForeignUse, WriteVerifier};
 use dafs_store::node::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Node, component_store_fs,
 };
-use dafs_store::{DataFiles, ExportSecret, FileId, FsId, StoreError};
+use dafs_store::{DataFiles, DataKeys, FileId, FsId, StoreError};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -62,6 +64,8 @@ pub struct DataServerConfig {
 pub struct DataProcess {
     /// Dropped first, so that no further client is admitted.
     node: DataNode,
+    /// The file with the secret of the cluster.
+    secret: PathBuf,
     nfs: SocketAddr,
     rdma: Vec<SocketAddr>,
     dafs: Option<SocketAddr>,
@@ -117,7 +121,7 @@ impl DataProcess {
         let write_verifier = Arc::new(WriteVerifier::new(random.write_verifier));
         let running = Arc::new(Mutex::new(None));
         let changed = write_verifier.clone();
-        let directory = config.directory.clone();
+        let (directory, secret_file) = (config.directory.clone(), config.cluster_secret.clone());
         let sockets =
             Sockets { clients, rdma: rdma_clients, dafs: dafs_clients, metrics: metrics_port };
         let mut opener = Opener {
@@ -141,7 +145,16 @@ impl DataProcess {
             }),
             lost: Box::new(move || changed.change()),
         })?;
-        Ok(Self { node, nfs, rdma, dafs, metrics, running, tls, pool })
+        Ok(Self { node, secret: secret_file, nfs, rdma, dafs, metrics, running, tls, pool })
+    }
+
+    /// Reads the file with the secret of the cluster again. Connections and transfers go on. True if
+    /// it has changed.
+    ///
+    /// # Errors
+    /// The fault of the file. Then the secret before stays in force.
+    pub fn read_secret(&self) -> Result<bool, SecretError> {
+        Ok(self.node.follow_secret(&ClusterSecret::load(&self.secret)?))
     }
 
     /// Returns the address for the metadata server.
@@ -211,26 +224,25 @@ impl Opener {
 
     /// Opens the served files.
     fn serve(&self, opened: &Opened, judge: Judge) -> Result<Served, StartError> {
-        let Opened { node, component_secret: secret, .. } = opened;
-        let Some(engine) = &self.config.engine else {
-            let component_fs = Export::fs_of(&component_store_fs(secret), "");
-            let way = Arc::new(judge.clone());
-            let files = ComponentStore::new(node.clone(), *secret, component_fs, way);
-            let states = RemoteMetadata { judge, secret: *secret, component_fs };
-            let (files, states) = (Arc::new(files), Arc::new(states));
-            return Ok(Served { answering: node.clone(), files, states });
-        };
-        let secret = ExportSecret::from_bytes(*secret);
-        match engine.clone() {
-            EngineConfig::Ceph(ceph) => self.serve_ceph(ceph, secret, node, judge),
-            EngineConfig::Gluster(brick) => self.serve_brick(brick, secret, node, judge),
+        let (node, keys) = (&opened.node, opened.keys.clone());
+        match self.config.engine.clone() {
+            Some(EngineConfig::Ceph(ceph)) => self.serve_ceph(ceph, keys, node, judge),
+            Some(EngineConfig::Gluster(brick)) => self.serve_brick(brick, keys, node, judge),
+            None => {
+                let component_fs = Export::fs_of(&component_store_fs(keys.store()), "");
+                let way = Arc::new(judge.clone());
+                let files = ComponentStore::new(node.clone(), keys.clone(), component_fs, way);
+                let states = RemoteMetadata { judge, keys, component_fs };
+                let (files, states) = (Arc::new(files), Arc::new(states));
+                Ok(Served { answering: node.clone(), files, states })
+            }
         }
     }
 
     fn serve_ceph(
         &self,
         ceph: OsdConfig,
-        data_secret: ExportSecret,
+        data_keys: DataKeys,
         own: &DirectoryNode,
         judge: Judge,
     ) -> Result<Served, StartError> {
@@ -241,7 +253,7 @@ impl Opener {
             file_system: ceph.fs,
             root: ceph.root,
             daemons: ceph.osds.clone(),
-            data_secret,
+            data_keys,
             number: own.number(),
             addresses: own.addresses(),
         });
@@ -258,7 +270,7 @@ impl Opener {
     fn serve_brick(
         &self,
         BrickConfig { volume, servers, brick }: BrickConfig,
-        data_secret: ExportSecret,
+        data_keys: DataKeys,
         own: &DirectoryNode,
         judge: Judge,
     ) -> Result<Served, StartError> {
@@ -267,7 +279,7 @@ impl Opener {
             volume,
             servers,
             brick: brick.clone(),
-            data_secret,
+            data_keys,
             number: own.number(),
             addresses: own.addresses(),
         });
@@ -375,19 +387,19 @@ impl ForeignStates for RemoteEngine {
 /// The metadata server behind the control connection.
 struct RemoteMetadata {
     judge: Judge,
-    secret: [u8; 16],
+    keys: DataKeys,
     component_fs: FsId,
 }
 
 impl ForeignStates for RemoteMetadata {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let file = file_of(wanted.component)?;
-        let component = ComponentHandle::open(&file, &self.component_fs, &self.secret)?;
+        let component = ComponentHandle::open_with(&file, &self.component_fs, &self.keys)?;
         self.judge.check(&component.component, wanted)
     }
 
     fn size(&self, component: &FileId) -> Result<u64, StoreError> {
-        let handle = ComponentHandle::open(component, &self.component_fs, &self.secret)?;
+        let handle = ComponentHandle::open_with(component, &self.component_fs, &self.keys)?;
         self.judge.size(&handle.component)
     }
 }

@@ -14,7 +14,7 @@ use dafs_engine::ThreadPool;
 use dafs_mem::Mutex;
 use dafs_service::{Admits, Pool, Service, WriteVerifier};
 use dafs_store::node::Node as _;
-use dafs_store::{DataFiles, ExportSecret, NfsAddresses, Store};
+use dafs_store::{DataFiles, DataKeys, ExportSecret, NfsAddresses, Store};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -25,7 +25,8 @@ pub(super) struct EngineServers {
     secret: ExportSecret,
     admits: Admits,
     joining: Joining,
-    data_secret: Option<ExportSecret>,
+    /// The keys of the names by which data servers of other processes know files.
+    data_keys: Option<DataKeys>,
     /// The data servers of other processes, each with its local part for administrators.
     nodes: Vec<(Arc<RemoteNode>, String)>,
     /// The data servers of this process, in the order of the configuration.
@@ -65,15 +66,14 @@ impl EngineServers {
     ) -> Result<Self, StartError> {
         let cluster = cluster_secret.map(ClusterSecret::load).transpose()?.map(Arc::new);
         let store = derive(secret, b"engine", export.name.as_bytes());
-        let data_secret = cluster.as_ref().map(|cluster| cluster.component_secret(&store));
-        let data_secret = data_secret.map(ExportSecret::from_bytes);
+        let data_keys = cluster.as_ref().map(|cluster| cluster.data_keys(&store));
         let joining = Joining::new(cluster, store, state, false);
         Ok(Self {
             name: export.name.clone(),
             secret: *secret,
             admits: export.options.admits.clone(),
             joining,
-            data_secret,
+            data_keys,
             nodes: Vec::new(),
             local: Vec::new(),
             files: Vec::new(),
@@ -82,9 +82,9 @@ impl EngineServers {
         })
     }
 
-    /// Returns the key of the names by which they know files.
-    pub(super) fn data_secret(&self) -> Option<ExportSecret> {
-        self.data_secret
+    /// Returns the keys of the names by which they know files.
+    pub(super) fn data_keys(&self) -> Option<DataKeys> {
+        self.data_keys.clone()
     }
 
     /// Connects to a data server, now and whenever it comes back.
@@ -166,6 +166,11 @@ impl DataServers for EngineServers {
 
     fn tell_of_lost_data(&self, verifier: &Arc<WriteVerifier>) {
         let _first = self.verifier.set(verifier.clone());
+    }
+
+    fn follow_secret(&self, read: &ClusterSecret, service: &Service) -> bool {
+        let keys = self.data_keys.as_ref();
+        keys.is_some_and(|keys| self.joining.follow_secret(read, keys, service))
     }
 
     fn count_by(&self, number: u32, usage: NodeUsage) {

@@ -43,7 +43,7 @@ pub(super) fn open(
         root: root.clone(),
         secret,
         data_servers,
-        data_secret: servers.data_secret(),
+        data_keys: servers.data_keys(),
         data_fs: |fs| Export::fs_of(fs, ""),
     });
     let name = export.name.clone();

@@ -12,6 +12,7 @@ use super::tls::Users;
 use crate::admin::{RefusedKey, ReloadReport};
 use crate::config::{Config, ExportConfig, ExportSource, changes, export_key};
 use crate::sandbox;
+use dafs_cluster::ClusterSecret;
 use dafs_service::Namespace;
 use std::sync::atomic::Ordering;
 
@@ -40,6 +41,9 @@ impl Administration {
         let config = read()?;
         self.check_keys(&config)?;
         let new_users = self.authenticator.read_users().map_err(|error| error.to_string())?;
+        let secret = config.exports.iter().find_map(|export| export.source.cluster_secret());
+        let secret = secret.map(ClusterSecret::load).transpose();
+        let secret = secret.map_err(|error| error.to_string())?;
         let mut stores = self.stores.lock();
         let (changed, others): (Vec<_>, Vec<_>) =
             config.exports.iter().cloned().partition(|export| has_changed_nodes(&stores, export));
@@ -62,9 +66,17 @@ impl Administration {
         self.service.replace_namespace(namespace);
         self.data.iter().for_each(|data| data.follow(&config.exports));
         *stores = opened;
+        let data_servers: Vec<_> = stores.iter().filter_map(Known::data_servers).collect();
         drop(stores);
-        let users_have_changed = self.follow_users(new_users);
-        Ok(self.compare(&config, users_have_changed))
+        let follow = |read: &ClusterSecret| {
+            let followed = data_servers.iter().map(|all| all.follow_secret(read, &self.service));
+            followed.fold(false, |any, changed| any | changed)
+        };
+        let files = [
+            ("the users of password_file", self.follow_users(new_users)),
+            ("the file of cluster.secret", secret.as_ref().is_some_and(follow)),
+        ];
+        Ok(self.compare(&config, files))
     }
 
     /// Refuses a file with keys that would be in force in part.
@@ -86,8 +98,8 @@ impl Administration {
     }
 
     /// Compares the file with the keys in force, which are those of the file from now on where they are
-    /// applied.
-    fn compare(&self, config: &Config, users_have_changed: bool) -> ReloadReport {
+    /// applied. `files` are named by keys, with whether each has changed.
+    fn compare(&self, config: &Config, files: [(&str, bool); 2]) -> ReloadReport {
         let mut in_force = self.in_force.lock();
         let changes = changes(&in_force, &config.document);
         *in_force = changes.in_force;
@@ -99,9 +111,8 @@ impl Administration {
             let reason = "memory to show files in is made at the start".to_owned();
             refused.push(RefusedKey { key, reason });
         }
-        if users_have_changed {
-            applied.push("the users of password_file".to_owned());
-        }
+        let changed = files.into_iter().filter(|(_, has_changed)| *has_changed);
+        applied.extend(changed.map(|(name, _)| name.to_owned()));
         ReloadReport { exports: config.exports.len() as u64, applied, refused }
     }
 }

@@ -18,6 +18,7 @@ use super::rdma::RdmaListeners;
 use crate::admin::{NodeReport, ScrubOrder, ScrubReport};
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
+use dafs_dat::Instant;
 use dafs_mem::{Mutex, VolatileSlice};
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_service::{
@@ -27,7 +28,7 @@ use dafs_store::node::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, Node,
     component_store_fs,
 };
-use dafs_store::{ExportSecret, FileId, FsId, Stability, Store, StoreError, own};
+use dafs_store::{DataKeys, ExportSecret, FileId, FsId, Stability, Store, StoreError, own};
 use dafs_striped::{StripedOptions, StripedStore, SystemClock};
 use mending::Mender;
 use replacement::NodeReplacement;
@@ -58,8 +59,8 @@ const MENDS: &str = "mends";
 /// An open store, with the state for its data servers.
 pub(super) struct Striped {
     pub(super) store: Arc<StripedStore>,
-    /// The key of the handles of components.
-    secret: [u8; 16],
+    /// The keys of the handles of components.
+    keys: DataKeys,
     component_fs: FsId,
     admits: Admits,
     listeners: Mutex<Vec<NodeListener>>,
@@ -114,6 +115,24 @@ impl Joining {
         self.state.join(NODES).join(format!("{}-{number}", hex(&self.store)))
     }
 
+    /// Puts the secrets of the cluster in force that were read again, with the keys of what clients
+    /// show to data servers. Layouts by another key than the present one are recalled. True if the
+    /// secrets have changed.
+    pub(super) fn follow_secret(
+        &self,
+        read: &ClusterSecret,
+        keys: &DataKeys,
+        service: &Service,
+    ) -> bool {
+        let Some(secret) = &self.secret else { return false };
+        let (changed, before) = (secret.follow(read), keys.own());
+        secret.change_keys(keys);
+        if keys.own() != before {
+            service.layouts.renew_all(Instant::now().0);
+        }
+        changed
+    }
+
     pub(super) fn connect(
         &self,
         number: u32,
@@ -160,8 +179,9 @@ pub(super) fn open(
     let stripes = derive(&secret, b"stripes", &identity);
     let cluster = cluster_secret.map(ClusterSecret::load).transpose()?.map(Arc::new);
     // Data servers of other machines know only this secret.
-    let components = cluster.as_ref().map_or(stripes, |secret| secret.component_secret(&identity));
-    let component_fs = Export::fs_of(&component_store_fs(&components), "");
+    let own = || DataKeys::new(identity, stripes);
+    let keys = cluster.as_ref().map_or_else(own, |secret| secret.data_keys(&identity));
+    let component_fs = Export::fs_of(&component_store_fs(&identity), "");
     let joining = Joining::new(cluster, identity, state, true);
     for list in [NODES, REMOVED, MOVED, MENDS] {
         own::make_directory(&state.join(list))?;
@@ -207,7 +227,7 @@ pub(super) fn open(
     }
     let options = StripedOptions {
         secret: stripes,
-        component_secret: components,
+        component_keys: keys.clone(),
         component_fs,
         unit_bytes,
         copies,
@@ -223,7 +243,7 @@ pub(super) fn open(
     Ok(Arc::new(Striped {
         _mender: Mender::start(&store, export.mend_idle)?,
         store,
-        secret: components,
+        keys,
         component_fs,
         admits: export.options.admits.clone(),
         listeners: Mutex::new(listeners),
@@ -373,6 +393,10 @@ impl DataServers for Striped {
         self.change_nodes(from, to)
     }
 
+    fn follow_secret(&self, read: &ClusterSecret, service: &Service) -> bool {
+        self.joining.follow_secret(read, &self.keys, service)
+    }
+
     fn count_by(&self, number: u32, usage: NodeUsage) {
         self.usages.lock().insert(number, usage);
     }
@@ -387,7 +411,7 @@ impl DataServers for Striped {
         let metadata = Arc::new(LocalMetadata {
             service: Arc::downgrade(service),
             store: Arc::downgrade(&self.store),
-            secret: self.secret,
+            keys: self.keys.clone(),
             component_fs: self.component_fs,
         });
         let _ = self.metadata.set(metadata.clone());
@@ -399,8 +423,9 @@ impl DataServers for Striped {
         let mut listeners = self.listeners.lock();
         let open = |NodeListener { node, listener, rdma, dafs }| {
             let number = node.number();
-            let files = ComponentStore::new(node, self.secret, self.component_fs, metadata.clone());
-            let secret = ExportSecret::from_bytes(self.secret);
+            let (keys, way) = (self.keys.clone(), metadata.clone());
+            let files = ComponentStore::new(node, keys, self.component_fs, way);
+            let store = ExportSecret::from_bytes(*self.keys.store());
             DataServerParts {
                 export: Some(self.name.clone()),
                 listener,
@@ -411,7 +436,7 @@ impl DataServers for Striped {
                 pool: None,
                 states: metadata.clone(),
                 admits: self.admits.clone(),
-                identity: derive(&secret, b"data server", &number.to_be_bytes()),
+                identity: derive(&store, b"data server", &number.to_be_bytes()),
             }
         };
         listeners.drain(..).map(open).collect()
@@ -423,7 +448,7 @@ impl DataServers for Striped {
 pub(super) struct LocalMetadata {
     service: Weak<Service>,
     store: Weak<StripedStore>,
-    secret: [u8; 16],
+    keys: DataKeys,
     component_fs: FsId,
 }
 
@@ -438,7 +463,7 @@ impl LocalMetadata {
     fn check_usable(&self, component: &[u8]) -> dafs_service::Result<()> {
         let file = component.get(FS_ID_BYTES..).and_then(|file| file.first_chunk());
         let file = FileId(*file.ok_or(StoreError::BadHandle)?);
-        let handle = ComponentHandle::open(&file, &self.component_fs, &self.secret)?;
+        let handle = ComponentHandle::open_with(&file, &self.component_fs, &self.keys)?;
         let store = self.store()?;
         if !store.may_be_used(&handle.component, handle.node) {
             return Err(ServiceError::BadLayout);
@@ -456,7 +481,7 @@ impl ForeignStates for LocalMetadata {
     }
 
     fn size(&self, component: &FileId) -> Result<u64, StoreError> {
-        let handle = ComponentHandle::open(component, &self.component_fs, &self.secret)?;
+        let handle = ComponentHandle::open_with(component, &self.component_fs, &self.keys)?;
         self.store()?.size_of(&handle.component)
     }
 }

@@ -75,6 +75,8 @@ impl Components {
 pub(crate) struct DirectWriters {
     store: Arc<dyn Store>,
     components: Arc<Components>,
+    /// Those before the last change of their names: a client may have requests by these under way.
+    earlier: Option<Arc<Components>>,
     /// For each client, the components whose data servers have got an authorisation to write since
     /// the last drop.
     clients: FxHashMap<ClientKey, FxHashSet<Box<[u8]>>>,
@@ -163,9 +165,14 @@ impl StateTable {
         client.late.any.store(true, Ordering::Relaxed);
         let file = self.files.entry(key).or_default();
         let (store, clients) = (store.clone(), FxHashMap::default());
-        let fresh = || Box::new(DirectWriters { store, components: components.clone(), clients });
+        let fresh = || {
+            let components = components.clone();
+            Box::new(DirectWriters { store, components, earlier: None, clients })
+        };
         let writers = file.direct_writers.get_or_insert_with(fresh);
-        writers.components = components;
+        if writers.components != components {
+            writers.earlier = Some(std::mem::replace(&mut writers.components, components));
+        }
         writers.clients.entry(client.key()).or_default();
     }
 
@@ -176,7 +183,8 @@ impl StateTable {
         let Some(writers) = writers else { return false };
         let Some(authorised) = writers.clients.get_mut(&client.key()) else { return false };
         let mut forget = false;
-        for name in writers.components.names(range) {
+        let all = std::iter::once(&writers.components).chain(&writers.earlier);
+        for name in all.flat_map(|components| components.names(range)) {
             // Before the check, so that a data server that asks from now on gets this time.
             client.late.note(name, now_ns);
             forget |= authorised.remove(name);

@@ -215,6 +215,13 @@ impl Layouts {
         notices.into_iter().for_each(Notice::deliver);
     }
 
+    /// Recalls all layouts, because their handles were made with a key that data servers will
+    /// refuse later. Clients have a lease to return them, and get others.
+    pub fn renew_all(&self, now_ns: u64) {
+        let files: Vec<_> = self.state.lock().files.keys().copied().collect();
+        self.recall_all(&files, now_ns);
+    }
+
     /// Recalls all layouts of a file that is about to move and of which no new ones are granted.
     /// When this returns without an error, no data server honours any of them.
     ///

@@ -538,6 +538,32 @@ fn an_abandoned_write_stays_so_for_later_layouts_and_opens() {
     assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
 }
 
+/// As while the keys of handles change.
+#[test]
+fn an_abandoned_write_by_an_earlier_name_does_not_follow_its_replacement() {
+    let (cluster, one, own, granted) = Cluster::with_writer();
+    let two = cluster.nfs("b");
+    let age = || cluster.vouch("a", &own, own.state.reference(), true);
+    assert_eq!(age(), Ok(None));
+    // The other client has the new name, and this one still has the earlier one.
+    cluster.store.renamed.store(true, Ordering::SeqCst);
+    let other = cluster.open(&two, "f", BOTH).unwrap();
+    cluster.get(&two, &other, true).unwrap();
+    cluster.store.take_asked();
+    assert_eq!(overtake(&cluster, &one, &own), Ok(()));
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
+    assert_eq!(age(), Ok(Some(Duration::ZERO)));
+    // All layouts are asked back, once.
+    let now_ns = cluster.world.now_ns.get();
+    drop(cluster.world.ear.take());
+    for recalls in [2, 0] {
+        cluster.world.service.layouts.renew_all(now_ns);
+        let told = cluster.world.ear.take();
+        assert_eq!(told.len(), recalls);
+        assert!(recalls == 0 || told.contains(&recall_of(&one, &own, granted)));
+    }
+}
+
 #[test]
 fn late_writes_keep_nobody_waiting_but_who_has_sent_them() {
     let (cluster, one, own, _) = Cluster::with_writer();

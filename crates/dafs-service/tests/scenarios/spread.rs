@@ -41,6 +41,8 @@ pub(crate) struct Spread {
     /// Files are copied to two data servers.
     pub(crate) copies: AtomicBool,
     pub(crate) epoch: AtomicU64,
+    /// New placements name components by other handles.
+    pub(crate) renamed: AtomicBool,
     /// A search for writes counts as a change.
     pub(crate) touches: AtomicBool,
     /// The next call waits here, once when it begins and once more before it ends.
@@ -109,6 +111,10 @@ impl Layouts for Spread {
             return Ok(None);
         }
         let copy = |handle| FileCopy { device: DEVICE, handle };
+        let named: Box<[u8]> = match self.renamed.load(Ordering::SeqCst) {
+            true => [b"another name of ", &file.0[..]].concat().into(),
+            false => component(file),
+        };
         let spread = match self.copies.load(Ordering::SeqCst) {
             true => How::Copies(vec![copy(component(file)), copy(b"another".as_slice().into())]),
             false => How::Stripes(Stripes {
@@ -116,7 +122,7 @@ impl Layouts for Spread {
                 first_place: 0,
                 unit_bytes: NonZeroU32::new(65_536).unwrap(),
                 packing: Packing::Sparse,
-                handles: vec![component(file)],
+                handles: vec![named],
             }),
         };
         Ok(Some(Placement { epoch: self.epoch.load(Ordering::SeqCst), spread }))

@@ -12,7 +12,7 @@
 //! * A key comes only from an id with a valid MAC, or from the file system itself.
 //! * The engine never reuses a key, so an id never names another object later.
 
-use crate::{ExportSecret, FILE_ID_BYTES, FileId, FsId, Result, StoreError};
+use crate::{DataKeys, ExportSecret, FILE_ID_BYTES, FileId, FsId, Result, StoreError};
 use siphasher::sip::SipHasher24;
 use siphasher::sip128::{Hasher128, SipHasher24 as SipHasher128};
 use std::hash::Hasher;
@@ -26,22 +26,20 @@ const MAC: usize = 40;
 pub struct Ids {
     version: u8,
     fs_id: FsId,
-    secret: ExportSecret,
+    keys: DataKeys,
 }
 
 impl Ids {
     /// Makes the ids of a file system. `version` differs between engines.
     pub fn new(version: u8, fs_id: FsId, secret: ExportSecret) -> Self {
-        Self { version, fs_id, secret }
+        Self { version, fs_id, keys: DataKeys::new(fs_id.0, *secret.as_bytes()) }
     }
 
-    /// Makes the file ids for data servers. The key is known to them and to the metadata server; `of`
-    /// distinguishes them from those of other stores.
-    pub fn of_data_servers(version: u8, secret: ExportSecret, of: &[u8]) -> Self {
-        let mut hasher = SipHasher128::new_with_key(secret.as_bytes());
+    /// Makes the file ids for data servers. The keys are known to them and to the metadata server.
+    pub fn of_data_servers(version: u8, keys: DataKeys) -> Self {
+        let mut hasher = SipHasher128::new_with_key(keys.store());
         hasher.write(b"data servers");
-        hasher.write(of);
-        Self::new(version, FsId(hasher.finish128().as_bytes()), secret)
+        Self { version, fs_id: FsId(hasher.finish128().as_bytes()), keys }
     }
 
     /// Returns the identity of the file system.
@@ -49,11 +47,11 @@ impl Ids {
         self.fs_id
     }
 
-    fn mac(&self, bytes: &[u8; FILE_ID_BYTES]) -> [u8; 8] {
+    fn mac(&self, key: &[u8; 16], bytes: &[u8; FILE_ID_BYTES]) -> [u8; 8] {
         let mut input = [0; 16 + MAC];
         input[..16].copy_from_slice(&self.fs_id.0);
         input[16..].copy_from_slice(&bytes[..MAC]);
-        SipHasher24::new_with_key(self.secret.as_bytes()).hash(&input).to_le_bytes()
+        SipHasher24::new_with_key(key).hash(&input).to_le_bytes()
     }
 
     /// Encodes the id of an object.
@@ -61,7 +59,7 @@ impl Ids {
         let mut bytes = [0; FILE_ID_BYTES];
         bytes[0] = self.version;
         bytes[KEY..KEY_END].copy_from_slice(&key.into());
-        let mac = self.mac(&bytes);
+        let mac = self.mac(&self.keys.own(), &bytes);
         bytes[MAC..].copy_from_slice(&mac);
         FileId(bytes)
     }
@@ -73,7 +71,8 @@ impl Ids {
     pub fn open<K: From<[u8; 16]>>(&self, id: &FileId) -> Result<K> {
         let bytes = &id.0;
         // The MAC covers all bytes, so unused ones need no check.
-        if bytes[0] != self.version || bytes[MAC..] != self.mac(bytes) {
+        let is_own = self.keys.accepted().any(|key| bytes[MAC..] == self.mac(&key, bytes));
+        if bytes[0] != self.version || !is_own {
             return Err(StoreError::BadHandle);
         }
         let mut key = [0; 16];
@@ -104,5 +103,24 @@ mod tests {
         for other in others {
             assert_eq!(other.open::<[u8; 16]>(&id), Err(StoreError::BadHandle));
         }
+    }
+
+    #[test]
+    fn an_id_for_data_servers_is_valid_while_its_key_is_accepted() {
+        let (old, new) = ([1; 16], [2; 16]);
+        // Those of the metadata server, and of a data server.
+        let ids = Ids::of_data_servers(7, DataKeys::new([9; 16], old));
+        let keys = DataKeys::new([9; 16], old);
+        let there = Ids::of_data_servers(7, keys.clone());
+        let key = [5_u8; 16];
+        let before = ids.seal(key);
+        keys.replace(old, Some(new));
+        ids.keys.replace(new, Some(old));
+        let after = ids.seal(key);
+        assert_eq!((there.open(&before), there.open(&after)), (Ok(key), Ok(key)));
+        assert_eq!(there.fs_id(), ids.fs_id(), "clients see no other file system");
+        keys.replace(new, None);
+        assert_eq!(there.open::<[u8; 16]>(&before), Err(StoreError::BadHandle));
+        assert_eq!(there.open(&after), Ok(key));
     }
 }

@@ -10,8 +10,8 @@ use crate::data::nameless;
 use crate::limits::FILE_BYTES_MAX;
 use crate::vectors::{after, before};
 use crate::{
-    Advised, Attr, CacheAdvice, DataFile, DataFiles, FileId, FsId, FsStat, Kind, NAME_BYTES_MAX,
-    OpenFile, PartOfFile, Result, Stability, StoreError, TimeSpec, Wait,
+    Advised, Attr, CacheAdvice, DataFile, DataFiles, DataKeys, FileId, FsId, FsStat, Kind,
+    NAME_BYTES_MAX, OpenFile, PartOfFile, Result, Stability, StoreError, TimeSpec, Wait,
 };
 use dafs_mem::VolatileSlice;
 use siphasher::sip::SipHasher24;
@@ -54,15 +54,16 @@ pub struct ComponentStore {
 
 struct Shared {
     node: Arc<DirectoryNode>,
-    secret: [u8; 16],
+    keys: DataKeys,
     component_fs: FsId,
     elsewhere: Arc<dyn Elsewhere>,
     indirect_bytes: AtomicU64,
 }
 
-/// Returns the file system id of all stores of components under a secret.
-pub fn component_store_fs(secret: &[u8; 16]) -> FsId {
-    let mut hasher = SipHasher128::new_with_key(secret);
+/// Returns the file system id of the components of a store, from the identity of that. It outlives
+/// a change of the keys.
+pub fn component_store_fs(store: &[u8; 16]) -> FsId {
+    let mut hasher = SipHasher128::new_with_key(store);
     hasher.write(b"components");
     let hash = hasher.finish128();
     let mut bytes = [0; 16];
@@ -72,24 +73,24 @@ pub fn component_store_fs(secret: &[u8; 16]) -> FsId {
 }
 
 /// Returns the MAC by which data servers verify that bytes come from their striped store.
-pub fn mac(secret: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
-    let mut hasher = SipHasher128::new_with_key(secret);
+pub fn mac(key: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
+    let mut hasher = SipHasher128::new_with_key(key);
     hasher.write(b"word");
     hasher.write(bytes);
     hasher.finish128().as_bytes()
 }
 
 impl ComponentStore {
-    /// Makes a store of the components of `node`. `secret` and `component_fs` are those of the
+    /// Makes a store of the components of `node`. `keys` and `component_fs` are those of the
     /// striped store (`dafs_striped::StripedOptions`), `elsewhere` reaches the other nodes.
     pub fn new(
         node: Arc<DirectoryNode>,
-        secret: [u8; 16],
+        keys: DataKeys,
         component_fs: FsId,
         elsewhere: Arc<dyn Elsewhere>,
     ) -> Self {
         let indirect_bytes = AtomicU64::new(0);
-        let shared = Shared { node, secret, component_fs, elsewhere, indirect_bytes };
+        let shared = Shared { node, keys, component_fs, elsewhere, indirect_bytes };
         Self { shared: Arc::new(shared) }
     }
 
@@ -98,7 +99,7 @@ impl ComponentStore {
     /// # Errors
     /// `BadHandle` for a handle that the metadata server has not sealed for this node.
     pub fn component(&self, id: &FileId) -> Result<ComponentFile> {
-        let handle = ComponentHandle::open(id, &self.shared.component_fs, &self.shared.secret)?;
+        let handle = ComponentHandle::open_with(id, &self.shared.component_fs, &self.shared.keys)?;
         if handle.node != self.shared.node.number() {
             return Err(StoreError::BadHandle);
         }
@@ -279,15 +280,15 @@ impl DataFile for ComponentFile {
 
 impl DataFiles for ComponentStore {
     fn fs_id(&self) -> FsId {
-        component_store_fs(&self.shared.secret)
+        component_store_fs(self.shared.keys.store())
     }
 
     fn open(&self, id: &FileId) -> Result<Arc<dyn DataFile>> {
         Ok(Arc::new(self.component(id)?))
     }
 
-    fn mac(&self, bytes: &[u8]) -> Option<[u8; 16]> {
-        Some(mac(&self.shared.secret, bytes))
+    fn macs(&self, bytes: &[u8]) -> Vec<[u8; 16]> {
+        self.shared.keys.accepted().map(|key| mac(&key, bytes)).collect()
     }
 
     /// Bytes that clients asked for here although another node has them. There are none under

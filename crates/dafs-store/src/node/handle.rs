@@ -20,7 +20,7 @@
 use super::ComponentId;
 use crate::layouts::DEVICE_SERVERS_MAX;
 use crate::limits::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN};
-use crate::{FILE_ID_BYTES, FileId, FsId, Result, StoreError};
+use crate::{DataKeys, FILE_ID_BYTES, FileId, FsId, Result, StoreError};
 use siphasher::sip::SipHasher24;
 use std::num::NonZeroU32;
 
@@ -69,6 +69,15 @@ impl ComponentHandle {
             return Err(StoreError::BadHandle);
         }
         Self::parse(&id.0).ok_or(StoreError::BadHandle)
+    }
+
+    /// Decodes a handle that was made with any of the accepted keys.
+    ///
+    /// # Errors
+    /// [`StoreError::BadHandle`] for another one.
+    pub fn open_with(id: &FileId, fs: &FsId, keys: &DataKeys) -> Result<Self> {
+        let opened = keys.accepted().find_map(|key| Self::open(id, fs, &key).ok());
+        opened.ok_or(StoreError::BadHandle)
     }
 
     fn parse(bytes: &[u8; FILE_ID_BYTES]) -> Option<Self> {
@@ -153,6 +162,21 @@ mod tests {
         assert_eq!(other, Err(StoreError::BadHandle));
         let other = ComponentHandle::open(&id, &FS, &[8; 16]);
         assert_eq!(other, Err(StoreError::BadHandle));
+    }
+
+    #[test]
+    fn a_handle_is_valid_while_its_key_is_accepted() {
+        let (old, new) = ([1; 16], [2; 16]);
+        let keys = DataKeys::new([9; 16], old);
+        let (before, after) = (handle(2).seal(&FS, &old), handle(2).seal(&FS, &new));
+        let open = |id| ComponentHandle::open_with(id, &FS, &keys);
+        assert_eq!((open(&before), open(&after)), (Ok(handle(2)), Err(StoreError::BadHandle)));
+        for (key, other) in [(old, new), (new, old)] {
+            keys.replace(key, Some(other));
+            assert_eq!((open(&before), open(&after)), (Ok(handle(2)), Ok(handle(2))));
+        }
+        keys.replace(new, None);
+        assert_eq!((open(&before), open(&after)), (Err(StoreError::BadHandle), Ok(handle(2))));
     }
 
     #[test]

@@ -11,10 +11,14 @@ const SECRET: [u8; 16] = [3; 16];
 const FS: FsId = FsId([4; 16]);
 const UNIT: u64 = 4096;
 
+fn keys() -> DataKeys {
+    DataKeys::new([9; 16], SECRET)
+}
+
 fn store(path: &Path, elsewhere: Arc<dyn Elsewhere>) -> ComponentStore {
     DirectoryNode::make(path, &[1; 16], 5).unwrap();
     let node = DirectoryNode::open(path, &[1; 16], 5, vec![]).unwrap();
-    ComponentStore::new(Arc::new(node), SECRET, FS, elsewhere)
+    ComponentStore::new(Arc::new(node), keys(), FS, elsewhere)
 }
 
 /// A handle for the second of two nodes; the first stripe is on the first one.
@@ -193,7 +197,7 @@ fn a_node_drops_grants_when_no_request_uses_them() {
     let dir = tempfile::tempdir().unwrap();
     DirectoryNode::make(dir.path(), &[1; 16], 5).unwrap();
     let node = Arc::new(DirectoryNode::open(dir.path(), &[1; 16], 5, vec![]).unwrap());
-    let store = ComponentStore::new(node.clone(), SECRET, FS, Arc::new(Away));
+    let store = ComponentStore::new(node.clone(), keys(), FS, Arc::new(Away));
     let file = open(&store);
     let used = [DataUse::begin(&file), DataUse::begin(&file)];
     node.drop_grants(&ComponentId([1; 16])).unwrap();

@@ -22,13 +22,15 @@ impl Shared {
     /// those without a device.
     fn copies_placement(&self, record: &Record, mask: u8) -> Option<(Placement, u8)> {
         let (mut copies, mut told) = (Vec::new(), 0);
+        let mut epoch = SipHasher24::new_with_key(&record.component.0);
+        // Before the handles are made with it.
+        epoch.write(&self.options.component_keys.own());
         for at in places(mask) {
             let Some(device) = self.device_of_copy(record, at) else { continue };
             let handle = self.seal(record, record.nodes[at], (0, 1));
             copies.push(FileCopy { device, handle });
             told |= 1 << at;
         }
-        let mut epoch = SipHasher24::new_with_key(&record.component.0);
         places(told).for_each(|at| epoch.write_u32(record.nodes[at]));
         let epoch = epoch.finish128().h1;
         (told != 0).then_some((Placement { epoch, spread: Spread::Copies(copies) }, told))

@@ -13,7 +13,7 @@ use super::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 /// The version of these messages.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// "dafs", to distinguish a data server from another program on the port.
 const MAGIC: u32 = 0x6461_6673;

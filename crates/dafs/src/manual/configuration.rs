@@ -18,9 +18,9 @@ pub(super) fn page() -> Page {
          Relative paths in it begin at its own folder. An unknown key and a value that cannot be used stop \
          the server; the message has the line and the remedy.\n\n\
          `dafs config init` writes a first file, and `dafs config check` checks a file. A running server \
-         reads the file again at SIGHUP and at `dafs reload`: exports, the users of `password_file`, and the \
-         rules `[[importance]]` and `[[identity]]` with `certificate` follow. The other keys need a restart, \
-         and the answer names those that have changed.",
+         reads the file again at SIGHUP and at `dafs reload`: exports, the users of `password_file`, the \
+         secrets in the file of `cluster.secret`, and the rules `[[importance]]` and `[[identity]]` with \
+         `certificate` follow. The other keys need a restart, and the answer names those that have changed.",
     );
     page.section("Example");
     page.verbatim(

@@ -10,7 +10,7 @@ use dafs_service::{
 use dafs_store::node::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, component_store_fs,
 };
-use dafs_store::{DataFiles, FileId, FsId, Stability, StoreError};
+use dafs_store::{DataFiles, DataKeys, FileId, FsId, Stability, StoreError};
 use dafs_wire::nfs4::*;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -112,7 +112,8 @@ impl Rig {
         DirectoryNode::make(dir.path(), &[1; 16], 5).unwrap();
         let node = Arc::new(DirectoryNode::open(dir.path(), &[1; 16], 5, vec![]).unwrap());
         let other = Arc::new(Other::default());
-        let components = Arc::new(ComponentStore::new(node, SECRET, fs(), other.clone()));
+        let keys = DataKeys::new(SECRET, SECRET);
+        let components = Arc::new(ComponentStore::new(node, keys, fs(), other.clone()));
         let judge = Arc::new(Judge {
             verdict: Mutex::new(Ok(None)),
             size: Mutex::new(Ok(0)),

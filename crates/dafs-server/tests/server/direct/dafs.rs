@@ -273,6 +273,28 @@ fn a_layout_that_is_asked_back_is_given_back() {
 }
 
 #[test]
+fn the_secret_of_the_cluster_changes_under_writes() {
+    let mut cluster = Cluster::new();
+    let client = client(&cluster, "");
+    let file = open(&client, b"/file");
+    write_direct(&file, &pattern(BYTES, 90));
+    cluster.change_secret_during(|round| {
+        let data = pattern(BYTES, 91 + round);
+        assert_eq!(file.write_at(&data, 0, Stability::FileSync).unwrap(), BYTES);
+        assert!(content(&file) == data, "round {round}");
+    });
+    // With the new one alone, and over new connections between the servers and of the client.
+    let data = pattern(BYTES, 89);
+    write_direct(&file, &data);
+    file.commit(0, 0).unwrap();
+    cluster.stop_node(1);
+    cluster.start_node(1);
+    cluster.wait_for_nodes();
+    assert!(content(&file) == data);
+    file.close().unwrap();
+}
+
+#[test]
 fn a_data_server_that_dies_is_gone_around() {
     let mut cluster = Cluster::with_copies(2);
     let client = client(&cluster, "?deadline=60");

@@ -12,6 +12,7 @@ use dafs_wire::nfs4::*;
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -222,6 +223,38 @@ impl Cluster {
     pub(crate) fn start_node(&mut self, at: usize) {
         let Node { process, control, nfs, rdma } = &mut self.nodes[at];
         *process = Some(start_process(self.dir.path(), at, (control, nfs, rdma.as_ref())));
+    }
+
+    /// Changes the secret of the cluster to another one, step by step, while another thread repeats
+    /// some work.
+    pub(crate) fn change_secret_during(&self, mut work: impl FnMut(u64) + Send) {
+        let path = self.dir.path().join("secret");
+        let (old, new) = (std::fs::read(&path).unwrap(), [7_u8; 32]);
+        let steps: [&[&[u8]]; 3] = [&[&old, &new], &[&new, &old], &[&new]];
+        let config = self.config.clone();
+        self.server().set_read_config(Box::new(move || Ok(config.clone())));
+        let (is_over, rounds) = (&AtomicBool::new(false), &AtomicU64::new(0));
+        let end = Instant::now() + PATIENCE;
+        let worker = move || {
+            while !is_over.load(Ordering::Relaxed) && Instant::now() < end {
+                work(rounds.fetch_add(1, Ordering::Relaxed));
+            }
+        };
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(worker);
+            for secrets in steps {
+                let before = rounds.load(Ordering::Relaxed);
+                std::fs::write(&path, secrets.concat()).unwrap();
+                self.server().reload().unwrap();
+                let running = self.nodes.iter().filter_map(|node| node.process.as_ref());
+                running.for_each(|process| assert!(process.read_secret().unwrap()));
+                while rounds.load(Ordering::Relaxed) < before + 3 {
+                    assert!(!worker.is_finished(), "it has failed, or takes too long");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
     }
 
     pub(crate) fn restart_server(&mut self) {

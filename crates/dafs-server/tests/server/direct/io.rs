@@ -118,6 +118,21 @@ fn a_data_server_that_comes_back_is_reached_over_rdma_again() {
 }
 
 #[test]
+fn the_secret_of_the_cluster_changes_under_writes() {
+    let cluster = Cluster::new();
+    let mount = cluster.mount();
+    let file = new_file(&mount, "/f");
+    file.write(filled(&mount, &pattern(LEN, 9)).whole(), 0, StableHow::FileSync).unwrap();
+    cluster.change_secret_during(|round| {
+        let bytes = pattern(LEN, 10 + round);
+        let written = file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
+        assert_eq!(written.bytes, LEN);
+        assert!(content(&file, LEN) == bytes, "round {round}");
+    });
+    cluster.reads_directly(LEN as u64, || drop(content(&file, LEN)));
+}
+
+#[test]
 fn a_mount_can_do_without_data_servers() {
     let cluster = Cluster::new();
     let before = cluster.bytes();

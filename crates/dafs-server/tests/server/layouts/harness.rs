@@ -81,6 +81,7 @@ impl Cluster {
         config.nfs.no_delegations = true;
         change(&mut config);
         let server = Server::start(&config).unwrap();
+        server.set_read_config(Box::new(move || Ok(config.clone())));
         // A file has its copies on nodes that are connected when it is created.
         soon(|| reports(base).iter().all(|node| node.connected).then_some(()));
         Self { server, data, dir }
@@ -122,6 +123,16 @@ impl Cluster {
         caller.channel.turn();
         assert_eq!(caller.peer.status(&Request::Null), Status::Ok);
         caller
+    }
+
+    /// Returns the file with the secret of the cluster.
+    pub(crate) fn secret(&self) -> PathBuf {
+        self.dir.path().join("secret")
+    }
+
+    /// Lets the data servers read that file again.
+    pub(crate) fn data_servers_read_secret(&self) {
+        self.data.iter().for_each(|data| assert!(data.read_secret().unwrap()));
     }
 
     /// Returns the files of components on the nodes.

@@ -6,4 +6,5 @@ mod holders;
 mod late;
 mod recalls;
 mod refusals;
+mod secrets;
 mod stripes;

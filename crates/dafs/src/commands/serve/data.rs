@@ -20,6 +20,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Reads the secret of the cluster again.
+fn read_secret(server: &DataProcess) {
+    match server.read_secret() {
+        Ok(changed) => tracing::info!(changed, "the secret of the cluster was read again"),
+        Err(error) => tracing::error!("the secret of the cluster was not taken: {error}"),
+    }
+}
+
 impl Serve {
     /// Runs a data server until a signal ends it.
     pub(super) fn run_data(&self, wake: Option<WakeName>) -> Result<(), Failure> {
@@ -46,11 +54,16 @@ impl Serve {
         say!("ready {}", server.control_address())?;
         std::io::stdout().flush().map_err(|error| Failure::local("standard output", &error))?;
         manager.ready(&format!("a data server at {}", server.control_address()));
-        // There is no configuration file to read again. The server follows certificates by itself.
-        if let Some(signal) = signals.forever().find(|&signal| signal != SIGHUP) {
+        // The secret is the only file to read again. The server follows certificates by itself.
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                read_secret(&server);
+                continue;
+            }
             again.store(true, Ordering::Relaxed);
             manager.stopping();
             tracing::info!(signal, "ending; a second signal ends at once");
+            break;
         }
         server.stop();
         Ok(())
