@@ -7,11 +7,12 @@ use anyhow::{Context, Result, anyhow, ensure};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
 use dafs_service::{AddressRange, OptimisticReads, Squash};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -180,6 +181,17 @@ pub(crate) fn leave_interrupts_to_parent() -> Result<()> {
     Ok(())
 }
 
+/// Waits until a child has said something or has ended. A child that does neither in so many seconds hangs.
+pub(crate) fn await_word(output: &BufReader<ChildStdout>, seconds: i64) -> Result<()> {
+    if !output.buffer().is_empty() {
+        return Ok(());
+    }
+    let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
+    let words = poll(&mut [PollFd::new(output.get_ref(), PollFlags::IN)], Some(&timeout))?;
+    ensure!(words > 0, "a child has said nothing for {seconds} seconds");
+    Ok(())
+}
+
 /// Ends this process when the parent is gone.
 pub(crate) fn exit_with_parent() {
     std::thread::spawn(|| {
@@ -325,6 +337,27 @@ impl Drop for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_child_that_hangs_is_found_and_one_that_ends_is_none() {
+        let start = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.spawn().expect("it starts")
+        };
+        let mut child = start("read -r line; echo one; echo two");
+        let mut output = BufReader::new(child.stdout.take().expect("its output"));
+        let error = await_word(&output, 0).expect_err("it waits for its input").to_string();
+        assert_eq!(error, "a child has said nothing for 0 seconds");
+        drop(child.stdin.take());
+        for word in ["one\n", "two\n", ""] {
+            await_word(&output, 60).expect("a word, or its end");
+            let mut line = String::new();
+            output.read_line(&mut line).expect("a line");
+            assert_eq!(line, word);
+        }
+        child.wait().expect("it ends");
+    }
 
     #[test]
     fn requests_are_counted_by_operation() {

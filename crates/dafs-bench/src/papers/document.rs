@@ -205,10 +205,7 @@ fn page(results: &Results) -> String {
     if !are_all_there || !groups.skipped.is_empty() {
         page += "\n## Skipped\n\n| rows | reason |\n|---|---|\n";
         for skipped in &results.skipped {
-            let rows = [skipped.network.map(Network::name), skipped.way.map(Way::name)];
-            let rows: Vec<&str> = rows.into_iter().flatten().collect();
-            let rows = if rows.is_empty() { "all".to_owned() } else { rows.join(" ") };
-            let _ = writeln!(page, "| {rows} | {} |", cell(&skipped.reason));
+            let _ = writeln!(page, "| {} | {} |", skipped.rows(), cell(&skipped.reason));
         }
         for skipped in &programs.skipped {
             let _ = writeln!(page, "| {} | {} |", skipped.rows(), cell(&skipped.reason));
@@ -260,7 +257,7 @@ fn description(results: &Results) -> String {
     }
     let scale = results.programs.scale;
     if scale != 100 {
-        let _ = writeln!(text, "\nThe length of samples and the sizes of files are at {scale} %.");
+        let _ = writeln!(text, "\nSizes of files and numbers of operations are at {scale} %.");
     }
     if !results.is_complete {
         text += "\nThe run was interrupted, so rows are missing or have fewer rounds.\n";
@@ -461,13 +458,14 @@ mod tests {
         results.is_complete = false;
         results.rows.clear();
         let reason = "there is no tc\n| here".to_owned();
-        results.skipped.push(Skipped { network: None, way: Some(Way::Libnfs), reason });
+        let way = Some(Way::Libnfs);
+        results.skipped.push(Skipped { network: None, way, cell: None, reason });
         results.programs.rows.clear();
         results.only = vec!["P0-F4".to_owned(), "P2-F2".to_owned()];
         results.programs.scale = 10;
         let page = page(&results);
         assert!(page.contains("\nOnly these experiments were measured: P0-F4, P2-F2.\n"), "{page}");
-        assert!(page.contains("sizes of files are at 10 %."), "{page}");
+        assert!(page.contains("numbers of operations are at 10 %."), "{page}");
         assert!(page.contains("The run was interrupted"), "{page}");
         assert!(page.contains("| libnfs | there is no tc / here |"), "{page}");
         assert!(!page.contains("(figures/") && !page.contains("Berkeley DB over"), "{page}");

@@ -195,11 +195,12 @@ impl Group {
             Self::Advise => {
                 for only in applications::each() {
                     interrupt.check()?;
-                    applications::measure(&plan(&only, milliseconds), &mut report)?;
-                    report.verdict()?;
+                    let done = applications::measure(&plan(&only, milliseconds), &mut report);
+                    left_out(results, interrupt, done)?;
                 }
-                interrupt.check()?;
-                fronts::measure_gzip(&plan("gzip ", milliseconds), &mut report)?;
+                let done = fronts::measure_gzip(&plan("gzip ", milliseconds), &mut report);
+                left_out(results, interrupt, done)?;
+                left_out(results, interrupt, report.verdict())?;
                 return signs(&report);
             }
         }
@@ -252,6 +253,15 @@ impl Group {
     }
 }
 
+/// Notes an application that has failed. An error is that of an interrupt.
+fn left_out(results: &mut Results, interrupt: &Interrupt, done: Result<()>) -> Result<()> {
+    interrupt.check()?;
+    if let Err(error) = done {
+        skip(results, Group::Advise, format!("{error:#}"));
+    }
+    Ok(())
+}
+
 /// The row with the share of right predictions.
 pub(crate) const RIGHT: &str = "share of right predictions";
 
@@ -294,13 +304,11 @@ pub(super) fn measure(
         // A child that an interrupt has ended, too, fails in its own words.
         interrupt.check()?;
         match rows {
-            // Programs of others may be unwilling, such as fio without io_uring, and so may loop devices.
-            Err(error) if matches!(group, Group::Fio | Group::Disks | Group::Advise) => {
-                skip(results, group, format!("{error:#}"));
-            }
+            // The other groups are measured all the same.
+            Err(error) => skip(results, group, format!("{error:#}")),
             // JSON has no other numbers.
-            rows => {
-                let rows = rows?.into_iter().filter(|row| row.value.is_finite());
+            Ok(rows) => {
+                let rows = rows.into_iter().filter(|row| row.value.is_finite());
                 results.groups.rows.extend(rows);
             }
         }

@@ -4,6 +4,7 @@
 //! Invariants
 //! * A client's program and the server have one CPU each where there are two.
 //! * After each trial, counters must show the way of its bytes.
+//! * A trial that fails is tried once more, and then left out with the reason.
 
 mod berkeley;
 mod gzip;
@@ -23,7 +24,7 @@ use super::{Interrupt, Options, WRITE_EACH};
 use crate::folder::Folder;
 use crate::limit::{Limit, Resource};
 use crate::{cpu, database, fronts};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Error, Result, anyhow};
 use berkeley::Berkeley;
 use gzip::Gzip;
 use pages::Pages;
@@ -93,11 +94,25 @@ fn measure_inside(
         println!("round {round} of {}: {} trials of programs", results.rounds, trials.len());
         for trial in &trials {
             interrupt.check()?;
+            if results.programs.reason(trial).is_some() {
+                continue;
+            }
             let stage = stages.get(&trial.network).context("a trial without network")?;
             let limit = limit.as_ref().filter(|_| trial.work == Work::Sizes);
             let before = limit.and_then(Limit::refaults);
-            let sample = stage.run(trial, &works, limit);
-            let sample = sample.with_context(|| format!("{trial:?}"))?;
+            let sample = stage.run(trial, &works, limit).or_else(|error| {
+                interrupt.check()?;
+                println!("{trial:?}: {error:#}; it is tried once more");
+                stage.run(trial, &works, limit)
+            });
+            let sample = match sample {
+                Ok(sample) => sample,
+                Err(error) => {
+                    interrupt.check()?;
+                    fail(results, trial, &error);
+                    continue;
+                }
+            };
             let refaults = limit.and_then(Limit::refaults).zip(before);
             let refaults = refaults.map(|(after, before)| after.saturating_sub(before));
             results.programs.add(*trial, sample, refaults);
@@ -138,7 +153,8 @@ impl Works {
                     if let Err(error) = converted {
                         let (work, door) = (Some(Work::Gzip), Some(Door::Api));
                         let reason = format!("{error:#}");
-                        skip_rows(results, Skipped { work, network: None, door, reason });
+                        let (network, step) = (None, None);
+                        skip_rows(results, Skipped { work, network, door, step, reason });
                     }
                     works.gzip = Some(gzip);
                 }
@@ -200,7 +216,16 @@ fn start(
 
 /// Notes trials that cannot be, and says why.
 fn skip(results: &mut Results, work: Option<Work>, network: Option<Network>, reason: &str) {
-    skip_rows(results, Skipped { work, network, door: None, reason: reason.to_owned() });
+    let reason = reason.to_owned();
+    skip_rows(results, Skipped { work, network, door: None, step: None, reason });
+}
+
+/// Notes a trial that has failed.
+fn fail(results: &mut Results, trial: &Trial, error: &Error) {
+    let &Trial { work, step, network, door } = trial;
+    let (work, network, door, step) = (Some(work), Some(network), Some(door), Some(step));
+    let reason = format!("{error:#}");
+    skip_rows(results, Skipped { work, network, door, step, reason });
 }
 
 fn skip_rows(results: &mut Results, skipped: Skipped) {
