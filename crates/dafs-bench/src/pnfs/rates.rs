@@ -71,11 +71,7 @@ pub(crate) fn rates(
 }
 
 /// The rates of a comparison, whose architectures are named with some words more.
-fn of(
-    options: &Options,
-    words: &str,
-    check: &(dyn Fn() -> Result<()> + Sync),
-) -> Result<Rates> {
+fn of(options: &Options, words: &str, check: &(dyn Fn() -> Result<()> + Sync)) -> Result<Rates> {
     options.check()?;
     let mut measured = Measured::default();
     let outcome = peer::in_own_network(|| options.measure_inside(&mut measured, check));
