@@ -191,6 +191,11 @@ pub(super) fn write(results: &Results, path: &Path) -> Result<()> {
             std::fs::write(figures.join(picture.file), svg)?;
         }
     }
+    for work in Work::ALL {
+        if let Some(svg) = programs::figure(&results.programs, work) {
+            std::fs::write(figures.join(work.figure()), svg)?;
+        }
+    }
     std::fs::write(path, page(results))?;
     Ok(())
 }
@@ -446,6 +451,11 @@ mod tests {
         }
         for work in Work::ALL {
             assert!(page.contains(&format!("\n## {}\n", work.title())), "{}", work.title());
+            assert!(page.contains(&format!("](figures/{})", work.figure())), "{}", work.title());
+            let figure = path.with_file_name("figures").join(work.figure());
+            let figure = std::fs::read_to_string(figure).expect("a figure");
+            let doors = work.doors().iter();
+            assert!(doors.map(|door| door.name()).all(|name| figure.contains(name)), "{figure}");
         }
         assert!(page.contains("\n32 at a time, into place, in MB/s.\n"), "{page}");
         assert!(page.contains("\n| 512 KiB | "), "{page}");

@@ -9,7 +9,7 @@ use super::results::Results;
 use super::{Interrupt, Options};
 use crate::report::Report;
 use crate::signs::Compared;
-use crate::{Plan, applications, fio, fronts, pnfs, rdma};
+use crate::{Plan, applications, cpu, fio, fronts, pnfs, rdma};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -301,6 +301,8 @@ pub(super) fn measure(
             continue;
         }
         let rows = group.rows(options, results, interrupt);
+        // A group that fails may have left this thread on one processor.
+        cpu::unpin()?;
         // A child that an interrupt has ended, too, fails in its own words.
         interrupt.check()?;
         match rows {

@@ -19,10 +19,11 @@ pub(crate) use rows::Programs;
 
 use super::cells::Network;
 use super::document::number;
-use super::results::Results;
+use super::results::{Quantity, Results};
 use super::{Interrupt, Options, WRITE_EACH};
 use crate::folder::Folder;
 use crate::limit::{Limit, Resource};
+use crate::plot::{self, Panel};
 use crate::{cpu, database, fronts};
 use anyhow::{Context, Error, Result, anyhow};
 use berkeley::Berkeley;
@@ -245,8 +246,30 @@ pub(super) fn tables(programs: &Programs, work: Work) -> String {
     }
     let pages = "pages that the client's kernel has read again";
     text += &table(work, pages, |trial| programs.refaults(trial));
-    let scale = programs.scale;
-    format!("\n## {}\n\nAll sizes and numbers are at {scale} %.\n{text}", work.title())
+    let (scale, title, figure) = (programs.scale, work.title(), work.figure());
+    let picture = format!("![{title}](figures/{figure})");
+    format!("\n## {title}\n\n{picture}\n\nAll sizes and numbers are at {scale} %.\n{text}")
+}
+
+/// The figure of a work, with a panel for each quantity and network; none where none of its trials ran.
+pub(super) fn figure(programs: &Programs, work: Work) -> Option<String> {
+    let panel = |quantity: Quantity, network: Network| {
+        let line = |&door: &Door| {
+            let trials = work.steps().iter().map(|&step| Trial { work, step, network, door });
+            let value = |trial| programs.value(quantity, &trial).unwrap_or(f64::NAN);
+            plot::Line { name: door.name(), values: trials.map(value).collect() }
+        };
+        let lines: Vec<plot::Line> = work.doors().iter().map(line).collect();
+        let is_there = lines.iter().flat_map(|line| &line.values).any(|value| value.is_finite());
+        let (title, unit) = (network.name().to_owned(), quantity.unit());
+        is_there.then_some(Panel { title, unit, lines })
+    };
+    let mut panels = Vec::new();
+    for &quantity in work.quantities() {
+        panels.extend(NETWORKS.into_iter().filter_map(|network| panel(quantity, network)));
+    }
+    let steps: Vec<String> = work.steps().iter().map(u64::to_string).collect();
+    (!panels.is_empty()).then(|| plot::draw(work.title(), &steps, &panels))
 }
 
 /// A table of values by step, network and door; nothing where there is no value.
