@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Runs as a child until its standard input ends, which it does with the parent.
 pub(crate) fn run(child: Child) -> Result<()> {
@@ -200,7 +200,10 @@ pub(crate) fn exit_with_parent() {
     });
 }
 
-/// A child process, killed on drop.
+/// Time for a child to end by itself: a mount's holder waits for the process that serves it.
+const END_TIME: Duration = Duration::from_secs(60);
+
+/// A child process. On drop its input ends, and it with that, or it is killed.
 pub(crate) struct Process {
     child: std::process::Child,
     /// The line that it has printed.
@@ -330,6 +333,15 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
+        let end = Instant::now() + END_TIME;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > end {
+                eprintln!("a child of the benchmark does not end, and is killed");
+                let _ = self.child.kill();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let _ = self.child.wait();
     }
 }
