@@ -175,7 +175,7 @@ for part in "$@"; do
         # would start it otherwise.
         without_starting_services install_packages db5.3-util dpkg-dev e2fsprogs ethtool fio fuse3 \
             git iproute2 libdb5.3-dev libfuse3-dev libkrb5-dev libnfs-dev libnfs-utils mount nfs-ganesha nfs-ganesha-vfs postgresql python3 \
-            python3-venv rpcbind rsync sqlite3 util-linux
+            python3-venv rpcbind rsync sqlite3 util-linux zlib1g-dev
         # A Kerberos realm, whose KDC the benchmark starts itself.
         without_starting_services install_packages krb5-admin-server krb5-user libgssapi-krb5-2 krb5-kdc
         # The file system of the comparison of Direct-pNFS, which starts it itself.

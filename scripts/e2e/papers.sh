@@ -17,7 +17,10 @@ import sys
 
 results, output = json.load(open(sys.argv[1])), open(sys.argv[2]).read()
 assert results["is_complete"]
-skipped = {(row["network"], row["way"]) for row in results["skipped"]}
+# libnfs hangs at times, and no other row fails.
+failed = [row for row in results["skipped"] if row["cell"]]
+assert all(row["way"] == "libnfs" for row in failed), failed
+skipped = {(row["network"], row["way"]) for row in results["skipped"] if not row["cell"]}
 programs = results["programs"]
 groups = results["groups"]
 assert output.count("papers: SKIPPED") == sum(len(part["skipped"]) for part in (results, programs, groups))
@@ -39,6 +42,7 @@ for row in results["rows"]:
         assert copied is None or copied < count / 10 or row["way"] in ("nfs-tcp", "prepost"), row
 print(len(results["rows"]), "rows,", len(results["skipped"]), "skipped")
 
+assert all(row["step"] is None for row in programs["skipped"]), programs["skipped"]
 skipped = {(row["work"], row["network"]) for row in programs["skipped"] if not row["door"]}
 rows = {(row["work"], row["network"], row["door"]) for row in programs["rows"]}
 for work, doors in {"gzip": 4, "sizes": 2, "counts": 2, "pages": 3, "queue": 3, "tpcc": 2}.items():

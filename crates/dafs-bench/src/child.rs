@@ -7,14 +7,15 @@ use anyhow::{Context, Result, anyhow, ensure};
 use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
 use dafs_service::{AddressRange, OptimisticReads, Squash};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Runs as a child until its standard input ends, which it does with the parent.
 pub(crate) fn run(child: Child) -> Result<()> {
@@ -180,6 +181,17 @@ pub(crate) fn leave_interrupts_to_parent() -> Result<()> {
     Ok(())
 }
 
+/// Waits until a child has said something or has ended. A child that does neither in so many seconds hangs.
+pub(crate) fn await_word(output: &BufReader<ChildStdout>, seconds: i64) -> Result<()> {
+    if !output.buffer().is_empty() {
+        return Ok(());
+    }
+    let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
+    let words = poll(&mut [PollFd::new(output.get_ref(), PollFlags::IN)], Some(&timeout))?;
+    ensure!(words > 0, "a child has said nothing for {seconds} seconds");
+    Ok(())
+}
+
 /// Ends this process when the parent is gone.
 pub(crate) fn exit_with_parent() {
     std::thread::spawn(|| {
@@ -188,7 +200,10 @@ pub(crate) fn exit_with_parent() {
     });
 }
 
-/// A child process, killed on drop.
+/// Time for a child to end by itself: a mount's holder waits for the process that serves it.
+const END_TIME: Duration = Duration::from_secs(60);
+
+/// A child process. On drop its input ends, and it with that, or it is killed.
 pub(crate) struct Process {
     child: std::process::Child,
     /// The line that it has printed.
@@ -318,6 +333,15 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
+        let end = Instant::now() + END_TIME;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > end {
+                eprintln!("a child of the benchmark does not end, and is killed");
+                let _ = self.child.kill();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let _ = self.child.wait();
     }
 }
@@ -325,6 +349,27 @@ impl Drop for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_child_that_hangs_is_found_and_one_that_ends_is_none() {
+        let start = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.spawn().expect("it starts")
+        };
+        let mut child = start("read -r line; echo one; echo two");
+        let mut output = BufReader::new(child.stdout.take().expect("its output"));
+        let error = await_word(&output, 0).expect_err("it waits for its input").to_string();
+        assert_eq!(error, "a child has said nothing for 0 seconds");
+        drop(child.stdin.take());
+        for word in ["one\n", "two\n", ""] {
+            await_word(&output, 60).expect("a word, or its end");
+            let mut line = String::new();
+            output.read_line(&mut line).expect("a line");
+            assert_eq!(line, word);
+        }
+        child.wait().expect("it ends");
+    }
 
     #[test]
     fn requests_are_counted_by_operation() {

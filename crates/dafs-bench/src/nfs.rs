@@ -18,6 +18,9 @@ use std::time::Duration;
 /// Size of the file for reads; it fits the page cache of any machine.
 const FILE_BYTES: u64 = 256 << 20;
 
+/// Time that a sample may take beyond the measured time.
+const SAMPLE_SECONDS_MAX: u64 = 60;
+
 /// Entries of the directory that is listed, and of each that is listed once.
 const ENTRIES: usize = 20_000;
 const NEW_ENTRIES: usize = 10_000;
@@ -263,7 +266,11 @@ pub(crate) fn sample(
     milliseconds: u64,
 ) -> Result<Vec<Sample>> {
     let before = cpu::process_time(Some(target.pid))?;
-    let output = Command::new(load)
+    // libnfs hangs at times.
+    let seconds = SAMPLE_SECONDS_MAX + milliseconds / 1000;
+    let output = Command::new("timeout")
+        .args(["-k", "5", &seconds.to_string()])
+        .arg(load)
         .args([target.host.to_string(), target.port.to_string(), target.mount_port.to_string()])
         .args([target.path, case, &depth.to_string(), &milliseconds.to_string()])
         .output()?;

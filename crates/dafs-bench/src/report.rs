@@ -162,6 +162,12 @@ pub(crate) fn machine() -> BTreeMap<String, String> {
     if let Some((_, model)) = model {
         machine.insert("processor".to_owned(), model.to_owned());
     }
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|total| total.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    if let Some(kib) = kib {
+        machine.insert("memory".to_owned(), format!("{} GiB", (kib + (1 << 19)) >> 20));
+    }
     machine
 }
 

@@ -6,13 +6,19 @@
 
 use crate::fronts::{Way, dafs};
 use crate::report::Report;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Times closer than this share are equal, as in `dafs advise`.
 const BAND: f64 = 0.1;
+
+/// The first words of a remark on programs whose calls were not counted.
+const UNWATCHED: &str = "NOT WATCHED";
+
+/// The longest time of a program that is watched, in seconds.
+const WATCHED_SECONDS_MAX: &str = "900";
 
 /// The part of the answer of `dafs advise` that counts here.
 #[derive(Debug, Deserialize)]
@@ -63,7 +69,8 @@ impl Compared {
 /// The beginning of a command that watches a program, which the caller adds with its arguments, on files
 /// below a folder.
 pub(crate) fn watching(below: &Path, answer: &Path) -> Result<Command> {
-    let mut command = Command::new(dafs()?);
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", WATCHED_SECONDS_MAX]).arg(dafs()?);
     command.args(["advise", "--json", "--output"]).arg(answer).arg("--below").arg(below).arg("--");
     command.stdin(Stdio::null());
     Ok(command)
@@ -74,9 +81,12 @@ impl Predicted {
     pub(crate) fn read(answer: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(answer)?;
         let answer: Answer = serde_json::from_str(&text).context("the answer of dafs advise")?;
-        for remark in &answer.observation.remarks {
+        let remarks = &answer.observation.remarks;
+        for remark in remarks {
             println!("  dafs advise: {remark}");
         }
+        // A prediction from a part of the work would be one for another program.
+        ensure!(!remarks.iter().any(|remark| remark.starts_with(UNWATCHED)), "not all was watched");
         Ok(Self(answer))
     }
 
@@ -162,6 +172,21 @@ mod tests {
         assert_eq!((ratio(Way::Run, false), ratio(Way::Run, true)), (Some(1.5), Some(1.05)));
         assert_eq!((ratio(Way::Local, false), ratio(Way::Mount, false)), (None, None));
         assert_eq!((word(1.5), word(1.05), word(0.8)), ("slower", "equal", "faster"));
+    }
+
+    #[test]
+    fn a_part_of_the_work_predicts_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let answer = folder.path().join("answer");
+        let read = |remark: &str| {
+            let text =
+                format!(r#"{{"predictions": [], "observation": {{"remarks": ["{remark}"]}}}}"#);
+            std::fs::write(&answer, text).expect("written");
+            Predicted::read(&answer)
+        };
+        assert!(read("5 bytes were read by calls that are not seen").is_ok());
+        let error = read("NOT WATCHED: 7 programs that it has started").expect_err("a part");
+        assert_eq!(error.to_string(), "not all was watched");
     }
 
     #[test]

@@ -138,6 +138,15 @@ impl Order {
     pub(crate) fn is_join(self) -> bool {
         matches!(self, Self::Join | Self::CopiedJoin)
     }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::Sequential => "in order",
+            Self::Join => "join",
+            Self::CopiedJoin => "join with copies",
+        }
+    }
 }
 
 /// One measurement. The order of the fields is that of the sweep: ways that are compared run one
@@ -157,6 +166,14 @@ impl Cell {
     /// True for cells that run as one group.
     pub(crate) fn is_beside(&self, other: &Self) -> bool {
         (self.block, self.depth, self.order) == (other.block, other.depth, other.order)
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (network, way) = (self.network.name(), self.way.name());
+        let (block, depth, order) = (size(self.block), self.depth, self.order.name());
+        write!(f, "{network} {way} {block} depth {depth} {order}")
     }
 }
 
@@ -185,13 +202,7 @@ impl fmt::Display for Line {
         if first != last {
             write!(f, " to {}", size(last))?;
         }
-        let order = match self.order {
-            Order::Random => "random",
-            Order::Sequential => "in order",
-            Order::Join => "join",
-            Order::CopiedJoin => "join with copies",
-        };
-        write!(f, " depth {} {order}", self.depth)
+        write!(f, " depth {} {}", self.depth, self.order.name())
     }
 }
 

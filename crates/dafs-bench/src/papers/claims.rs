@@ -259,7 +259,12 @@ mod tests {
         let judged = claim.judge(&results);
         assert_eq!((judged.verdict, judged.value), (Verdict::NotHere, None));
         let reason = "there is no tc; run: scripts/setup.sh bench".to_owned();
-        results.skipped.push(Skipped { network: Some(Network::Link), way: None, reason });
+        results.skipped.push(Skipped {
+            network: Some(Network::Link),
+            way: None,
+            cell: None,
+            reason,
+        });
         let judged = claim.judge(&results);
         assert_eq!(judged.verdict, Verdict::NotHere);
         assert!(judged.reason.starts_with("there is no tc"), "{}", judged.reason);

@@ -191,6 +191,11 @@ pub(super) fn write(results: &Results, path: &Path) -> Result<()> {
             std::fs::write(figures.join(picture.file), svg)?;
         }
     }
+    for work in Work::ALL {
+        if let Some(svg) = programs::figure(&results.programs, work) {
+            std::fs::write(figures.join(work.figure()), svg)?;
+        }
+    }
     std::fs::write(path, page(results))?;
     Ok(())
 }
@@ -205,10 +210,7 @@ fn page(results: &Results) -> String {
     if !are_all_there || !groups.skipped.is_empty() {
         page += "\n## Skipped\n\n| rows | reason |\n|---|---|\n";
         for skipped in &results.skipped {
-            let rows = [skipped.network.map(Network::name), skipped.way.map(Way::name)];
-            let rows: Vec<&str> = rows.into_iter().flatten().collect();
-            let rows = if rows.is_empty() { "all".to_owned() } else { rows.join(" ") };
-            let _ = writeln!(page, "| {rows} | {} |", cell(&skipped.reason));
+            let _ = writeln!(page, "| {} | {} |", skipped.rows(), cell(&skipped.reason));
         }
         for skipped in &programs.skipped {
             let _ = writeln!(page, "| {} | {} |", skipped.rows(), cell(&skipped.reason));
@@ -260,7 +262,7 @@ fn description(results: &Results) -> String {
     }
     let scale = results.programs.scale;
     if scale != 100 {
-        let _ = writeln!(text, "\nThe length of samples and the sizes of files are at {scale} %.");
+        let _ = writeln!(text, "\nSizes of files and numbers of operations are at {scale} %.");
     }
     if !results.is_complete {
         text += "\nThe run was interrupted, so rows are missing or have fewer rounds.\n";
@@ -449,6 +451,11 @@ mod tests {
         }
         for work in Work::ALL {
             assert!(page.contains(&format!("\n## {}\n", work.title())), "{}", work.title());
+            assert!(page.contains(&format!("](figures/{})", work.figure())), "{}", work.title());
+            let figure = path.with_file_name("figures").join(work.figure());
+            let figure = std::fs::read_to_string(figure).expect("a figure");
+            let doors = work.doors().iter();
+            assert!(doors.map(|door| door.name()).all(|name| figure.contains(name)), "{figure}");
         }
         assert!(page.contains("\n32 at a time, into place, in MB/s.\n"), "{page}");
         assert!(page.contains("\n| 512 KiB | "), "{page}");
@@ -461,13 +468,14 @@ mod tests {
         results.is_complete = false;
         results.rows.clear();
         let reason = "there is no tc\n| here".to_owned();
-        results.skipped.push(Skipped { network: None, way: Some(Way::Libnfs), reason });
+        let way = Some(Way::Libnfs);
+        results.skipped.push(Skipped { network: None, way, cell: None, reason });
         results.programs.rows.clear();
         results.only = vec!["P0-F4".to_owned(), "P2-F2".to_owned()];
         results.programs.scale = 10;
         let page = page(&results);
         assert!(page.contains("\nOnly these experiments were measured: P0-F4, P2-F2.\n"), "{page}");
-        assert!(page.contains("sizes of files are at 10 %."), "{page}");
+        assert!(page.contains("numbers of operations are at 10 %."), "{page}");
         assert!(page.contains("The run was interrupted"), "{page}");
         assert!(page.contains("| libnfs | there is no tc / here |"), "{page}");
         assert!(!page.contains("(figures/") && !page.contains("Berkeley DB over"), "{page}");

@@ -9,7 +9,7 @@ use super::results::Results;
 use super::{Interrupt, Options};
 use crate::report::Report;
 use crate::signs::Compared;
-use crate::{Plan, applications, fio, fronts, pnfs, rdma};
+use crate::{Plan, applications, cpu, fio, fronts, pnfs, rdma};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -195,11 +195,12 @@ impl Group {
             Self::Advise => {
                 for only in applications::each() {
                     interrupt.check()?;
-                    applications::measure(&plan(&only, milliseconds), &mut report)?;
-                    report.verdict()?;
+                    let done = applications::measure(&plan(&only, milliseconds), &mut report);
+                    left_out(results, interrupt, done)?;
                 }
-                interrupt.check()?;
-                fronts::measure_gzip(&plan("gzip ", milliseconds), &mut report)?;
+                let done = fronts::measure_gzip(&plan("gzip ", milliseconds), &mut report);
+                left_out(results, interrupt, done)?;
+                left_out(results, interrupt, report.verdict())?;
                 return signs(&report);
             }
         }
@@ -252,6 +253,15 @@ impl Group {
     }
 }
 
+/// Notes an application that has failed. An error is that of an interrupt.
+fn left_out(results: &mut Results, interrupt: &Interrupt, done: Result<()>) -> Result<()> {
+    interrupt.check()?;
+    if let Err(error) = done {
+        skip(results, Group::Advise, format!("{error:#}"));
+    }
+    Ok(())
+}
+
 /// The row with the share of right predictions.
 pub(crate) const RIGHT: &str = "share of right predictions";
 
@@ -291,16 +301,16 @@ pub(super) fn measure(
             continue;
         }
         let rows = group.rows(options, results, interrupt);
+        // A group that fails may have left this thread on one processor.
+        cpu::unpin()?;
         // A child that an interrupt has ended, too, fails in its own words.
         interrupt.check()?;
         match rows {
-            // Programs of others may be unwilling, such as fio without io_uring, and so may loop devices.
-            Err(error) if matches!(group, Group::Fio | Group::Disks | Group::Advise) => {
-                skip(results, group, format!("{error:#}"));
-            }
+            // The other groups are measured all the same.
+            Err(error) => skip(results, group, format!("{error:#}")),
             // JSON has no other numbers.
-            rows => {
-                let rows = rows?.into_iter().filter(|row| row.value.is_finite());
+            Ok(rows) => {
+                let rows = rows.into_iter().filter(|row| row.value.is_finite());
                 results.groups.rows.extend(rows);
             }
         }

@@ -4,7 +4,7 @@
 use super::cells::{Cell, Order, UNDER_WAY_MAX, Way};
 use super::join::{self, DafsTable, NfsTable};
 use super::results::Sample;
-use crate::child::announce;
+use crate::child::{announce, await_word};
 use crate::{cpu, files, nfs4, rdma, report, tcp, transport};
 use anyhow::{Context, Result, bail, ensure};
 use dafs_client::{Client, ConnectOptions, DafsUrl, File, IoBuffer, OpenOptions, TransportChoice};
@@ -15,6 +15,9 @@ use std::time::Duration;
 
 /// Bytes of a request of the TCP floor.
 const REQUEST_BYTES: usize = 64;
+
+/// The longest wait for a client's answer, which is far more than a sample takes.
+const ANSWER_SECONDS: i64 = 60;
 
 /// The word of a client that is connected.
 const READY: &str = "ready";
@@ -166,6 +169,7 @@ impl Running {
     }
 
     fn line(&mut self) -> Result<String> {
+        await_word(&self.output, ANSWER_SECONDS)?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         Ok(line.trim().to_owned())

@@ -10,6 +10,8 @@
 //! * After each sample, counters must show that its bytes took the way of its cell.
 //! * Whatever ends the run, the file of results has all samples so far, and the servers' files are
 //!   removed.
+//! * A row that fails is tried once more, and then left out with the reason: it ends no other row, and
+//!   neither does one that hangs.
 
 mod cells;
 mod claims;
@@ -29,7 +31,7 @@ pub(crate) use programs::PageReads;
 
 use crate::folder::Folder;
 use crate::{cpu, files, pnfs};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use cells::{Cell, Network, Way};
 use results::{Results, Skipped};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -44,6 +46,13 @@ use world::World;
 const MILLISECONDS: u64 = 100;
 const MILLISECONDS_MIN: u64 = 5;
 
+/// From this scale in percent on, samples have their full length. They are short beside programs, and a
+/// shorter one would tell of a link's first burst.
+const FULL_SAMPLES_SCALE: u64 = 20;
+
+/// So many rows of a way fail on a network before the way is given up there.
+const FAILURES_MAX: usize = 3;
+
 /// The time after which an interruption loses samples.
 const WRITE_EACH: Duration = Duration::from_secs(2);
 
@@ -56,7 +65,8 @@ pub(crate) struct Options {
     /// Only blocks of so many bytes; all from 512 to 1048576 by default
     #[arg(long, value_delimiter = ',')]
     blocks: Vec<usize>,
-    /// Percent of the full length of each sample, and of the full size of programs' files
+    /// Percent of the full size of programs' files and of the number of their operations. Samples of reads
+    /// are shorter below 20 percent
     #[arg(long, default_value_t = 100)]
     scale: u64,
     /// Rounds; medians are over these
@@ -114,14 +124,12 @@ impl Options {
         ensure!(are_possible, "Direct-pNFS has 1 to {} clients", pnfs::CLIENTS_MAX);
         if !self.draw {
             let interrupt = Interrupt::watch()?;
-            let milliseconds = (MILLISECONDS * self.scale / 100).max(MILLISECONDS_MIN);
+            let milliseconds = (MILLISECONDS * self.scale / FULL_SAMPLES_SCALE)
+                .clamp(MILLISECONDS_MIN, MILLISECONDS);
             let mut results = Results::new(self.rounds.max(1), milliseconds, self.megabits);
             results.only.clone_from(&self.only);
             results.programs.scale = self.scale;
-            let outcome = self
-                .sweep(&mut results, &interrupt)
-                .and_then(|()| programs::measure(self, &mut results, &interrupt))
-                .and_then(|()| groups::measure(self, &mut results, &interrupt));
+            let outcome = self.measure_parts(&mut results, &interrupt);
             results.is_complete = outcome.is_ok();
             results.write(&self.json)?;
             let file = self.json.display();
@@ -132,6 +140,20 @@ impl Options {
         document::write(&Results::read(&self.json)?, &self.document)?;
         println!("written to {}", self.document.display());
         Ok(())
+    }
+
+    /// Measures all parts. One that fails costs the others no row.
+    fn measure_parts(&self, results: &mut Results, interrupt: &Interrupt) -> Result<()> {
+        type Part = fn(&Options, &mut Results, &Interrupt) -> Result<()>;
+        let parts: [Part; 3] = [Self::sweep, programs::measure, groups::measure];
+        let mut outcome = Ok(());
+        for part in parts {
+            let done = part(self, results, interrupt);
+            interrupt.check()?;
+            outcome = outcome.and(done);
+            results.write(&self.json)?;
+        }
+        outcome
     }
 
     fn sweep(&self, results: &mut Results, interrupt: &Interrupt) -> Result<()> {
@@ -188,14 +210,17 @@ impl Options {
                     continue;
                 }
             };
-            let mut world = World::start(network, nodes, limit, folder)?;
+            let mut world = match World::start(network, nodes, limit, folder) {
+                Ok(world) => world,
+                Err(error) => {
+                    skip(results, Some(network), None, &format!("{error:#}"));
+                    continue;
+                }
+            };
             for way in ways {
-                match world.add(way, network, folder) {
-                    // It belongs to others, and may be missing or unwilling.
-                    Err(error) if way == Way::Libnfs => {
-                        skip(results, Some(network), Some(way), &format!("{error:#}"));
-                    }
-                    outcome => outcome?,
+                if let Err(error) = world.add(way) {
+                    interrupt.check()?;
+                    skip(results, Some(network), Some(way), &format!("{error:#}"));
                 }
             }
             worlds.insert(network, world);
@@ -217,9 +242,23 @@ impl Options {
             for group in cells.chunk_by(Cell::is_beside) {
                 for cell in group {
                     interrupt.check()?;
+                    if results.reason(cell).is_some() {
+                        continue;
+                    }
                     let world = worlds.get_mut(&cell.network).context("a row without network")?;
-                    let sample = world.measure(cell, milliseconds);
-                    results.add(*cell, sample.with_context(|| format!("{cell:?}"))?);
+                    let sample = world.measure(cell, milliseconds).or_else(|error| {
+                        interrupt.check()?;
+                        println!("{cell}: {error:#}; it is tried once more");
+                        world.renew(cell.way)?;
+                        world.measure(cell, milliseconds)
+                    });
+                    match sample {
+                        Ok(sample) => results.add(*cell, sample),
+                        Err(error) => {
+                            interrupt.check()?;
+                            fail(results, *cell, &error);
+                        }
+                    }
                 }
                 if written.elapsed() > WRITE_EACH {
                     results.write(&self.json)?;
@@ -236,7 +275,19 @@ fn skip(results: &mut Results, network: Option<Network>, way: Option<Way>, reaso
     let rows = [network.map(Network::name), way.map(Way::name)];
     let rows: Vec<&str> = rows.into_iter().flatten().collect();
     println!("papers: SKIPPED {}, {reason}", rows.join(" "));
-    results.skipped.push(Skipped { network, way, reason: reason.to_owned() });
+    results.skipped.push(Skipped { network, way, cell: None, reason: reason.to_owned() });
+}
+
+/// Notes a row that has failed, and gives its way up where that is one of many.
+fn fail(results: &mut Results, cell: Cell, error: &Error) {
+    let (network, way) = (Some(cell.network), Some(cell.way));
+    println!("papers: SKIPPED {cell}, {error:#}");
+    let reason = format!("{error:#}");
+    results.skipped.push(Skipped { network, way, cell: Some(cell), reason });
+    let is_of_way = |one: &&Skipped| one.cell.is_some() && (one.network, one.way) == (network, way);
+    if results.skipped.iter().filter(is_of_way).count() == FAILURES_MAX {
+        skip(results, network, way, &format!("{FAILURES_MAX} of its rows have failed: {error:#}"));
+    }
 }
 
 #[cfg(test)]
@@ -273,6 +324,22 @@ mod tests {
         let outcome = options.rounds(BTreeMap::new(), &cells, &mut results, &interrupt);
         assert!(outcome.is_err());
         assert_eq!(results, before, "no row is lost");
+    }
+
+    #[test]
+    fn a_row_that_fails_is_left_out_and_so_is_a_way_whose_rows_all_fail() {
+        let mut results = results::tests::run(|_| 1);
+        let of_way = |cell: &Cell| (cell.network, cell.way) == (Network::Link, Way::Prepost);
+        let mut cells = cells::wanted(&[], &[]).into_iter().filter(of_way);
+        let error = Error::msg("it hangs");
+        fail(&mut results, cells.next().expect("a row"), &error);
+        let next = cells.next().expect("a row");
+        assert_eq!((results.skipped.len(), results.reason(&next)), (1, None));
+        fail(&mut results, next, &error);
+        fail(&mut results, cells.next().expect("a row"), &error);
+        assert!(cells.all(|cell| results.reason(&cell).is_some_and(|why| why.contains("hangs"))));
+        let free = Cell { network: Network::Free, ..next };
+        assert_eq!(results.reason(&free), None);
     }
 
     #[test]

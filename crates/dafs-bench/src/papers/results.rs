@@ -112,18 +112,32 @@ pub(crate) struct Row {
     pub(crate) samples: Vec<Sample>,
 }
 
-/// Cells that this machine cannot measure: those of a network, of a way, of both, or all.
+/// Cells that this machine cannot measure: those of a network, of a way, of both, or all. Or one cell
+/// that has failed, whose earlier rounds stay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Skipped {
     pub(crate) network: Option<Network>,
     pub(crate) way: Option<Way>,
+    #[serde(default)]
+    pub(crate) cell: Option<Cell>,
     pub(crate) reason: String,
 }
 
 impl Skipped {
+    /// The rows in words.
+    pub(crate) fn rows(&self) -> String {
+        if let Some(cell) = self.cell {
+            return cell.to_string();
+        }
+        let rows = [self.network.map(Network::name), self.way.map(Way::name)];
+        let rows: Vec<&str> = rows.into_iter().flatten().collect();
+        if rows.is_empty() { "all".to_owned() } else { rows.join(" ") }
+    }
+
     fn covers(&self, cell: &Cell) -> bool {
         self.network.is_none_or(|network| network == cell.network)
             && self.way.is_none_or(|way| way == cell.way)
+            && self.cell.is_none_or(|one| one == *cell)
     }
 }
 
@@ -280,6 +294,7 @@ pub(super) mod tests {
         results.skipped.push(Skipped {
             network: Some(Network::Far),
             way: None,
+            cell: None,
             reason: "no netem".to_owned(),
         });
         let folder = tempfile::tempdir().expect("a folder");
@@ -304,11 +319,19 @@ pub(super) mod tests {
         results.rows.retain(|row| row.cell.network != Network::Link);
         let reason = results.value(Quantity::Elapsed, &iwarp).expect_err("no row");
         assert_eq!(reason, "its rows were not measured in this run");
-        let skipped =
-            Skipped { network: Some(Network::Link), way: None, reason: "there is no tc".into() };
-        results.skipped.push(skipped);
+        let (network, reason) = (Some(Network::Link), "there is no tc".to_owned());
+        results.skipped.push(Skipped { network, way: None, cell: None, reason });
         let reason = results.value(Quantity::Elapsed, &iwarp).expect_err("no row");
         assert_eq!(reason, "there is no tc");
-        assert!(results.reason(&cell(Way::DafsIwarp, Network::Free)).is_none());
+        let free = cell(Way::DafsIwarp, Network::Free);
+        assert!(results.reason(&free).is_none());
+        // One that fails keeps its rounds, and no other one is concerned.
+        let reason = "it hangs".to_owned();
+        let failed = Skipped { network: None, way: None, cell: Some(free), reason };
+        assert_eq!(failed.rows(), "free dafs-iwarp 4 KiB depth 1 random");
+        results.skipped.push(failed);
+        assert_eq!(results.reason(&free), Some("it hangs"));
+        assert!(results.value(Quantity::Elapsed, &free).is_ok());
+        assert!(results.reason(&Cell { depth: 32, ..free }).is_none());
     }
 }

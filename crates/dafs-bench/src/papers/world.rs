@@ -42,6 +42,8 @@ pub(super) struct World {
     host: Ipv4Addr,
     /// None for the network of this process; one where both ends are one node; server and client.
     nodes: Vec<Node>,
+    /// The folder for the files of its servers.
+    folder: PathBuf,
 }
 
 /// NFS-Ganesha with the load generator on libnfs.
@@ -113,24 +115,35 @@ impl World {
         file_of: &Path,
     ) -> Result<Self> {
         let host = host(&nodes);
-        let export = file_of.join(network.name()).join("export");
+        let folder = file_of.join(network.name());
+        let export = folder.join("export");
         // A directory that the load generator on libnfs wants to see.
         std::fs::create_dir_all(export.join("new"))?;
         std::fs::hard_link(file_of.join("export/data"), export.join("data"))?;
         let directory = export.to_str().context("the directory's name is not UTF-8")?;
         let server = start(nodes.first(), &["serve-all", directory, &host.to_string()], &[])?;
         let (clients, floors) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { clients, libnfs: None, floors, server, limit, host, nodes })
+        Ok(Self { clients, libnfs: None, floors, server, limit, host, nodes, folder })
+    }
+
+    /// Starts the client of a way anew, after a failure.
+    pub(super) fn renew(&mut self, way: Way) -> Result<()> {
+        // Each sample of libnfs has a client of its own.
+        if way == Way::Libnfs {
+            return Ok(());
+        }
+        drop(self.clients.remove(&way));
+        self.add(way)
     }
 
     /// Starts the client of a way, and its server where that is another one.
-    pub(super) fn add(&mut self, way: Way, network: Network, file_of: &Path) -> Result<()> {
+    pub(super) fn add(&mut self, way: Way) -> Result<()> {
         let host = self.host;
         let ports: Vec<&str> = self.server.address.split(' ').collect();
         let [dafs, nfs, rdma] = ports[..] else { bail!("no dafs server") };
         let (address, server) = match way {
             Way::Libnfs => {
-                self.libnfs = Some(self.start_ganesha(network, file_of)?);
+                self.libnfs = Some(self.start_ganesha()?);
                 return Ok(());
             }
             Way::Tcp | Way::Rdma => {
@@ -167,13 +180,13 @@ impl World {
         Ok(())
     }
 
-    fn start_ganesha(&self, network: Network, file_of: &Path) -> Result<Libnfs> {
+    fn start_ganesha(&self) -> Result<Libnfs> {
         if let Some(reason) = peer::missing(None) {
             bail!(reason);
         }
         ensure!(!self.nodes.is_empty(), "NFS-Ganesha needs a network of its own");
-        let folder = file_of.join(network.name());
-        let mut program = peer::build_load(&folder)?;
+        let folder = &self.folder;
+        let mut program = peer::build_load(folder)?;
         if let Some(limit) = &self.limit {
             let limited = folder.join("limited");
             let (group, load) = (limit.processes(), program.display());
@@ -184,7 +197,7 @@ impl World {
             program = limited;
         }
         let text = |path: &Path| path.to_str().map(str::to_owned);
-        let names = text(&folder).zip(text(&folder.join("export")));
+        let names = text(folder).zip(text(&folder.join("export")));
         let (folder, export) = names.context("the directory's name is not UTF-8")?;
         let server = start(self.nodes.first(), &["serve-ganesha", &export, &folder], &[])?;
         let pid = server.address.parse().ok().context("NFS-Ganesha does not start")?;

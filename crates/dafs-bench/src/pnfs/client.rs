@@ -2,10 +2,14 @@
 //! time.
 
 use super::patterns::Done;
+use crate::child::await_word;
 use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
+
+/// The longest wait for a client: the time of gigabytes on a link.
+const WORD_SECONDS: i64 = 1800;
 
 /// A client at its node. If dropped early, it ends with its input.
 pub(super) struct Client {
@@ -32,6 +36,7 @@ impl Client {
     }
 
     pub(super) fn line(&mut self) -> Result<String> {
+        await_word(&self.output, WORD_SECONDS)?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         Ok(line.trim().to_owned())

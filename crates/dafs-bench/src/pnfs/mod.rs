@@ -224,7 +224,7 @@ impl Options {
                 println!("pnfs: SKIPPED, {reason}");
                 return Ok(());
             }
-            peer::in_own_network(|| self.measure_inside(&mut measured))?;
+            peer::in_own_network(|| self.measure_inside(&mut measured, &|| Ok(())))?;
         }
         let kernel = match self.kernel_clients {
             KernelClients::None => Kernel::default(),
@@ -242,15 +242,23 @@ impl Options {
         table::write(self, &cells, &applied, opens, &kernel)
     }
 
-    fn measure_inside(&self, measured: &mut Measured) -> Result<()> {
+    /// Measures all architectures. `check` fails when the run shall end. An architecture that fails costs the
+    /// others nothing; the first failure is returned in the end.
+    fn measure_inside(
+        &self,
+        measured: &mut Measured,
+        check: &(dyn Fn() -> Result<()> + Sync),
+    ) -> Result<()> {
         let bench = Bench::start(self)?;
+        let mut outcome = Ok(());
         for architecture in Architecture::ALL {
+            check()?;
             let is_own = architecture == Architecture::Own;
             // DAFS's own layouts have blocks alone.
             if !architecture.name().contains(&self.only) || (is_own && self.blocks.is_empty()) {
                 continue;
             }
-            let done = bench.measure(self, architecture, measured);
+            let done = bench.measure(self, architecture, measured, check);
             match done.with_context(|| architecture.name()) {
                 // No paper has them, and the other ways do without.
                 Err(error) if is_own => {
@@ -258,10 +266,14 @@ impl Options {
                     println!("pnfs: SKIPPED {reason}");
                     measured.skipped = Some(reason);
                 }
-                done => done?,
+                Err(error) => {
+                    println!("pnfs: FAILED {error:#}");
+                    outcome = outcome.and(Err(error));
+                }
+                Ok(()) => {}
             }
         }
-        Ok(())
+        outcome
     }
 
     /// The rate of a link, in MB/s.
@@ -315,6 +327,7 @@ impl Bench {
         options: &Options,
         architecture: Architecture,
         measured: &mut Measured,
+        check: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<()> {
         let server = self.serve(architecture)?;
         // The first access asks for the placement of all files.
@@ -323,6 +336,7 @@ impl Bench {
         for one_file in [false, true] {
             for block in options.blocks.iter().map(|kib| kib * 1024) {
                 for &clients in &options.clients {
+                    check()?;
                     self.cluster.clear(&self.head, architecture.directory())?;
                     let case = Case { one_file, block, clients };
                     for write in [true, false] {
@@ -355,6 +369,7 @@ impl Bench {
         };
         for pattern in patterns {
             for &clients in &options.clients {
+                check()?;
                 self.cluster.clear(&self.head, architecture.directory())?;
                 let before = self.see(server.as_ref())?;
                 let one = self.apply(architecture, pattern, clients, options.bytes())?;

@@ -31,12 +31,12 @@ pub(crate) struct Rates {
 }
 
 /// Measures all architectures and patterns; CephFS's client once more without its cache; and BTIO once
-/// more with nine clients. `check` fails when the run shall end.
+/// more with nine clients. `check` fails when the run shall end. What fails otherwise is left out.
 pub(crate) fn rates(
     clients: usize,
     storage_nodes: usize,
     megabytes: u64,
-    check: impl Fn() -> Result<()>,
+    check: impl Fn() -> Result<()> + Sync,
 ) -> Result<Rates> {
     let options = Options {
         storage_nodes,
@@ -61,7 +61,9 @@ pub(crate) fn rates(
     let mut rates = Rates::default();
     for (options, words) in [(options, ""), (uncached, " uncached"), (nine, " with nine clients")] {
         check()?;
-        let Rates { list, skipped } = of(&options, words)?;
+        let Rates { list, skipped } = of(&options, words, &check)?;
+        // An interrupt ends clients, too.
+        check()?;
         rates.list.extend(list);
         rates.skipped = rates.skipped.or(skipped);
     }
@@ -69,10 +71,11 @@ pub(crate) fn rates(
 }
 
 /// The rates of a comparison, whose architectures are named with some words more.
-fn of(options: &Options, words: &str) -> Result<Rates> {
+fn of(options: &Options, words: &str, check: &(dyn Fn() -> Result<()> + Sync)) -> Result<Rates> {
     options.check()?;
     let mut measured = Measured::default();
-    peer::in_own_network(|| options.measure_inside(&mut measured))?;
+    let outcome = peer::in_own_network(|| options.measure_inside(&mut measured, check));
+    let failed = outcome.err().map(|error| format!("{error:#}"));
     let cells = measured.cells.iter().map(|cell| {
         let load = table::title(cell.write, cell.one_file, cell.block);
         let case = format!("{}{words}: {load}", cell.architecture.name());
@@ -85,5 +88,6 @@ fn of(options: &Options, words: &str) -> Result<Rates> {
             false => Rate { case, unit: "transactions/s", value: one.transactions_per_second },
         }
     });
-    Ok(Rates { list: cells.chain(applied).collect(), skipped: measured.skipped })
+    let list = cells.chain(applied).collect();
+    Ok(Rates { list, skipped: failed.or(measured.skipped) })
 }

@@ -61,7 +61,7 @@ pub(super) fn missing_converted() -> Option<String> {
         return Some(format!("there is no libdafs_capi.a beside this command; run: {build}"));
     }
     let is_there = peer::find("cc").is_some() && Path::new("/usr/include/zlib.h").exists();
-    (!is_there).then(|| "there is no cc or zlib.h; install zlib1g-dev".to_owned())
+    (!is_there).then(|| "there is no cc or zlib1g-dev; run: scripts/setup.sh bench".to_owned())
 }
 
 impl Gzip {

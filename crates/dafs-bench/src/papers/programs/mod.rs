@@ -4,6 +4,7 @@
 //! Invariants
 //! * A client's program and the server have one CPU each where there are two.
 //! * After each trial, counters must show the way of its bytes.
+//! * A trial that fails is tried once more, and then left out with the reason.
 
 mod berkeley;
 mod gzip;
@@ -18,12 +19,13 @@ pub(crate) use rows::Programs;
 
 use super::cells::Network;
 use super::document::number;
-use super::results::Results;
+use super::results::{Quantity, Results};
 use super::{Interrupt, Options, WRITE_EACH};
 use crate::folder::Folder;
 use crate::limit::{Limit, Resource};
+use crate::plot::{self, Panel};
 use crate::{cpu, database, fronts};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Error, Result, anyhow};
 use berkeley::Berkeley;
 use gzip::Gzip;
 use pages::Pages;
@@ -93,11 +95,25 @@ fn measure_inside(
         println!("round {round} of {}: {} trials of programs", results.rounds, trials.len());
         for trial in &trials {
             interrupt.check()?;
+            if results.programs.reason(trial).is_some() {
+                continue;
+            }
             let stage = stages.get(&trial.network).context("a trial without network")?;
             let limit = limit.as_ref().filter(|_| trial.work == Work::Sizes);
             let before = limit.and_then(Limit::refaults);
-            let sample = stage.run(trial, &works, limit);
-            let sample = sample.with_context(|| format!("{trial:?}"))?;
+            let sample = stage.run(trial, &works, limit).or_else(|error| {
+                interrupt.check()?;
+                println!("{trial:?}: {error:#}; it is tried once more");
+                stage.run(trial, &works, limit)
+            });
+            let sample = match sample {
+                Ok(sample) => sample,
+                Err(error) => {
+                    interrupt.check()?;
+                    fail(results, trial, &error);
+                    continue;
+                }
+            };
             let refaults = limit.and_then(Limit::refaults).zip(before);
             let refaults = refaults.map(|(after, before)| after.saturating_sub(before));
             results.programs.add(*trial, sample, refaults);
@@ -138,7 +154,8 @@ impl Works {
                     if let Err(error) = converted {
                         let (work, door) = (Some(Work::Gzip), Some(Door::Api));
                         let reason = format!("{error:#}");
-                        skip_rows(results, Skipped { work, network: None, door, reason });
+                        let (network, step) = (None, None);
+                        skip_rows(results, Skipped { work, network, door, step, reason });
                     }
                     works.gzip = Some(gzip);
                 }
@@ -200,7 +217,16 @@ fn start(
 
 /// Notes trials that cannot be, and says why.
 fn skip(results: &mut Results, work: Option<Work>, network: Option<Network>, reason: &str) {
-    skip_rows(results, Skipped { work, network, door: None, reason: reason.to_owned() });
+    let reason = reason.to_owned();
+    skip_rows(results, Skipped { work, network, door: None, step: None, reason });
+}
+
+/// Notes a trial that has failed.
+fn fail(results: &mut Results, trial: &Trial, error: &Error) {
+    let &Trial { work, step, network, door } = trial;
+    let (work, network, door, step) = (Some(work), Some(network), Some(door), Some(step));
+    let reason = format!("{error:#}");
+    skip_rows(results, Skipped { work, network, door, step, reason });
 }
 
 fn skip_rows(results: &mut Results, skipped: Skipped) {
@@ -220,8 +246,30 @@ pub(super) fn tables(programs: &Programs, work: Work) -> String {
     }
     let pages = "pages that the client's kernel has read again";
     text += &table(work, pages, |trial| programs.refaults(trial));
-    let scale = programs.scale;
-    format!("\n## {}\n\nAll sizes and numbers are at {scale} %.\n{text}", work.title())
+    let (scale, title, figure) = (programs.scale, work.title(), work.figure());
+    let picture = format!("![{title}](figures/{figure})");
+    format!("\n## {title}\n\n{picture}\n\nAll sizes and numbers are at {scale} %.\n{text}")
+}
+
+/// The figure of a work, with a panel for each quantity and network; none where none of its trials ran.
+pub(super) fn figure(programs: &Programs, work: Work) -> Option<String> {
+    let panel = |quantity: Quantity, network: Network| {
+        let line = |&door: &Door| {
+            let trials = work.steps().iter().map(|&step| Trial { work, step, network, door });
+            let value = |trial| programs.value(quantity, &trial).unwrap_or(f64::NAN);
+            plot::Line { name: door.name(), values: trials.map(value).collect() }
+        };
+        let lines: Vec<plot::Line> = work.doors().iter().map(line).collect();
+        let is_there = lines.iter().flat_map(|line| &line.values).any(|value| value.is_finite());
+        let (title, unit) = (network.name().to_owned(), quantity.unit());
+        is_there.then_some(Panel { title, unit, lines })
+    };
+    let mut panels = Vec::new();
+    for &quantity in work.quantities() {
+        panels.extend(NETWORKS.into_iter().filter_map(|network| panel(quantity, network)));
+    }
+    let steps: Vec<String> = work.steps().iter().map(u64::to_string).collect();
+    (!panels.is_empty()).then(|| plot::draw(work.title(), &steps, &panels))
 }
 
 /// A table of values by step, network and door; nothing where there is no value.

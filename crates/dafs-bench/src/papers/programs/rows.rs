@@ -20,13 +20,16 @@ pub(crate) struct Row {
     pub(crate) refaults: Vec<u64>,
 }
 
-/// Trials that this machine cannot run: those of a work, on a network, through a door, or all.
+/// Trials that this machine cannot run: those of a work, on a network, through a door, or all. Or one
+/// that has failed, whose earlier rounds stay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Skipped {
     pub(crate) work: Option<Work>,
     pub(crate) network: Option<Network>,
     #[serde(default)]
     pub(crate) door: Option<Door>,
+    #[serde(default)]
+    pub(crate) step: Option<u64>,
     pub(crate) reason: String,
 }
 
@@ -34,7 +37,9 @@ impl Skipped {
     /// The trials in words.
     pub(crate) fn rows(&self) -> String {
         let network = self.network.map(Network::name);
-        let words = [self.work.map(Work::title), network, self.door.map(Door::name)];
+        let step = self.work.zip(self.step).map(|(work, step)| work.step(step));
+        let (title, door) = (self.work.map(Work::title), self.door.map(Door::name));
+        let words = [title, network, door, step.as_deref()];
         let words: Vec<&str> = words.into_iter().flatten().collect();
         if words.is_empty() { "all programs".to_owned() } else { words.join("; ") }
     }
@@ -43,6 +48,7 @@ impl Skipped {
         self.work.is_none_or(|work| work == trial.work)
             && self.network.is_none_or(|network| network == trial.network)
             && self.door.is_none_or(|door| door == trial.door)
+            && self.step.is_none_or(|step| step == trial.step)
     }
 }
 
@@ -137,10 +143,20 @@ mod tests {
         assert_eq!(reason, "its programs did not run");
         let reason = "there is no cc".to_owned();
         let (network, door) = (None, Some(Door::Run));
-        programs.skipped.push(Skipped { work: Some(Work::Queue), network, door, reason });
+        let (work, step) = (Some(Work::Queue), None);
+        programs.skipped.push(Skipped { work, network, door, step, reason });
         let reason = programs.value(Quantity::Elapsed, &absent).expect_err("no row");
         assert_eq!(reason, "there is no cc");
         assert!(programs.reason(&trial(Door::Run)).is_none());
         assert!(programs.reason(&Trial { door: Door::Mount, ..absent }).is_none());
+        // One that fails keeps its rounds, and no other step is concerned.
+        let (failed, reason) = (trial(Door::Mount), "it hangs".to_owned());
+        let (work, network, door) = (Some(failed.work), Some(failed.network), Some(failed.door));
+        let skipped = Skipped { work, network, door, step: Some(failed.step), reason };
+        assert!(skipped.rows().ends_with("link; mount; 270 % of the cache"), "{}", skipped.rows());
+        programs.skipped.push(skipped);
+        assert_eq!(programs.reason(&failed), Some("it hangs"));
+        assert!(programs.value(Quantity::Elapsed, &failed).is_ok());
+        assert!(programs.reason(&Trial { step: 50, ..failed }).is_none());
     }
 }

@@ -3,7 +3,7 @@
 use super::Works;
 use super::berkeley::{Task, file_name};
 use super::trials::{Door, Trial, Work};
-use crate::child::Process;
+use crate::child::{Process, await_word};
 use crate::cpu;
 use crate::fronts::Front;
 use crate::limit::Limit;
@@ -21,6 +21,9 @@ use std::time::Duration;
 
 /// Bytes of a session's start and end, which cross any network.
 const SESSION_BYTES: u64 = 1 << 20;
+
+/// The longest wait for a program, which has less time of its own.
+const WORD_SECONDS: i64 = 1000;
 
 /// A network with its server.
 pub(super) struct Stage {
@@ -101,23 +104,34 @@ impl Stage {
         }
         let before = limit.map_or_else(Vec::new, Limit::words);
         let crossed_before = self.node().map(Node::crossed).transpose()?;
-        let front = world::at(self.node(), || match trial.door {
-            Door::Run | Door::RunPlain => Front::run(&self.url, &before),
-            Door::Mount => Front::mount(&self.url, self.point.clone(), &before),
-            Door::Nfs | Door::Api | Door::Library | Door::Cached => {
-                Ok(Front::plain(PathBuf::new()))
-            }
-        })?;
-        let (sample, file_bytes) = self.work(trial, works, &front)?;
-        drop(front);
+        let outcome = self.run_through(trial, works, &before);
         if is_wide {
             cpu::pin(0)?;
         }
+        let (sample, file_bytes) = outcome?;
         let crossed = self.node().map(Node::crossed).transpose()?;
         let crossed_bytes =
             crossed.zip(crossed_before).map(|(after, before)| after.since(before).to_node);
         check(trial, file_bytes, sample.bytes, crossed_bytes)?;
         Ok(Sample { crossed_bytes, ..Sample::from(sample) })
+    }
+
+    /// Runs a trial through its door, which is closed at the end. `before` stands before each command line.
+    /// Returns the size of its files as well.
+    fn run_through(
+        &self,
+        trial: &Trial,
+        works: &Works,
+        before: &[String],
+    ) -> Result<(report::Sample, u64)> {
+        let front = world::at(self.node(), || match trial.door {
+            Door::Run | Door::RunPlain => Front::run(&self.url, before),
+            Door::Mount => Front::mount(&self.url, self.point.clone(), before),
+            Door::Nfs | Door::Api | Door::Library | Door::Cached => {
+                Ok(Front::plain(PathBuf::new()))
+            }
+        })?;
+        self.work(trial, works, &front)
     }
 
     /// Does the work of a trial. Returns the size of its files as well.
@@ -191,6 +205,7 @@ impl Program {
 
     /// Waits until it says `word`. Returns its process id.
     fn hear(&mut self, word: &str) -> Result<u32> {
+        await_word(&self.output, WORD_SECONDS)?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         let process = line.strip_prefix(word).and_then(|process| process.trim().parse().ok());

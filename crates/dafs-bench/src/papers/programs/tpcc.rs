@@ -88,6 +88,10 @@ impl Tpcc {
     /// Runs the transactions by as many processes as the trial's step says, and checks the tables.
     pub(super) fn run(&self, trial: &Trial, front: &Front, stage: &Stage) -> Result<Sample> {
         let (tables, home) = (stage.export.join(TABLES), self.folder.join("environment"));
+        for left in [&tables, &home].into_iter().filter(|folder| folder.exists()) {
+            // By a trial that has failed.
+            std::fs::remove_dir_all(left)?;
+        }
         self.copy_tables(&tables)?;
         std::fs::create_dir(&home)?;
         let task = Task {

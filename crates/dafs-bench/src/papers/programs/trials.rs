@@ -106,6 +106,18 @@ impl Work {
         }
     }
 
+    /// The name of its figure.
+    pub(crate) fn figure(self) -> &'static str {
+        match self {
+            Self::Gzip => "papers-gzip.svg",
+            Self::Sizes => "papers-sizes.svg",
+            Self::Counts => "papers-counts.svg",
+            Self::Pages => "papers-pages.svg",
+            Self::Queue => "papers-queue.svg",
+            Self::Tpcc => "papers-tpcc.svg",
+        }
+    }
+
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Gzip => "P0, figure 8: gzip by one process and by two",

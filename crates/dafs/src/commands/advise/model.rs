@@ -145,6 +145,8 @@ pub(super) struct Verdict {
 struct Manner {
     read_ahead: bool,
     cache: bool,
+    /// Writes are collected and go beside the program, until data is made stable.
+    collects: bool,
     /// Requests under way, at least.
     calls_min: f64,
     /// Data goes through memory of the client's.
@@ -155,12 +157,19 @@ struct Manner {
 
 impl Manner {
     fn of(way: Way) -> Self {
-        let cached =
-            Self { read_ahead: true, cache: true, calls_min: 1.0, copies: true, crosses: false };
+        let cached = Self {
+            read_ahead: true,
+            cache: true,
+            collects: true,
+            calls_min: 1.0,
+            copies: true,
+            crosses: false,
+        };
         match way {
             Way::Local | Way::Nfs => cached,
-            Way::Run => Self { cache: false, ..cached },
-            Way::Mount => Self { crosses: true, ..cached },
+            Way::Run => Self { cache: false, collects: false, ..cached },
+            // Its kernel caches reads, and hands on each write at once.
+            Way::Mount => Self { collects: false, crosses: true, ..cached },
             Way::Api => Self { calls_min: BATCH_CALLS, copies: false, ..cached },
         }
     }
@@ -241,10 +250,10 @@ impl Model<'_> {
         Parts { front, cpu, ..Parts::default() }
     }
 
-    /// The time to make data stable, beside the request for it.
+    /// The time to make data stable, beside the request for it. Syncs under way at once share it.
     fn sync_seconds(&self) -> f64 {
         let each = self.workload.sync_seconds.map_or(self.machine.sync_seconds, Seconds::get);
-        self.workload.syncs as f64 * each
+        self.workload.syncs as f64 * each / self.workload.at_once.get()
     }
 
     /// On files of this machine, whose data is in memory.
@@ -270,12 +279,12 @@ impl Model<'_> {
     /// By a transport.
     fn parts(&self, transport: &Transport, manner: Manner) -> Parts {
         let crossing = self.crossing(manner);
-        let names = self.workload.names as f64;
-        let asks = names + self.workload.syncs as f64;
-        let waits = asks * (transport.name_seconds + crossing) + self.sync_seconds();
+        let (names, syncs) = (self.workload.names as f64, self.workload.syncs as f64);
+        let waited = names + syncs / self.workload.at_once.get();
+        let waits = waited * (transport.name_seconds + crossing) + self.sync_seconds();
         let rest = Parts {
             front: waits,
-            cpu: asks * (transport.name_cpu_seconds + crossing),
+            cpu: (names + syncs) * (transport.name_cpu_seconds + crossing),
             latency: waits,
             ..Parts::default()
         };
@@ -320,7 +329,7 @@ impl Model<'_> {
         let again = if manner.cache && !is_write { x.again.get() } else { 0.0 };
         // The share of the others that moves beside the program.
         let beside = match is_write {
-            true => f64::from(u8::from(manner.cache)),
+            true => f64::from(u8::from(manner.collects)),
             false if manner.read_ahead => x.in_order.get(),
             false => 0.0,
         };
@@ -328,13 +337,15 @@ impl Model<'_> {
         let part = |share: f64| (all.0 * share, all.1 * share);
         let (calls, bytes) = part((1.0 - again) * (1.0 - beside));
         let (ahead_calls, ahead_bytes) = part((1.0 - again) * beside);
-        let requests = ahead_calls.min(ahead_bytes / AHEAD_BYTES);
+        // A sync waits for a request with the data that it is about.
+        let waited = if is_write { ahead_calls.min(self.workload.syncs as f64) } else { 0.0 };
+        let requests = ahead_calls.min(ahead_bytes / AHEAD_BYTES).max(waited);
         let crossing = self.crossing(manner);
         let call = cost.elapsed.call_seconds + crossing;
         let call_cpu = cost.cpu.call_seconds + crossing;
         // Requests under way share their latency, not the processor.
         let at_once = self.workload.at_once.get().max(manner.calls_min);
-        let latency = (calls * call / at_once).max(calls * call_cpu);
+        let latency = (calls * call / at_once).max(calls * call_cpu) + waited * call / at_once;
         let moves = bytes * cost.elapsed.byte_seconds;
         let ahead_cpu = requests * call_cpu + ahead_bytes * cost.cpu.byte_seconds;
         // Hits, and data that is there already, are answered on this machine.
@@ -371,6 +382,7 @@ impl Model<'_> {
         let plain = Manner {
             read_ahead: false,
             cache: false,
+            collects: false,
             calls_min: 1.0,
             copies: false,
             crosses: false,
@@ -439,11 +451,11 @@ impl Model<'_> {
             "dafs run and dafs mount do it; CacheOptions::for_readers in a program",
             "it hides the latency of reads in order",
         );
-        let cached = Manner { cache: true, ..base };
+        let cached = Manner { cache: true, collects: true, ..base };
         add(
             "cache",
             now - time(by, cached),
-            "use dafs mount, or CacheOptions::new (cache_bytes= in Python)",
+            "use CacheOptions::new (cache_bytes= in Python), or dafs mount for reads",
             "it answers reads of a place that was read before, and takes writes at once",
         );
         let shown = self.machine.transports.iter().find(|other| other.optimistic);

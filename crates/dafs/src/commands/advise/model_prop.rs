@@ -59,6 +59,54 @@ fn the_signs_of_recorded_rows_are_right() {
     }
 }
 
+/// Writes on a local file, beside which a program does nothing.
+fn writing(calls: u64, bytes_each: u64) -> Workload {
+    let writes = Transfers {
+        calls,
+        bytes: calls * bytes_each,
+        in_order: share(1.0),
+        ..Transfers::default()
+    };
+    Workload { writes, ..Workload::default() }
+}
+
+/// A mount hands on each write at once. The recorded row is that of cached writes of 4 KiB by one thread:
+/// 1.4 us on a local file and 42 us on a mount.
+#[test]
+fn each_write_on_a_mount_is_a_request() {
+    let verdict = judge(&writing(100_000, 4096), &machine());
+    let seconds = |way, transport| predicted(&verdict, way, transport).seconds;
+    let (local, mount) = (seconds(Way::Local, ""), seconds(Way::Mount, "shm"));
+    assert!(mount > 10.0 * local && mount < 60.0 * local, "{mount} {local}");
+    assert!(mount > seconds(Way::Run, "shm"));
+    // The kernel's NFS client collects them.
+    assert!(seconds(Way::Nfs, "tcp") < mount / 5.0, "{:?}", verdict.predictions);
+}
+
+/// The log of a database: each of 2000 transactions writes 8 KiB and makes them stable, four at once.
+#[test]
+fn syncs_share_their_time_and_each_waits_for_its_data() {
+    let log = |at_once| Workload {
+        syncs: 2000,
+        sync_seconds: Some(Seconds::near(0.001)),
+        at_once: AtOnce::near(at_once),
+        ..writing(2000, 8192)
+    };
+    let seconds = |workload: &Workload, way, transport: &str| {
+        predicted(&judge(workload, &machine()), way, transport).seconds
+    };
+    let (one, four) = (log(1.0), log(4.0));
+    // As long as the program was watched to wait.
+    let local = |workload: &Workload| seconds(workload, Way::Local, "");
+    assert!((2.0..2.1).contains(&local(&one)), "{}", local(&one));
+    assert!((0.5..0.6).contains(&local(&four)), "{}", local(&four));
+    // On a mount beside them a write and a sync that cross, and by NFS a write and a commit.
+    let more = |way, transport: &str| (seconds(&one, way, transport) - local(&one)) / 2000.0;
+    let (mount, nfs) = (more(Way::Mount, "shm"), more(Way::Nfs, "tcp"));
+    assert!((55e-6..90e-6).contains(&mount), "{mount}");
+    assert!((75e-6..130e-6).contains(&nfs), "{nfs}");
+}
+
 /// The machine, with a server that shows memory to clients of its host.
 fn showing() -> Machine {
     let mut machine = machine();
