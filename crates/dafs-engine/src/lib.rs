@@ -23,8 +23,8 @@ mod reactor;
 pub use auth::{Admission, AuthConfig, Authenticator, BY_PASSWORD, OwnIdentity, Proof};
 pub use clock::Clock;
 pub use engine::{
-    DiskReads, Engine, EngineCounts, JobDone, JobResult, ReadRing, Registry, SessionFacts, Shared,
-    Ticker,
+    DiskReads, Engine, EngineCounts, JobDone, JobResult, PageRing, ReadRing, Registry,
+    SessionFacts, Shared, Ticker,
 };
 pub use exposed::ExposedMemory;
 pub use gss::{GssAuth, GssProof, GssStep, PartialContext};
