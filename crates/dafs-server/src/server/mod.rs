@@ -322,7 +322,7 @@ impl Server {
             }
         }
         let (front, shared) = ((&connections, tls), (&shared, users));
-        server.nfs = NfsServer::start(config, front, shared, &mut sockets, identity)?;
+        server.nfs = NfsServer::start(config, front, shared, &mut sockets, identity, rings)?;
         sockets.close_others();
         server.sockets = Arc::new(sockets);
         if let Some(address) = config.metrics_listen {
