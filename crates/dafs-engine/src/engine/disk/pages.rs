@@ -6,6 +6,8 @@
 //!   checks, and finds them in the page cache.
 //! * A range that was taken ends once: its pages have come, or the kernel has refused or failed the
 //!   read. Then the request finds out by itself that they are missing.
+//! * Reads that the kernel cannot begin now, for want of memory for instance, are tried again in each
+//!   turn of the reactor, which comes after a second at the latest.
 //! * The table of the ring keeps each file and the memory, as for reads of an engine, also when the
 //!   reactor ends first.
 
