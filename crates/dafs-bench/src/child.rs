@@ -49,7 +49,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
             cpu::pin(cpu)?;
             transport::serve(&kind, host, poll)
         }
-        Child::ServeNfs { directory, cpu } => serve_nfs(&directory, cpu),
+        Child::ServeNfs { directory, cpu, pool } => serve_nfs(&directory, cpu, pool),
         Child::Serve { directory, cpu, wake, optimistic, pool } => {
             cpu::pin(cpu)?;
             serve(&directory, &wake, optimistic, pool)
@@ -102,7 +102,7 @@ fn serve(directory: &Path, wake: &str, optimistic: Option<usize>, pool: bool) ->
 }
 
 /// Serves a directory by NFS and NFS over RDMA. Announces both addresses.
-fn serve_nfs(directory: &Path, cpu: usize) -> Result<()> {
+fn serve_nfs(directory: &Path, cpu: usize, pool: bool) -> Result<()> {
     cpu::pin(cpu)?;
     let mut config = Config::for_directory(directory.to_owned());
     config.listen.clear();
@@ -110,6 +110,7 @@ fn serve_nfs(directory: &Path, cpu: usize) -> Result<()> {
     config.nfs.rdma_listen = Some(vec![([127, 0, 0, 1], 0).into()]);
     config.exports[0].options.squash = Squash::None;
     config.exports[0].options.admits.unprivileged_ports = true;
+    config.read_rings = !pool;
     config.state_directory = Some(directory.with_extension("state"));
     config.threads = 1;
     let server = Server::start(&config)?;
@@ -258,6 +259,12 @@ impl Process {
     pub(crate) fn serve_nfs(directory: &Path, cpu: usize) -> Result<Self> {
         let directory = directory.to_str().context("the directory's name is not UTF-8")?;
         Self::start(&["serve-nfs", directory, &cpu.to_string()])
+    }
+
+    /// The same, with a pool that reads from the disk, also where the kernel has io_uring.
+    pub(crate) fn serve_nfs_by_pool(directory: &Path, cpu: usize) -> Result<Self> {
+        let directory = directory.to_str().context("the directory's name is not UTF-8")?;
+        Self::start(&["serve-nfs", directory, &cpu.to_string(), "--pool"])
     }
 
     /// A dafs server for DAFS and NFS; port 0 picks a free one.

@@ -9,12 +9,13 @@ use crate::child::Process;
 use crate::files::{self, Load, READ_1, READ_32};
 use crate::report::{Case, Measure, Report, Sample};
 use crate::targets::Target;
-use crate::{Plan, cpu};
+use crate::{Plan, cpu, nfs4};
 use anyhow::{Context, Result};
 use dafs_client::{Client, ConnectOptions, DafsUrl, OpenOptions, TransportChoice, WaitPolicy};
 use dafs_engine::ReadRing;
 use rustix::fs::Advice;
 use std::borrow::Cow;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -58,6 +59,16 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         let cases: Vec<Case> = rows.into_iter().map(|row| row.case).collect();
         report.add(&format!("reads from the disk: {wake}, own CPUs"), &cases);
     }
+    let mut rows = nfs_rows();
+    rows.retain(|row| row.case.name.contains(&plan.only));
+    for _ in 0..plan.rounds {
+        for row in &mut rows {
+            let sample = nfs_sample(plan, &export, row)?;
+            row.case.samples.push(sample);
+        }
+    }
+    let cases: Vec<Case> = rows.into_iter().map(|row| row.case).collect();
+    report.add("reads from the disk by NFSv4.1: own CPUs", &cases);
     cpu::unpin()
 }
 
@@ -65,21 +76,49 @@ fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for (medium, transport) in [("iwarp", TransportChoice::Iwarp), ("shm", TransportChoice::Shm)] {
         for load in [READ_1, READ_32] {
-            let name = |way| format!("{medium} read 4 KiB depth {}, {way}", load.depth());
-            rows.push(Row {
-                case: Case::new(name("pool"), None, None),
-                way: Way::Pool,
-                transport,
-                load,
-            });
-            let target = (load == READ_32).then_some(Target::ratio(0.8));
-            let mut case = Case::new(name("io_uring"), None, target);
-            case.floor = Some(Cow::Owned(name("pool")));
-            case.measure = Measure::ServerCpu;
-            rows.push(Row { case, way: Way::Ring, transport, load });
+            let cases = pair(&format!("{medium} read 4 KiB"), load.depth());
+            rows.extend(cases.map(|(case, way)| Row { case, way, transport, load }));
         }
     }
     rows
+}
+
+/// Returns the cases of both ways.
+fn pair(name: &str, depth: usize) -> [(Case, Way); 2] {
+    let name = |way| format!("{name} depth {depth}, {way}");
+    let target = (depth == 32).then_some(Target::ratio(0.8));
+    let mut ring = Case::new(name("io_uring"), None, target);
+    ring.floor = Some(Cow::Owned(name("pool")));
+    ring.measure = Measure::ServerCpu;
+    [(Case::new(name("pool"), None, None), Way::Pool), (ring, Way::Ring)]
+}
+
+/// A case of NFS over TCP.
+struct NfsRow {
+    case: Case,
+    way: Way,
+    depth: usize,
+}
+
+fn nfs_rows() -> Vec<NfsRow> {
+    let rows = |depth| pair("nfs read 4 KiB", depth).map(|(case, way)| NfsRow { case, way, depth });
+    [1, 32].into_iter().flat_map(rows).collect()
+}
+
+fn nfs_sample(plan: &Plan, export: &Path, row: &NfsRow) -> Result<Sample> {
+    let server_cpu = if cpu::cpu_count() < 2 { 0 } else { 1 };
+    cpu::pin(0)?;
+    // The server must not wait for clients of the last run.
+    let _ = std::fs::remove_dir_all(export.with_extension("state"));
+    let process = match row.way {
+        Way::Pool => Process::serve_nfs_by_pool(export, server_cpu)?,
+        Way::Ring => Process::serve_nfs(export, server_cpu)?,
+    };
+    let client = nfs4::Client::open((Ipv4Addr::LOCALHOST, process.port()?).into(), "")?;
+    // The threads of the pool are started, and the ways of the code are known.
+    client.run(nfs4::READ_4K, row.depth, 20, process.id())?;
+    drop_pages(&export.join("data"))?;
+    client.run(nfs4::READ_4K, row.depth, plan.milliseconds, process.id())
 }
 
 fn sample(plan: &Plan, export: &Path, wake: &str, row: &Row) -> Result<Sample> {

@@ -118,7 +118,12 @@ enum Child {
         pool: bool,
     },
     #[command(hide = true)]
-    ServeNfs { directory: PathBuf, cpu: usize },
+    ServeNfs {
+        directory: PathBuf,
+        cpu: usize,
+        #[arg(long)]
+        pool: bool,
+    },
     #[command(hide = true)]
     ServeSharing { directory: PathBuf, durable_replies: String, port: u16, cpu: Option<usize> },
     #[command(hide = true)]

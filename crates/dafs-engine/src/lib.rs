@@ -24,8 +24,8 @@ mod start_gate;
 pub use auth::{Admission, AuthConfig, Authenticator, BY_PASSWORD, OwnIdentity, Proof};
 pub use clock::Clock;
 pub use engine::{
-    DiskReads, Engine, EngineCounts, JobDone, JobResult, ReadRing, Registry, SessionFacts, Shared,
-    Ticker,
+    DiskReads, Engine, EngineCounts, JobDone, JobResult, PageRing, ReadRing, Registry,
+    SessionFacts, Shared, Ticker,
 };
 pub use exposed::ExposedMemory;
 pub use gss::{GssAuth, GssProof, GssStep, PartialContext};

@@ -188,6 +188,10 @@ pub(crate) const DISK_READS_MAX: usize = 256;
 /// later.
 pub(crate) const DISK_READS_PER_ORIGIN_MAX: usize = 64;
 
+/// The longest range that a front end without an engine has read into the page cache by a ring, in
+/// bytes. All such reads of a reactor fill the same memory of this size.
+pub(crate) const PAGE_READ_BYTES_MAX: usize = 64 << 10;
+
 /// The time after which a reactor without other work asks the kernel again to begin reads that it
 /// could not begin, and the time after which the reactor gives its ring up.
 pub(crate) const DISK_RETRY_TIME: Duration = Duration::from_millis(1);

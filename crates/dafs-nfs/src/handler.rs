@@ -1,7 +1,8 @@
 //! Dispatches a call of the RPC server to its program, version and procedure.
 //!
 //! Invariants
-//! * A call is answered on the reactor, or moves as a whole to the pool. No step here waits.
+//! * A call is answered on the reactor, or moves as a whole to the pool, or waits until the kernel has
+//!   read its data ([`disk`](crate::disk)). No step here waits.
 //! * Callers that no export admits are refused before they get any state. Every caller may send
 //!   NULL.
 
@@ -9,6 +10,7 @@ use crate::admission::{CallerIdentity, Origin};
 use crate::args::Args;
 use crate::certificate::Certified;
 use crate::connection::Connection;
+use crate::disk::{Disk, Waiting};
 use crate::limits::{PROVEN_REUSED_NS, USERS_LANE};
 use crate::listings::Listings;
 use crate::measure::Stages;
@@ -17,16 +19,14 @@ use crate::nlm;
 use crate::shared::NfsShared;
 use crate::v3::{self, Operation, Sender};
 use crate::v4::compound::context::CallContext;
-use crate::v4::compound::end::Parked;
 use crate::v4::compound::engine::{self, Answer};
 use dafs_mem::Shrinking as _;
 use dafs_rpc::gss::{Acceptor, Context, Handle, Origin as GssOrigin};
 use dafs_rpc::{
     AcceptStatus, AuthStatus, Call, CallbackError, CallerProcess, ConnectionId, Credential, Groups,
-    GssService, Handled, Handler, OwnedArgs, RejectStatus, Rejection, Reply, Responder,
-    VersionRange,
+    GssService, Handled, Handler, Injector, RejectStatus, Rejection, Reply, VersionRange,
 };
-use dafs_service::{Owner, Place, TransportSecurity};
+use dafs_service::{Owner, PageReads, Place, TransportSecurity};
 use dafs_store::Wait;
 use dafs_wire::{mount3, nfs_acl3, nfs3, nfs4, nlm4, nsm1};
 use rustc_hash::FxHashMap;
@@ -42,6 +42,8 @@ pub struct NfsHandler {
     shared: Arc<NfsShared>,
     connections: FxHashMap<ConnectionId, PeerState>,
     listings: Arc<Listings>,
+    /// Where the kernel reads what is not in memory.
+    disk: Option<Disk>,
 }
 
 /// The state of a connection.
@@ -77,7 +79,13 @@ struct Proven {
 impl NfsHandler {
     /// Serves the programs of `shared` on one reactor.
     pub fn new(shared: Arc<NfsShared>) -> Self {
-        Self { shared, connections: FxHashMap::default(), listings: Arc::default() }
+        Self { shared, connections: FxHashMap::default(), listings: Arc::default(), disk: None }
+    }
+
+    /// Lets the kernel read data that is not in memory. `injector` is that of the reactor.
+    pub fn reading_by(mut self, pages: Box<dyn PageReads>, injector: Injector<()>) -> Self {
+        self.disk = Some(Disk::new(pages, injector));
+        self
     }
 
     fn call_v4(&mut self, call: Call<'_>, who: CallerIdentity) -> Handled {
@@ -95,7 +103,7 @@ impl NfsHandler {
             Answer::Garbage => AcceptStatus::GarbageArgs.into(),
             Answer::Parked(parked) => {
                 let (args, responder) = call.later();
-                go_on(self.shared.clone(), parked, args, responder);
+                self.park(Waiting::Compound(parked, args, responder));
                 Handled::Later
             }
         }
@@ -116,21 +124,24 @@ impl NfsHandler {
             v3::Answer::TooWeak => RejectStatus::Auth(AuthStatus::TooWeak).into(),
             v3::Answer::Parked(parked) => {
                 let owner = self.peer(&call).owner;
-                let ((args, responder), gate, lane) =
-                    (call.later(), parked.gate(), self.shared.lane(parked.place()));
-                let job = move || match parked.run(Args::of_owned(&args)) {
-                    Ok(reply) => responder.respond(reply),
-                    Err(v3::TooWeak) => {
-                        let status = RejectStatus::Auth(AuthStatus::TooWeak);
-                        responder.reject(Rejection::Reject(status));
-                    }
-                };
-                match gate {
-                    None => self.shared.run_in(Place { lane, owner }, Box::new(job)),
-                    Some(gate) => gate.then(owner, Box::new(job)),
-                }
+                let (args, responder) = call.later();
+                self.park(Waiting::Procedure(parked, owner, args, responder));
                 Handled::Later
             }
+        }
+    }
+
+    /// Lets a request wait: for the kernel if it has missed data, which the ring can read, else on the
+    /// pool.
+    fn park(&mut self, mut waiting: Waiting) {
+        let Some(range) = waiting.take_missed() else { return waiting.run_on_pool(&self.shared) };
+        let left = match &mut self.disk {
+            Some(disk) => disk.begin(range, waiting),
+            None => Some(waiting),
+        };
+        self.shared.misses.count(left.is_none());
+        if let Some(waiting) = left {
+            waiting.run_on_pool(&self.shared);
         }
     }
 
@@ -427,6 +438,16 @@ impl Handler for NfsHandler {
         }
     }
 
+    fn turn_over(&mut self, now_ns: u64) -> bool {
+        let Some(disk) = &mut self.disk else { return false };
+        let busy = disk.turn(now_ns);
+        // A panic in one request leaves the others to the next turn.
+        while let Some(waiting) = disk.take_ready() {
+            waiting.run_again(&self.shared);
+        }
+        busy
+    }
+
     fn tick(&mut self, now_ns: u64) {
         self.shared.tick(self.shared.service_time(now_ns));
     }
@@ -435,22 +456,6 @@ impl Handler for NfsHandler {
 /// Refuses a version of a program that has one version alone.
 fn only(version: u32) -> Handled {
     AcceptStatus::ProgramMismatch(VersionRange { low: version, high: version }).into()
-}
-
-/// Runs the rest of a compound on the pool, as often as it has to wait.
-fn go_on(shared: Arc<NfsShared>, parked: Box<Parked>, args: OwnedArgs, responder: Responder) {
-    let (pool, gate, owner) = (shared.clone(), parked.gate(), parked.owner());
-    // A compound that has waited for the journal goes on in lane 0, whose jobs wait for no other
-    // machine.
-    let lane = gate.as_ref().map_or_else(|| parked.lane(), |_| 0);
-    let job = Box::new(move || match parked.run(Args::of_owned(&args), lane) {
-        Ok(reply) => responder.respond(reply),
-        Err(parked) => go_on(shared, parked, args, responder),
-    });
-    match gate {
-        None => pool.run_in(Place { lane, owner }, job),
-        Some(gate) => gate.then(owner, job),
-    }
 }
 
 impl PeerState {

@@ -11,6 +11,7 @@ mod admission;
 mod args;
 mod certificate;
 mod connection;
+mod disk;
 mod gss;
 mod handler;
 mod io;

@@ -7,6 +7,7 @@
 
 use crate::admission::{Admission, Origin, Refusal};
 use crate::connection::Connection;
+use crate::disk::Misses;
 use crate::gss::NfsGss;
 use crate::limits::TIDY_EVERY_NS;
 use crate::mount::Mounts;
@@ -70,6 +71,8 @@ pub struct NfsShared {
     pub(crate) mounts: Mounts,
     /// The lock managers of NFSv3 clients.
     pub(crate) nlm: LockManagers,
+    /// Reads that had to wait for a disk.
+    pub(crate) misses: Misses,
     refusals: Refusals,
     tokens: Tokens,
     copies: Copies,
@@ -103,6 +106,10 @@ pub struct NfsCounts {
     pub important_sessions: usize,
     /// Slots of these sessions.
     pub important_slots: usize,
+    /// Reads that had to wait for a disk, and that the kernel's ring has taken.
+    pub ring_reads: u64,
+    /// Those that the pool has taken, also after the ring.
+    pub pool_reads: u64,
 }
 
 /// A session at some moment, for administrators.
@@ -170,6 +177,7 @@ impl NfsShared {
             duplicates: Duplicates::new(options.secret),
             mounts: Mounts::default(),
             nlm: LockManagers::default(),
+            misses: Misses::default(),
             options: Arc::new(options),
             gss: OnceLock::new(),
             users: OnceLock::new(),
@@ -305,7 +313,8 @@ impl NfsShared {
 
     /// Counts the state that is held now.
     pub fn counts(&self) -> NfsCounts {
-        self.sessions.counts()
+        let [ring_reads, pool_reads] = self.misses.counts();
+        NfsCounts { ring_reads, pool_reads, ..self.sessions.counts() }
     }
 
     /// Returns all sessions. `now_ns` is the service's time.

@@ -115,6 +115,14 @@ pub trait Handler {
         let _ = message;
     }
 
+    /// Called at the end of each turn of the reactor, before it sleeps. Returns true if there was
+    /// work, so that the reactor has another turn at once. Work that the kernel finishes wakes the
+    /// reactor by [`crate::Injector::descriptor`].
+    fn turn_over(&mut self, now_ns: u64) -> bool {
+        let _ = now_ns;
+        false
+    }
+
     /// Called about once a second, and at most a few times a second.
     fn tick(&mut self, now_ns: u64) {
         let _ = now_ns;

@@ -168,6 +168,11 @@ impl<M> Injector<M> {
         self.inbox.notify();
     }
 
+    /// Returns the event descriptor on which the reactor sleeps. A write to it wakes the reactor.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.inbox.descriptor()
+    }
+
     pub(crate) fn take(&self, messages: &mut Vec<M>) {
         debug_assert!(messages.is_empty(), "messages of an earlier turn were not handled");
         std::mem::swap(&mut *self.messages.lock(), messages);

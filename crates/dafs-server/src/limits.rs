@@ -12,6 +12,9 @@ pub(crate) const CONNECTIONS_SHARE: usize = 4;
 /// takes at most two descriptors: its own, and that of the object.
 pub(crate) const FILES_SHARE: usize = 6;
 
+/// Threads for NFS clients over TCP, and for those over RDMA: a group of RPC reactors has at most 256.
+pub(crate) const NFS_THREADS_MAX: usize = 128;
+
 /// Requests that wait for the thread of the log of requests.
 pub(crate) const REQUEST_LOG_QUEUE_MAX: usize = 1 << 16;
 

@@ -113,7 +113,7 @@ pub use open::{
     OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, Opens, RemoveMode, Share,
     ShareKey, SharedKeys,
 };
-pub use pool::{Job, Pool};
+pub use pool::{FileRange, Job, PageReads, Pool};
 pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsError};
 pub use replies::{
     EndedSession, Entry, Kept, KeptReply, NoReply, Replies, RequestKey, Sender, SessionReplies,

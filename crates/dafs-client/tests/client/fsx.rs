@@ -1,13 +1,16 @@
 //! Random reads, writes and changes of size of one file, checked against a model in memory: through
 //! staging buffers, through a cache, from and to registered memory, and with many in flight in a
-//! group.
+//! group. One client changes the file and another one reads it without requests, too.
 //!
 //! `DAFS_TEST_LONG` makes it 100,000 operations each, half of them over each transport.
 
-use crate::served::{Served, on_each_transport, on_each_transport_with, open_file};
-use dafs_client::{CacheOptions, Client, Completion, CompletionGroup, File, IoBuffer, Stability};
+use crate::served::{Served, TRANSPORTS, on_each_transport, on_each_transport_with, open_file};
+use dafs_client::{
+    CacheOptions, Client, Completion, CompletionGroup, File, IoBuffer, Stability, TransportChoice,
+};
 use dafs_dat::sim::SimRng;
 use dafs_mem::Site;
+use dafs_testkit::eventually;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -362,5 +365,54 @@ fn grouped_beside_a_cache_with_checksums() {
     });
     for ((served, client), seed) in checked.zip(41..) {
         run(&served, &client, &mut Grouped::new(&client), seed);
+    }
+}
+
+/// Changes are rare, for a block that changes again and again is not shown for some time.
+#[test]
+fn optimistic_beside_a_writer() {
+    for (transport, seed) in TRANSPORTS.into_iter().zip(51..) {
+        let served = Served::with(|setup| match transport {
+            TransportChoice::Shm => setup.optimistic = true,
+            _ => setup.optimistic_remotely = true,
+        });
+        let mut content = served.with_file("file", FILE_BYTES_MAX as usize);
+        let reader = served.client_with(|options| {
+            options.transport = transport;
+            options.optimistic = true;
+        });
+        let writer = served.client(transport);
+        let (shown, file) = (open_file(&reader), open_file(&writer));
+        let random = &mut Random(SimRng::new(seed));
+        eventually("the file is shown", || {
+            Staged.read(&shown, 0..4096, &content[..4096], random);
+            reader.optimistic_stats().hits > 0
+        });
+        for step in 0..steps() {
+            let _place = Place { seed, step };
+            let (range, size) = (random.range(), content.len() as u64);
+            match random.below(1000) {
+                0..10 => {
+                    let data = random.bytes(range.end - range.start);
+                    Staged.write(&file, range.start, &data, size, random);
+                    content.resize(content.len().max(range.end as usize), 0);
+                    content[range.start as usize..range.end as usize].copy_from_slice(&data);
+                }
+                10..13 => {
+                    file.set_size(range.end).unwrap();
+                    content.resize(range.end as usize, 0);
+                }
+                13..15 if size < FILE_BYTES_MAX => {
+                    let len = 1 + random.below((FILE_BYTES_MAX - size).min(20_000));
+                    let data = random.bytes(len);
+                    assert_eq!(file.append(&data, Stability::Unstable).unwrap(), size);
+                    content.extend(data);
+                }
+                _ => {
+                    let (start, end) = (range.start.min(size), range.end.min(size));
+                    Staged.read(&shown, range, &content[start as usize..end as usize], random);
+                }
+            }
+        }
     }
 }

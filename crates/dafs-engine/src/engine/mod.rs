@@ -48,7 +48,7 @@ mod waiting;
 pub(crate) mod work;
 
 pub use counts::EngineCounts;
-pub use disk::{DiskReads, ReadRing};
+pub use disk::{DiskReads, PageRing, ReadRing};
 pub use registry::Registry;
 pub use survey::SessionFacts;
 pub use ticker::Ticker;

@@ -39,7 +39,7 @@ use crate::v4::journal::Gate;
 use crate::wire_handle;
 use dafs_rpc::{Mark, Reply};
 use dafs_service::durable::{Change, Intended, LoggedChange};
-use dafs_service::{Caller, FrontEnd, Handle, Service, ServiceError, Subject, Touch};
+use dafs_service::{Caller, FileRange, FrontEnd, Handle, Service, ServiceError, Subject, Touch};
 use dafs_store::{Attr, DirChange, StoreError, Wait};
 use dafs_wire::nfs_acl3;
 use dafs_wire::nfs3::{
@@ -182,6 +182,8 @@ struct Held {
     gate: Option<Arc<Gate>>,
     /// The object of the first handle. The request is accounted to its export.
     first: Cell<Option<Handle>>,
+    /// The range that it wanted to read, and that is not in memory.
+    missed: Option<FileRange>,
 }
 
 /// A procedure under way.
@@ -433,9 +435,22 @@ impl Parked {
         self.held.gate.clone()
     }
 
+    /// Returns the range that a read did not find in memory, once. `None` when the request waits for
+    /// something else.
+    pub(crate) fn take_missed(&mut self) -> Option<FileRange> {
+        self.held.missed.take().filter(|_| self.held.gate.is_none())
+    }
+
     /// Returns the object of the request.
     pub(crate) fn place(&self) -> Option<Handle> {
         self.held.first.get()
+    }
+
+    /// Executes the request as far as it need not wait. `args` are its arguments.
+    pub(crate) fn run_again(self, args: Args<'_>) -> Answer {
+        let Self { shared, sender, operation, held, once, mut stages } = self;
+        stages.resume(&shared);
+        attempt(&shared, (sender, operation), args, (held, once, stages))
     }
 
     /// Executes the request. May wait. `args` are its arguments.
@@ -518,7 +533,17 @@ pub(crate) fn call(
             Known::Done(results) => return Answer::Reply(Reply::from_bytes(&results)),
         }
     }
-    let (mut stages, mut held) = (Stages::begin(sender.now_ns), Held::default());
+    let stages = Stages::begin(sender.now_ns);
+    attempt(shared, (sender, operation), args, (Held::default(), once, stages))
+}
+
+/// Executes the part of a request that needs no waiting.
+fn attempt(
+    shared: &Arc<NfsShared>,
+    (sender, operation): (Sender, Operation),
+    args: Args<'_>,
+    (mut held, once, mut stages): (Held, Option<Once>, Stages),
+) -> Answer {
     match run(shared, &sender, operation, args, (Wait::Never, &mut held), stages) {
         Ok((reply, status)) => {
             if let Some(once) = once {

@@ -7,6 +7,7 @@
 //! * The eof flag agrees with the attributes of the same result.
 
 use super::{Args, Context, Done, Stop, args, attributes};
+use crate::disk::missed;
 use crate::io;
 use crate::limits::TRANSFER_BYTES_MAX;
 use dafs_service::StatelessFile;
@@ -40,7 +41,11 @@ fn read_of(cx: &mut Context<'_>, args: &ReadArgs<'_>) -> Result<(), Stop> {
     let mut space = cx.reply.bulk(wanted).map_err(|_| StoreError::Busy)?;
     let mut count = 0;
     if wanted > 0 {
-        count = io::read_all(&*file, space.view(), args.offset, wait)?;
+        let read = io::read_all(&*file, space.view(), args.offset, wait);
+        if matches!(read, Err(StoreError::WouldBlock)) {
+            cx.held.missed = Some(missed(&file, args.offset, space.view().len()));
+        }
+        count = read?;
     }
     space.finish(count);
     let end = args.offset.saturating_add(count as u64);

@@ -1,7 +1,8 @@
 //! NFSv3 and MOUNT through the handler, as the RPC server calls it.
 
 use crate::common::{World, bytes};
-use dafs_rpc::{AcceptStatus, Handled, Rejection, VersionRange};
+use crate::ops::misses::Kernel;
+use dafs_rpc::{AcceptStatus, Handled, Handler as _, Rejection, VersionRange};
 use dafs_wire::mount3::{self, Path, decode_mounted};
 use dafs_wire::nfs_acl3;
 use dafs_wire::nfs3::{
@@ -84,4 +85,35 @@ fn a_file_is_made_written_and_read() {
     let read = results(server.v3(Procedure::Read, &ReadArgs { file, offset: 1, count: 100 }));
     let read = decode_results::<ReadOk<'_>, ObjectFailure>(&read).unwrap().unwrap();
     assert_eq!((read.data.here().unwrap(), read.eof), (&b"ello"[..], true));
+}
+
+#[test]
+fn the_kernel_reads_what_is_not_in_memory() {
+    let kernel = Kernel::default();
+    let mut server = kernel.serve();
+    let root = server.mount();
+    let place = DirOpArgs { dir: FileHandle(&root), name: b"f" };
+    let how = CreateHow::Guarded(SetAttributes::default());
+    let made = results(server.v3(Procedure::Create, &CreateArgs { place, how }));
+    let made = decode_results::<CreateOk<'_>, ChangeFailure>(&made).unwrap().unwrap();
+    let file = made.object.unwrap();
+    let (count, data) = (5, &b"hello"[..]);
+    let write =
+        WriteArgs { file, offset: 0, count, stable: Stability::Unstable, data: data.into() };
+    results(server.v3(Procedure::Write, &write));
+    let read = ReadArgs { file, offset: 1, count: 100 };
+    for is_missing_again in [false, true] {
+        kernel.cool();
+        assert!(matches!(server.v3(Procedure::Read, &read), Handled::Later));
+        assert!(!server.handler.turn_over(0), "nothing has come yet");
+        let range = if is_missing_again { kernel.end() } else { kernel.warm() };
+        assert_eq!(range, (1, 4), "it ends with the file");
+        assert!(server.handler.turn_over(0));
+        assert_eq!(server.pool.run(), usize::from(is_missing_again));
+        let read = server.collect().pop().unwrap().unwrap().to_bytes();
+        let read = decode_results::<ReadOk<'_>, ObjectFailure>(&read).unwrap().unwrap();
+        assert_eq!((read.data.here().unwrap(), read.eof), (&b"ello"[..], true));
+    }
+    let counts = server.shared.counts();
+    assert_eq!((counts.ring_reads, counts.pool_reads), (2, 1));
 }

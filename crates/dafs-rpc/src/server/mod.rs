@@ -44,9 +44,13 @@ pub(crate) const FAULT: &[u8] = b"a mistake here";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Call, Handled, Handler};
+    use crate::limits::TICK_MILLISECONDS;
+    use crate::{Call, Handled, Handler, Injector};
+    use dafs_dat::Wake;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::{Duration, Instant};
 
     struct Nothing;
 
@@ -56,6 +60,57 @@ mod tests {
         fn call(&mut self, _: Call<'_>) -> Handled {
             Handled::Drop
         }
+    }
+
+    /// Tells each turn.
+    struct Turning(Sender<()>);
+
+    impl Handler for Turning {
+        type Message = ();
+
+        fn call(&mut self, _: Call<'_>) -> Handled {
+            Handled::Drop
+        }
+
+        fn turn_over(&mut self, _: u64) -> bool {
+            let _ = self.0.send(());
+            false
+        }
+    }
+
+    /// Wakes a reactor again and again, as the kernel does. Ticks alone would take longer.
+    fn wake(injector: &Injector<()>, turns: &Receiver<()>) {
+        const WAKES: u32 = 200;
+        let began = Instant::now();
+        for _ in 0..WAKES {
+            turns.try_iter().for_each(drop);
+            rustix::io::write(injector.descriptor(), &1u64.to_ne_bytes()).unwrap();
+            turns.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        let ticks = WAKES * Duration::from_millis(TICK_MILLISECONDS);
+        assert!(began.elapsed() < ticks / 2, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_handler_has_its_turn_when_the_kernel_wakes_its_reactor() {
+        let config = Config { wake: Wake::Sleep, ..Config::default() };
+        let group = Group::new(Vec::new(), 2, config).unwrap();
+        let (mut injectors, mut receivers, mut threads) = (Vec::new(), Vec::new(), Vec::new());
+        let mut handler = |injector: Injector<()>| {
+            let (turns, receiver) = channel();
+            injectors.push(injector);
+            receivers.push(receiver);
+            Turning(turns)
+        };
+        let reactor = group.reactor(&mut handler).unwrap();
+        threads.push(std::thread::spawn(move || reactor.run()));
+        let reactor = group.rdma_reactor(Vec::new(), &mut handler).unwrap();
+        threads.push(std::thread::spawn(move || reactor.run()));
+        for (injector, turns) in injectors.iter().zip(&receivers) {
+            wake(injector, turns);
+        }
+        group.stop();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
     fn send(stream: &mut TcpStream, record: &[u8]) {

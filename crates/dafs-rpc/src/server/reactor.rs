@@ -171,6 +171,8 @@ impl<H: Handler> Reactor<H> {
             let broken = self.worker.judge_some(&mut self.slots, false);
             broken.into_iter().for_each(|(id, ending)| self.end(id, &ending));
         }
+        let now_ns = self.worker.now_ns;
+        busy |= shielded(|| self.worker.handler.turn_over(now_ns)).unwrap_or(true);
         self.worker.publish();
         busy
     }

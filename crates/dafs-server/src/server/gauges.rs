@@ -296,6 +296,16 @@ pub(super) const NFS_SESSIONS: &[Source<NfsCounts>] = &[
     gauge("dafs_nfs_important_slots", "Slots of these sessions", |now: &NfsCounts| {
         now.important_slots as u64
     }),
+    counter(
+        "dafs_nfs_disk_reads_ring_total",
+        "NFS reads from disks given to io_uring",
+        |now: &NfsCounts| now.ring_reads,
+    ),
+    counter(
+        "dafs_nfs_disk_reads_pool_total",
+        "NFS reads from disks given to the pool, also after io_uring",
+        |now: &NfsCounts| now.pool_reads,
+    ),
 ];
 
 /// Returns the values of the state of all front ends.

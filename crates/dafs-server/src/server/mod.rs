@@ -343,7 +343,7 @@ impl Server {
         }
         let (front, shared) = ((&connections, tls), (&shared, users));
         let own = (identity, &server.gate);
-        server.nfs = NfsServer::start(config, front, shared, &mut sockets, own)?;
+        server.nfs = NfsServer::start(config, front, shared, &mut sockets, own, rings)?;
         sockets.close_others();
         server.sockets = Arc::new(sockets);
         if let Some(address) = config.metrics_listen {

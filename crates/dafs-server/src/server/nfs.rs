@@ -7,19 +7,19 @@ use super::rpcbind::{Addresses, Registration};
 use super::sockets::Sockets;
 use super::{StartError, listen};
 use crate::config::Config;
+use crate::limits::NFS_THREADS_MAX;
 use dafs_dat::connections::Connections;
-use dafs_engine::{Shared, StartGate};
+use dafs_engine::{PageRing, ReadRing, Shared, StartGate};
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
+use dafs_rpc::Injector;
 use dafs_rpc::server::{Config as RpcConfig, Group};
 use dafs_rpc::tls::ServerTls;
-use dafs_service::Identities;
+use dafs_service::{Identities, PageReads};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// The most threads for TCP, and for RDMA: a group has at most 256.
-const THREADS_MAX: usize = 128;
 
 /// Reactors for NFS clients, with their threads. They end when this is dropped.
 pub(super) struct NfsServer {
@@ -53,6 +53,7 @@ impl NfsServer {
         (shared, users): (&Arc<Shared>, Option<Arc<Identities>>),
         sockets: &mut Sockets,
         (identity, gate): (&Identity, &StartGate),
+        mut rings: Vec<ReadRing>,
     ) -> Result<Option<Self>, StartError> {
         let rdma = RdmaListeners::open(config, sockets)?;
         if config.nfs.listen.is_empty() && rdma.is_empty() {
@@ -77,7 +78,7 @@ impl NfsServer {
         if config.nfs.rpcbind {
             nfs.accept_peers(Arc::new(ClientHosts::new()));
         }
-        let threads = config.threads.clamp(1, THREADS_MAX);
+        let threads = config.threads.clamp(1, NFS_THREADS_MAX);
         let tcp_threads = if listeners.is_empty() { 0 } else { threads };
         let rdma_threads = if rdma.is_empty() { 0 } else { threads };
         let (connections, count) = (connections.clone(), tcp_threads + rdma_threads);
@@ -96,7 +97,8 @@ impl NfsServer {
         };
         for index in 0..tcp_threads {
             let nfs = server.shared.clone();
-            let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
+            let pages = pages(rings.pop())?;
+            let reactor = server.group.reactor(|injector| handler(nfs, pages, injector))?;
             let name = format!("dafs-nfs-{index}");
             server.threads.push(gate.spawn(name, || reactor.run())?);
         }
@@ -104,7 +106,9 @@ impl NfsServer {
             let nfs = server.shared.clone();
             let adapters =
                 rdma.adapters(config, (&connections, tls.as_ref()), index, rdma_threads)?;
-            let reactor = server.group.rdma_reactor(adapters, |_| NfsHandler::new(nfs))?;
+            let pages = pages(rings.pop())?;
+            let make = |injector| handler(nfs, pages, injector);
+            let reactor = server.group.rdma_reactor(adapters, make)?;
             let name = format!("dafs-rdma-{index}");
             server.threads.push(gate.spawn(name, || reactor.run())?);
         }
@@ -153,6 +157,25 @@ impl Drop for NfsServer {
                 tracing::error!("an NFS reactor had failed");
             }
         }
+    }
+}
+
+/// Wraps the ring of a reactor, where there are rings.
+fn pages(ring: Option<ReadRing>) -> io::Result<Option<Box<dyn PageReads>>> {
+    let Some(ring) = ring else { return Ok(None) };
+    Ok(Some(Box::new(PageRing::new(ring)?)))
+}
+
+/// Makes the handler of a reactor.
+fn handler(
+    shared: Arc<NfsShared>,
+    pages: Option<Box<dyn PageReads>>,
+    injector: Injector<()>,
+) -> NfsHandler {
+    let handler = NfsHandler::new(shared);
+    match pages {
+        Some(pages) => handler.reading_by(pages, injector),
+        None => handler,
     }
 }
 

@@ -13,12 +13,14 @@
 //! * The reads of a turn begin together at its end.
 
 mod kernel;
+mod pages;
 mod read;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use kernel::ReadRing;
+pub use pages::PageRing;
 pub(crate) use read::{DiskRead, ReadMemory};
 
 use super::Engine;
@@ -57,15 +59,16 @@ impl Sum for DiskReads {
 /// An engine's ways to the disk.
 #[derive(Default)]
 pub(super) struct Disk {
-    ring: Option<DiskRing>,
+    ring: Option<DiskRing<PendingId>>,
     reads: DiskReads,
     /// Kept for its memory.
-    ended: Vec<Ended>,
+    ended: Vec<Ended<PendingId>>,
 }
 
 /// A read in the ring.
-struct Reading {
-    pending: PendingId,
+struct Reading<P> {
+    /// The request that waits for it.
+    pending: P,
     origin: Origin,
     /// The lane of the pool for its store.
     lane: u64,
@@ -73,15 +76,16 @@ struct Reading {
 }
 
 /// A read that has left the ring.
-enum Ended {
-    Done(PendingId, ReadEnd),
+enum Ended<P> {
+    Done(P, ReadEnd),
     /// The pool reads the rest.
-    Refused(Reading),
+    Refused(Reading<P>),
 }
 
-struct DiskRing {
+/// A ring and its reads. A front end names its requests by `P`.
+struct DiskRing<P> {
     kernel: Kernel,
-    table: Table<Reading>,
+    table: Table<Reading<P>>,
     /// The number of reads in the table by origin, where there is any.
     origins: FxHashMap<Origin, usize>,
     /// The reads that have not begun, in the order of the queue.
@@ -100,7 +104,7 @@ struct Stall {
     retry_at: Instant,
 }
 
-impl DiskRing {
+impl<P: Copy> DiskRing<P> {
     fn enable(ring: ReadRing, wakes: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let (kernel, table) = (ring.enable(wakes)?, Table::default());
         let (origins, fresh, completions) = (FxHashMap::default(), Vec::new(), Vec::new());
@@ -108,7 +112,7 @@ impl DiskRing {
     }
 
     /// Takes a read, or returns it.
-    fn begin(&mut self, reading: Reading) -> Option<Reading> {
+    fn begin(&mut self, reading: Reading<P>) -> Option<Reading<P>> {
         let own = self.origins.get(&reading.origin).copied().unwrap_or(0);
         let is_full = own >= DISK_READS_PER_ORIGIN_MAX || self.table.len() >= DISK_READS_MAX;
         if is_full || self.stall.is_some() {
@@ -120,7 +124,7 @@ impl DiskRing {
     }
 
     /// Takes a read out of the table.
-    fn leave(&mut self, tag: Tag) -> Option<Reading> {
+    fn leave(&mut self, tag: Tag) -> Option<Reading<P>> {
         let reading = self.table.take(tag)?;
         if let Entry::Occupied(mut own) = self.origins.entry(reading.origin) {
             *own.get_mut() -= 1;
@@ -149,14 +153,14 @@ impl DiskRing {
     }
 
     /// Begins the queued reads.
-    fn flush(&mut self, now: Instant, ended: &mut Vec<Ended>) {
+    fn flush(&mut self, now: Instant, ended: &mut Vec<Ended<P>>) {
         self.flush_by(now, ended, Kernel::submit);
     }
 
     fn flush_by(
         &mut self,
         now: Instant,
-        ended: &mut Vec<Ended>,
+        ended: &mut Vec<Ended<P>>,
         submit: impl FnOnce(&mut Kernel) -> Result<(), Unbegun>,
     ) {
         if self.fresh.is_empty() {
@@ -191,7 +195,7 @@ impl DiskRing {
     }
 
     /// Takes the completions.
-    fn reap(&mut self, ended: &mut Vec<Ended>) {
+    fn reap(&mut self, ended: &mut Vec<Ended<P>>) {
         if self.table.is_empty() {
             return;
         }
@@ -203,7 +207,7 @@ impl DiskRing {
         self.completions = completions;
     }
 
-    fn completed(&mut self, tag: Tag, result: i32) -> Option<Ended> {
+    fn completed(&mut self, tag: Tag, result: i32) -> Option<Ended<P>> {
         let Some(reading) = self.table.get_mut(tag) else {
             debug_assert!(false, "the kernel completed a read that it did not have");
             return None;
@@ -220,7 +224,7 @@ impl DiskRing {
     }
 }
 
-impl Drop for DiskRing {
+impl<P> Drop for DiskRing<P> {
     fn drop(&mut self) {
         if !self.table.is_empty() {
             // The kernel may still write to their memory.
@@ -269,7 +273,7 @@ impl Engine {
         self.end_reads(ended, now);
     }
 
-    fn end_reads(&mut self, mut ended: Vec<Ended>, now: Instant) -> bool {
+    fn end_reads(&mut self, mut ended: Vec<Ended<PendingId>>, now: Instant) -> bool {
         let busy = !ended.is_empty();
         for ended in ended.drain(..) {
             match ended {

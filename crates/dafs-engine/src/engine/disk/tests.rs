@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::engine::work::{Pending, PendingTable};
+use crate::limits::PAGE_READ_BYTES_MAX;
 use dafs_dat::EndpointId;
 use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_service::{FileRange, PageReads as _};
 use dafs_store::{Attr, FileId, OpenFile, PartOfFile, Result, Stability, StoreError, Wait};
 use rustix::io::Errno;
 use std::any::Any;
@@ -47,7 +49,7 @@ impl PartOfFile for Pipe {}
 
 /// A ring, and reads of one byte each into one buffer.
 struct World {
-    ring: DiskRing,
+    ring: DiskRing<PendingId>,
     file: Arc<dyn OpenFile>,
     writer: OwnedFd,
     buffer: Arc<Buffer>,
@@ -71,7 +73,7 @@ impl World {
     }
 
     /// Makes a read of one byte. Each host has as many as it may have.
-    fn reading(&mut self, at: usize) -> Reading {
+    fn reading(&mut self, at: usize) -> Reading<PendingId> {
         let origin = Origin::Sim((at / DISK_READS_PER_ORIGIN_MAX) as u32);
         let call = Call::without_request(0, Instant(0));
         let pending = self.pending.insert(Pending::new(EndpointId(1), &call, Work::Again));
@@ -90,15 +92,16 @@ impl World {
             std::thread::yield_now();
         }
         let full = ReadEnd { count: 1, eof: false };
-        let is_full = |ended: &&Ended| matches!(ended, Ended::Done(_, end) if *end == full);
-        let is_refused = |ended: &&Ended| matches!(ended, Ended::Refused(_));
+        let is_full =
+            |ended: &&Ended<PendingId>| matches!(ended, Ended::Done(_, end) if *end == full);
+        let is_refused = |ended: &&Ended<PendingId>| matches!(ended, Ended::Refused(_));
         (ended.iter().filter(is_full).count(), ended.iter().filter(is_refused).count())
     }
 }
 
 /// Returns the requests whose reads were refused. None is done.
-fn refused(ended: &[Ended]) -> Vec<PendingId> {
-    let pending = |ended: &Ended| match ended {
+fn refused(ended: &[Ended<PendingId>]) -> Vec<PendingId> {
+    let pending = |ended: &Ended<PendingId>| match ended {
         Ended::Refused(reading) => reading.pending,
         Ended::Done(..) => panic!("nothing is done"),
     };
@@ -208,4 +211,66 @@ fn a_ring_that_begins_nothing_for_long_is_given_up() {
 
 fn without_memory(kernel: &mut Kernel) -> std::result::Result<(), Unbegun> {
     kernel.submit_by(|_| Err(Errno::NOMEM.into()))
+}
+
+/// Makes the ring of another front end, with a file and the end of the pipe that fills it.
+fn pages() -> Option<(PageRing, Arc<dyn OpenFile>, OwnedFd)> {
+    let ring = match ReadRing::new() {
+        Ok(ring) => PageRing::new(ring).unwrap(),
+        Err(error) => {
+            println!("SKIPPED: no io_uring here: {error}");
+            return None;
+        }
+    };
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let file: Arc<dyn OpenFile> = Arc::new(Pipe(reader));
+    Some((ring, file, writer))
+}
+
+fn range(file: &Arc<dyn OpenFile>, bytes: usize) -> FileRange {
+    FileRange { file: file.clone(), offset: 0, bytes }
+}
+
+fn event() -> OwnedFd {
+    use rustix::event::{EventfdFlags, eventfd};
+    eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
+}
+
+#[test]
+fn ranges_of_another_front_end_end_by_their_tokens() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let Some((mut pages, file, writer)) = pages() else { return };
+    let (wakes, mut ended, origin) = (event(), Vec::new(), Origin::Sim(1));
+    assert!(!pages.begin(1, origin, range(&file, 8)), "its thread is not known yet");
+    pages.turn(0, wakes.as_fd(), &mut ended);
+    for bytes in [0, PAGE_READ_BYTES_MAX + 1] {
+        assert!(!pages.begin(2, origin, range(&file, bytes)), "{bytes}");
+    }
+    assert!(pages.begin(3, origin, range(&file, 8)));
+    pages.turn(0, wakes.as_fd(), &mut ended);
+    assert!(ended.is_empty());
+    rustix::io::write(&writer, &[7; 8]).unwrap();
+    let mut set = [PollFd::from_borrowed_fd(wakes.as_fd(), PollFlags::IN)];
+    let minute = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(poll(&mut set, Some(&minute)).unwrap(), 1);
+    while ended.is_empty() {
+        pages.turn(0, wakes.as_fd(), &mut ended);
+        std::thread::yield_now();
+    }
+    assert_eq!(ended, [3]);
+}
+
+/// The kernel refuses a thread other than the one of the first turn.
+#[test]
+fn ranges_that_the_kernel_refuses_end_too() {
+    let Some((mut pages, file, _writer)) = pages() else { return };
+    let (wakes, mut ended, origin) = (event(), Vec::new(), Origin::Sim(1));
+    pages.turn(0, wakes.as_fd(), &mut ended);
+    assert!(pages.begin(1, origin, range(&file, 8)));
+    assert!(pages.begin(2, origin, range(&file, 8)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| pages.turn(0, wakes.as_fd(), &mut ended)).join().unwrap();
+    });
+    assert_eq!(ended, [1, 2]);
+    assert!(!pages.begin(3, origin, range(&file, 8)), "it takes no more");
 }

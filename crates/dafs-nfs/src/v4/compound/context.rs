@@ -8,6 +8,7 @@
 use crate::admission::{CallerIdentity, Origin};
 use crate::args::Args;
 use crate::connection::Connection;
+use crate::disk::missed;
 use crate::measure::Stages;
 use crate::principal::Principal;
 use crate::shared::NfsShared;
@@ -18,8 +19,10 @@ use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 use dafs_rpc::Reply;
 use dafs_service::durable::{self, Change};
-use dafs_service::{Caller, Client, Handle, Owner, Service, ServiceError, StateRef, Subject};
-use dafs_store::{Stability, Wait};
+use dafs_service::{
+    Caller, Client, FileRange, Handle, Owner, Service, ServiceError, StateRef, Subject,
+};
+use dafs_store::{OpenFile, Stability, Wait};
 use dafs_wire::nfs4::{OpNum, SessionId, Stateid, Status, Verifier};
 use dafs_wire::xdr::{Encode, Encoder, Payload};
 use std::net::SocketAddr;
@@ -121,6 +124,8 @@ pub(super) struct Frame {
     /// A retry of a request that an earlier run of the server has worked on.
     pub(super) resume: Option<Box<Resume>>,
     pub(super) stages: Stages,
+    /// The range that the last operation wanted to read, and that is not in memory.
+    pub(super) missed: Option<FileRange>,
 }
 
 impl<'a> OpContext<'a> {
@@ -425,6 +430,20 @@ impl<'a> OpContext<'a> {
     pub(crate) fn count_bytes(&mut self, read_bytes: usize, written_bytes: usize) {
         self.frame.stages.read_bytes += read_bytes as u64;
         self.frame.stages.written_bytes += written_bytes as u64;
+    }
+
+    /// Passes on the outcome of a read. Notes its range, from an offset so many bytes, if the read has to
+    /// wait for the disk.
+    pub(crate) fn or_missed<T>(
+        &mut self,
+        read: Result<T, OpError>,
+        file: &Arc<dyn OpenFile>,
+        (offset, bytes): (u64, usize),
+    ) -> Result<T, OpError> {
+        if matches!(read, Err(OpError::Wait)) {
+            self.frame.missed = Some(missed(file, offset, bytes));
+        }
+        read
     }
 
     /// Moves an operation that blocks to a thread that may wait.

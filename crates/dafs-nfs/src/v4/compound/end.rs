@@ -9,7 +9,7 @@ use crate::shared::NfsShared;
 use crate::v4::journal::{Gate, Unlogged};
 use crate::v4::session::Session;
 use dafs_rpc::Reply;
-use dafs_service::{FrontEnd, Owner};
+use dafs_service::{FileRange, FrontEnd, Owner};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{OpNum, SetattrResult, Status};
 use std::sync::Arc;
@@ -29,10 +29,23 @@ impl Parked {
     /// Runs the rest. May wait for the machines of `lane`, but not for others, nor for the journal.
     /// `args` are the arguments that the compound started with.
     pub(crate) fn run(self: Box<Self>, args: Args<'_>, lane: u64) -> Result<Reply, Box<Self>> {
+        self.go_on(args, Some(lane), Wait::Allowed)
+    }
+
+    /// Runs the rest as far as it need not wait. `args` are as for [`run`](Self::run).
+    pub(crate) fn run_again(self: Box<Self>, args: Args<'_>) -> Result<Reply, Box<Self>> {
+        self.go_on(args, None, Wait::Never)
+    }
+
+    fn go_on(
+        self: Box<Self>,
+        args: Args<'_>,
+        lane: Option<u64>,
+        wait: Wait,
+    ) -> Result<Reply, Box<Self>> {
         let Self { shared, call, minor, reply, session, mut frame, mut runner } = *self;
         frame.stages.resume(&shared);
-        runner.lane = Some(lane);
-        let wait = Wait::Allowed;
+        runner.lane = lane;
         let mut cx = OpContext { shared: &shared, wait, call, args, minor, reply, session, frame };
         if let Some(status) = runner.end {
             let status = runner.settled(&mut cx, status);
@@ -51,6 +64,12 @@ impl Parked {
         let is_shut = |gate: &Arc<Gate>| gate.result().is_none();
         let names = self.frame.names.clone().filter(is_shut);
         names.or_else(|| self.frame.journal.gate().filter(is_shut))
+    }
+
+    /// Returns the range that a read did not find in memory, once. `None` when it waits for something
+    /// else.
+    pub(crate) fn take_missed(&mut self) -> Option<FileRange> {
+        self.frame.missed.take().filter(|_| self.gate().is_none())
     }
 
     /// Returns the owner of the rest for the scheduler.

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! * The end-of-file flag is exact: it is set if and only if no byte follows the answer.
-//! * Data that is not in memory is read on a pool thread. No answer comes from a partial check.
+//! * Data that is not in memory is read on a pool thread, or by the kernel into its page cache before
+//!   the operation runs again. No answer comes from a partial check.
 
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::v4::compound::context::OpContext;
@@ -31,7 +32,8 @@ pub(crate) fn read(cx: &mut OpContext<'_>, args: &ReadArgs) -> OpResult {
     encoder.bool(false);
     encoder.u32(0);
     let space = cx.reply().bulk(wanted.min(room)).map_err(|_| OpError::Status(Status::Delay))?;
-    let part = read_part(space, &*file, args.offset, wait)?;
+    let part = read_part(space, &*file, args.offset, wait);
+    let part = cx.or_missed(part, &file, (args.offset, wanted.min(room)))?;
     let mut encoder = cx.encoder();
     encoder.patch_u32(head, part.eof.into());
     encoder.patch_u32(head + 4, part.count as u32);

@@ -70,7 +70,8 @@ pub(crate) fn read_plus(cx: &mut OpContext<'_>, args: &ReadPlusArgs) -> OpResult
             at = end;
         } else {
             let wanted = (end - offset).min(room as u64) as usize;
-            let count = data(cx, &*file, offset, wanted)?;
+            let count = data(cx, &*file, offset, wanted);
+            let count = cx.or_missed(count, &file, (offset, wanted))?;
             at += count as u64;
             // A race: the file has become shorter.
             ended = count < wanted;

@@ -17,6 +17,7 @@ mod layout_stats;
 pub(crate) mod layouts;
 mod layouts_again;
 mod locks;
+pub(crate) mod misses;
 mod persistent;
 mod persistent_bounds;
 mod posix;

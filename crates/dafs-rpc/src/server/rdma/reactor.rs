@@ -110,6 +110,7 @@ impl<H: Handler> RdmaReactor<H> {
         if now_ns >= self.next_tick_ns {
             self.tick();
         }
+        busy |= shielded(|| self.core.handler.turn_over(now_ns)).unwrap_or(true);
         if busy {
             self.ports.iter_mut().for_each(|port| port.link.adapter.flush());
         }
