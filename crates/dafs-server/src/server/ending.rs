@@ -98,7 +98,12 @@ mod tests {
         let server = Server::start(&config).unwrap();
         let (answer, never) = channel::<()>();
         let place = Place { lane: USERS_LANE, owner: Owner::SERVER };
-        server.pools[0].submit_to(place, Box::new(move || drop(never.recv())));
+        server.pools[0].submit_to(
+            place,
+            Box::new(move || {
+                let _ = never.recv();
+            }),
+        );
         let (done, released) = channel();
         let ends = std::thread::spawn(move || {
             let released = server.release();
