@@ -17,7 +17,7 @@ Examples:
   dafs mount dafs://localhost/ /mnt
   dafs get nfs://HOST/PATH .            copy from any NFS server
   sudo dafs config init                 a configuration, to serve other hosts
-  dafs doctor                           the transports that work here, and the obstacles";
+  dafs doctor                           the transports that work here";
 
 /// Serve directories by direct access, and work with the files of such a server.
 ///

@@ -345,6 +345,8 @@ pub struct ClientReport {
     pub silent_seconds: u64,
     /// Its lease has ended. Its state is revoked as soon as another client's request conflicts.
     pub courtesy: bool,
+    /// Its sessions of DAFS or NFSv4.1, also those that a busy server cannot describe at the moment.
+    pub sessions: u64,
     /// Its open files.
     pub opens: u64,
     /// Its locked byte ranges.

@@ -169,6 +169,7 @@ impl Administration {
             address: client.peer(),
             silent_seconds: info.idle_ns / 1_000_000_000,
             courtesy: info.courtesy,
+            sessions: client.sessions().into(),
             opens: info.opens as u64,
             locks: info.locks as u64,
             delegations: info.delegations as u64,

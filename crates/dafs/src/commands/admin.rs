@@ -176,10 +176,12 @@ impl Clients {
 fn who(client: &ClientReport) -> String {
     let known = [&client.name, &client.principal, &client.address].map(|text| text.trim());
     let known: Vec<&str> = known.into_iter().filter(|text| !text.is_empty()).collect();
-    let mark = match client.transport.is_empty() && client.front_end == "dafs" {
-        _ if client.courtesy => " (lease ended)",
-        true => " (disconnected)",
-        false => "",
+    let mark = if client.courtesy {
+        " (lease ended)"
+    } else if client.front_end == "dafs" && client.sessions == 0 {
+        " (disconnected)"
+    } else {
+        ""
     };
     format!("{}{mark}", known.join(", "))
 }

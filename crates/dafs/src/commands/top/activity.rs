@@ -368,6 +368,7 @@ pub(super) mod tests {
             address: String::new(),
             silent_seconds: 0,
             courtesy: false,
+            sessions: 1,
             opens: 0,
             locks: 0,
             delegations: 0,
