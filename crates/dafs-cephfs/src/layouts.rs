@@ -20,7 +20,7 @@ use crate::stripes::Stripes;
 use crate::sys::{Inode, NO_SNAPSHOT};
 use crate::{CephStore, Shared, server};
 use dafs_mem::Mutex;
-use dafs_store::inode::{Ids, Inode as _, Placed, epoch_of};
+use dafs_store::inode::{Ids, Inode as _, Placed};
 use dafs_store::{
     Device, DeviceKey, FileId, FsId, Layouts, NfsAddresses, Placement, Result, StoreError,
 };
@@ -388,7 +388,8 @@ impl Layouts for CephStore {
             return false;
         };
         let told = spread.told.lock();
-        told.files.get(&object).is_some_and(|known| epoch_of(&known.device) == epoch)
+        let known = told.files.get(&object);
+        known.is_some_and(|known| spread.ids.epoch_of(&known.device) == epoch)
     }
 
     fn device(&self, key: &DeviceKey) -> Option<Device> {

@@ -153,9 +153,10 @@ impl ClusterSecret {
 
     /// Puts the keys in force that belong to the secrets, after a change of these.
     pub fn change_keys(&self, keys: &DataKeys) {
-        let Secrets { own, other } = self.now();
+        // Held meanwhile, so that no earlier secrets are put in force after later ones.
+        let now = self.0.read();
         let key = |secret: Secret| secret.data_key(keys.store());
-        keys.replace(key(own), other.map(key));
+        keys.replace(key(now.own), now.other.map(key));
     }
 }
 
@@ -203,7 +204,6 @@ mod tests {
         assert!(matches!(ClusterSecret::make(&path), Err(SecretError::Exists(_))));
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("mode");
         assert!(matches!(ClusterSecret::load(&path), Err(SecretError::Open(_))));
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("mode");
     }
 
     #[test]

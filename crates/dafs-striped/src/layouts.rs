@@ -129,17 +129,17 @@ impl Shared {
     }
 
     fn placement(&self, record: &Record) -> Option<Placement> {
+        // A component keeps its id when it moves to other nodes, so the epoch covers the nodes. It
+        // covers the key of device and handles, too, and before these are made.
+        let mut epoch = SipHasher24::new_with_key(&record.component.0);
+        epoch.write(&self.options.component_keys.own());
+        record.nodes.iter().for_each(|number| epoch.write_u32(*number));
         let slots: Option<Vec<_>> =
             record.nodes.iter().map(|&number| self.slots.find(number)).collect();
         let device = self.note_device(&slots?)?;
         let count = u16::try_from(record.nodes.len()).ok()?;
         let handles = (0..count).zip(&record.nodes);
         let handles = handles.map(|(place, &node)| self.seal(record, node, (place, count)));
-        // A component keeps its id when it moves to other nodes, so the epoch covers the nodes. It
-        // covers the key of the handles, too, and before these are made.
-        let mut epoch = SipHasher24::new_with_key(&record.component.0);
-        epoch.write(&self.options.component_keys.own());
-        record.nodes.iter().for_each(|number| epoch.write_u32(*number));
         Some(Placement {
             epoch: epoch.finish128().h1,
             spread: Spread::Stripes(Stripes {

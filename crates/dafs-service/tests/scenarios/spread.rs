@@ -112,7 +112,7 @@ impl Layouts for Spread {
         }
         let copy = |handle| FileCopy { device: DEVICE, handle };
         let named: Box<[u8]> = match self.renamed.load(Ordering::SeqCst) {
-            true => [b"another name of ", &file.0[..]].concat().into(),
+            true => [&b"another name of "[..], &file.0].concat().into(),
             false => component(file),
         };
         let spread = match self.copies.load(Ordering::SeqCst) {

@@ -47,6 +47,10 @@ impl Ids {
         self.fs_id
     }
 
+    pub(super) fn own_key(&self) -> [u8; 16] {
+        self.keys.own()
+    }
+
     fn mac(&self, key: &[u8; 16], bytes: &[u8; FILE_ID_BYTES]) -> [u8; 8] {
         let mut input = [0; 16 + MAC];
         input[..16].copy_from_slice(&self.fs_id.0);
@@ -59,7 +63,7 @@ impl Ids {
         let mut bytes = [0; FILE_ID_BYTES];
         bytes[0] = self.version;
         bytes[KEY..KEY_END].copy_from_slice(&key.into());
-        let mac = self.mac(&self.keys.own(), &bytes);
+        let mac = self.mac(&self.own_key(), &bytes);
         bytes[MAC..].copy_from_slice(&mac);
         FileId(bytes)
     }

@@ -21,7 +21,7 @@ mod store;
 pub use attr::{device_of, kind_of, time_to_set};
 pub use id::Ids;
 pub use names::flags;
-pub use placed::{Placed, epoch_of};
+pub use placed::Placed;
 pub use rights::{EXECUTE, READ, WRITE, allows};
 
 use crate::backend::MODE_BITS;

@@ -5,6 +5,7 @@ use crate::limits::PLACED_MAX;
 use crate::{DeviceKey, FsId, Packing, Placement, Spread, Stripes};
 use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
+use siphasher::sip::SipHasher24;
 use std::hash::Hash;
 use std::num::NonZeroU32;
 
@@ -90,13 +91,13 @@ impl<K: Copy + Eq + Hash, V> Placed<K, V> {
     }
 }
 
-/// Returns the epoch of a placement, which differs for other devices.
-pub fn epoch_of(key: &DeviceKey) -> u64 {
-    let (epoch, _) = key.0.split_at(8);
-    epoch.iter().fold(0, |epoch, &byte| epoch << 8 | u64::from(byte))
-}
-
 impl Ids {
+    /// Returns the epoch of a placement, which differs for other devices, and for another key of its
+    /// handle.
+    pub fn epoch_of(&self, device: &DeviceKey) -> u64 {
+        SipHasher24::new_with_key(&self.own_key()).hash(&device.0)
+    }
+
     /// Returns the placement of a file on a device, whose data servers all take the same handle.
     pub fn placement(
         &self,
@@ -105,9 +106,11 @@ impl Ids {
         device: DeviceKey,
         unit_bytes: NonZeroU32,
     ) -> Placement {
+        // Before the handle is made.
+        let epoch = self.epoch_of(&device);
         let file = self.seal(key);
         Placement {
-            epoch: epoch_of(&device),
+            epoch,
             spread: Spread::Stripes(Stripes {
                 device,
                 first_place: 0,

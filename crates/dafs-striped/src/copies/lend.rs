@@ -23,7 +23,7 @@ impl Shared {
     fn copies_placement(&self, record: &Record, mask: u8) -> Option<(Placement, u8)> {
         let (mut copies, mut told) = (Vec::new(), 0);
         let mut epoch = SipHasher24::new_with_key(&record.component.0);
-        // Before the handles are made with it.
+        // Before devices and handles are made with it.
         epoch.write(&self.options.component_keys.own());
         for at in places(mask) {
             let Some(device) = self.device_of_copy(record, at) else { continue };

@@ -33,8 +33,8 @@ use take_over::Events;
 ///
 /// Prints "ready URL" on standard output once clients can connect, and logs to standard error.
 /// SIGTERM and SIGINT end it in order, a second one at once; SIGHUP reads the configuration file
-/// again, and for a data server the secret of the cluster; SIGUSR1 logs the server's counters. Without --config or --listen only this host can reach
-/// it, on port 20490.
+/// again, and a data server the secret of the cluster; SIGUSR1 logs the server's counters. Without
+/// --config or --listen only this host can reach it, on port 20490.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Serve {
     /// The directory to export as the root; instead of the exports of a configuration file
