@@ -139,6 +139,11 @@ impl Initiator {
         Self { secrets: secret.now(), binding, hello }
     }
 
+    /// The secrets that count until the end of the handshake.
+    pub(crate) fn secrets(&self) -> Secrets {
+        self.secrets
+    }
+
     /// The first message.
     pub(crate) fn hello(&self) -> Hello {
         self.hello

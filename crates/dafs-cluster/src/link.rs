@@ -211,6 +211,12 @@ impl Link {
         self.shared.close();
     }
 
+    /// Lets the owner replace the connection, as when its keys have protected enough records.
+    pub(crate) fn spend(&self) {
+        self.shared.lock().spent = true;
+        self.shared.changed.notify_all();
+    }
+
     /// Waits until the connection has ended, or its keys have protected enough records.
     pub(crate) fn wait_over(&self) {
         let mut state = self.shared.lock();

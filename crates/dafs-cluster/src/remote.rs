@@ -20,7 +20,7 @@ use crate::limits::{
 use crate::link::Link;
 use crate::memory;
 use crate::refusal::{known, taken};
-use crate::secret::ClusterSecret;
+use crate::secret::{ClusterSecret, Secrets};
 use crate::time;
 use dafs_mem::{Condvar, Mutex, Site, VolatileSlice};
 use dafs_service::ForeignStates;
@@ -125,6 +125,8 @@ struct Shared {
 
 struct State {
     link: Option<Arc<Link>>,
+    /// The secrets that were accepted when it was made.
+    secrets: Option<Secrets>,
     /// The end of the time in which calls wait for a connection with new keys.
     held_until: Option<Instant>,
     /// Calls under way.
@@ -171,6 +173,7 @@ impl RemoteNode {
     fn start_with(config: RemoteConfig, records_max: u64) -> io::Result<Self> {
         let state = State {
             link: None,
+            secrets: None,
             held_until: None,
             calls: 0,
             member: None,
@@ -200,6 +203,12 @@ impl RemoteNode {
     /// wait.
     pub fn answer_by(&self, metadata: Arc<dyn Metadata>) {
         let _ = self.shared.metadata.set(metadata);
+    }
+
+    /// Follows a change of the secret of the cluster: a connection is replaced between calls if it may
+    /// have been made with a secret that is not accepted any more.
+    pub fn follow_secret(&self) {
+        self.shared.follow_secret();
     }
 
     /// Returns its state.

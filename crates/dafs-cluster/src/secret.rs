@@ -67,6 +67,11 @@ impl Secrets {
     pub(crate) fn accepted(self) -> impl Iterator<Item = Secret> {
         std::iter::once(self.own).chain(self.other)
     }
+
+    /// True if each of them is accepted by the secrets in force.
+    pub(crate) fn are_accepted_by(self, now: Self) -> bool {
+        self.accepted().all(|secret| now.accepted().any(|other| other == secret))
+    }
 }
 
 /// The secret in force, or the two while it changes.

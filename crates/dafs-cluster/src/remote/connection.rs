@@ -1,7 +1,7 @@
 //! The connection to a data server: how it is made, and made again.
 //!
 //! Invariants
-//! * A connection whose keys are spent is replaced while no call to the node and no known call of the
+//! * A connection whose keys are spent, or whose secret is not accepted any more, is replaced while no call to the node and no known call of the
 //!   node is under way. Calls to the node wait for the new one, up to `HELLO_TIME`, and the node counts
 //!   as connected meanwhile.
 //! * The calls of a node by one connection have ended before the next one is made: a write that a
@@ -140,6 +140,16 @@ impl Shared {
         }
     }
 
+    /// Has the connection replaced if it may have been made with a secret that is not accepted any more:
+    /// a third one that knows it may be between the two.
+    pub(super) fn follow_secret(&self) {
+        let (state, now) = (self.lock(), self.config.secret.now());
+        let is_accepted = state.secrets.is_none_or(|secrets| secrets.are_accepted_by(now));
+        if let Some(link) = state.link.as_ref().filter(|_| !is_accepted) {
+            link.spend();
+        }
+    }
+
     fn connect(self: &Arc<Self>) -> Result<Arc<Link>, ConnectError> {
         let config = &self.config;
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
@@ -160,6 +170,7 @@ impl Shared {
         getrandom::fill(&mut nonce).map_err(io::Error::other)?;
         let secret = (&*config.secret, binding);
         let initiator = Initiator::new(secret, config.store, config.number, nonce);
+        let secrets = initiator.secrets();
         sender.greet(&initiator.hello(), line)?;
         let challenge = receiver.receive(HELLO_BYTES_MAX, line)?;
         let membership = memory::recall(&config.memory).map_err(ConnectError::Memory)?;
@@ -187,10 +198,14 @@ impl Shared {
             link.close();
         }
         state.link = Some(link.clone());
+        state.secrets = Some(secrets);
         state.member = Some(member);
         // With the new connection its cache is empty.
         state.old_grants_end = Duration::ZERO;
         state.trouble.clear();
+        drop(state);
+        // They may have changed meanwhile.
+        self.follow_secret();
         Ok(link)
     }
 }

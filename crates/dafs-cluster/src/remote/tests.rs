@@ -297,6 +297,28 @@ fn a_connection_whose_keys_are_spent_is_replaced_and_no_call_fails() {
 }
 
 #[test]
+fn a_connection_ends_with_the_secret_by_which_it_was_made() {
+    let (old, new, one) = ([1; 32], [9; 32], ClusterSecret::from_bytes);
+    let cluster = Cluster::new();
+    let node = cluster.node(cluster.data.address(), u64::MAX);
+    settled(|| node.status().connected);
+    let joins = cluster.joins();
+    let follow = |read: &ClusterSecret| {
+        assert!(node.shared.config.secret.follow(read));
+        node.follow_secret();
+    };
+    for read in [one(old).accepting(new), one(new).accepting(old)] {
+        assert!(cluster.data.follow_secret(&read));
+        follow(&read);
+        assert_eq!((write(&node, MARKER), cluster.joins()), (Ok(()), joins));
+    }
+    follow(&one(new));
+    settled(|| cluster.joins() > joins);
+    settled(|| node.status().connected);
+    write(&node, MARKER).unwrap();
+}
+
+#[test]
 fn calls_do_not_wait_for_a_new_connection_that_fails() {
     let cluster = Cluster::new();
     let is_first = AtomicBool::new(true);

@@ -170,7 +170,9 @@ impl DataServers for EngineServers {
 
     fn follow_secret(&self, read: &ClusterSecret, service: &Service) -> bool {
         let keys = self.data_keys.as_ref();
-        keys.is_some_and(|keys| self.joining.follow_secret(read, keys, service))
+        let changed = keys.is_some_and(|keys| self.joining.follow_secret(read, keys, service));
+        self.nodes.iter().for_each(|(node, _)| node.follow_secret());
+        changed
     }
 
     fn count_by(&self, number: u32, usage: NodeUsage) {

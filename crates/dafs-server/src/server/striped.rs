@@ -394,7 +394,13 @@ impl DataServers for Striped {
     }
 
     fn follow_secret(&self, read: &ClusterSecret, service: &Service) -> bool {
-        self.joining.follow_secret(read, &self.keys, service)
+        let changed = self.joining.follow_secret(read, &self.keys, service);
+        for node in self.nodes.lock().iter() {
+            if let OpenNode::Remote(node) = node {
+                node.follow_secret();
+            }
+        }
+        changed
     }
 
     fn count_by(&self, number: u32, usage: NodeUsage) {

@@ -3,12 +3,16 @@
 use super::harness::*;
 use dafs_wire::dafs::*;
 
-/// Writes to the first stripe at its data server, by a handle and over a new session.
+/// Writes to the first stripe at its data server, by a handle and over a new session. A delay ends with
+/// the change of a connection between servers.
 fn write(client: &Caller, place: &Place, by: &Place, file: File) -> Result<u32, Status> {
     let at = place.at(0);
     let mut data = Peer::with_ticket(place.servers[at], &client.name, &by.ticket)?;
-    let written = data.write(by.component(at, file), 0, b"data", Stability::DataSync);
-    written.map(|written| written.count)
+    let mut write = || {
+        let written = data.write(by.component(at, file), 0, b"data", Stability::DataSync);
+        written.map(|written| written.count)
+    };
+    soon(|| Some(write()).filter(|written| *written != Err(Status::Delay)))
 }
 
 #[test]
