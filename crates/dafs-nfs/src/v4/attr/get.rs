@@ -216,11 +216,9 @@ fn of_file_system(attr: Attr, e: &mut Encoder<'_>, extra: &Extra) {
         return;
     };
     let quota = extra.quota.unwrap_or_default();
-    // A limit above the free space does not matter. The largest number tells that there is none: the free space
-    // would look like one.
+    // A limit above the free space does not matter.
     let left = |limit: Option<u64>| {
-        let left = |limit: u64| limit.saturating_sub(quota.used).min(stat.space_available);
-        limit.map_or(u64::MAX, left)
+        limit.map_or(u64::MAX, |limit| limit.saturating_sub(quota.used)).min(stat.space_available)
     };
     match attr {
         Attr::QuotaAvailHard => e.u64(left(quota.hard)),
