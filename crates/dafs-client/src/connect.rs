@@ -260,7 +260,7 @@ impl Target {
                 true => 0,
                 false => usual.shareable_buffers_max,
             };
-            let way = || {
+            let way = || -> Result<Way, Attempt> {
                 let adapter = ShmAdapter::new(ShmConfig {
                     handshake_timeout: self.options.connect_timeout,
                     guarded: true,

@@ -79,6 +79,8 @@ pub struct NfsShared {
     /// The latest known time, for calls that come without one.
     now_ns: AtomicU64,
     tidied_ns: AtomicU64,
+    /// Held by look-ups of names of owners.
+    pub(crate) name_look_ups: Arc<()>,
     /// A reference to itself, for the service's calls back.
     front: Weak<NfsShared>,
 }
@@ -187,8 +189,15 @@ impl NfsShared {
             copies: Copies::default(),
             now_ns: AtomicU64::new(0),
             tidied_ns: AtomicU64::new(0),
+            name_look_ups: Arc::default(),
             front: front.clone(),
         })
+    }
+
+    /// True while names of owners are looked up. Such a look-up keeps the state open, and a compound goes on after
+    /// it.
+    pub fn looks_up_names(&self) -> bool {
+        Arc::strong_count(&self.name_look_ups) > 1
     }
 
     /// Returns the identity of this server.

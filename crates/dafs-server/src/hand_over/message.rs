@@ -62,7 +62,11 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<(Message, Vec<OwnedFd>)
     let message = Message::parse(&line);
     let other = || {
         let line = &line[..line.len().min(SHOWN_BYTES)];
-        io::Error::other(format!("it says {}", String::from_utf8_lossy(line).trim_end()))
+        let line = String::from_utf8_lossy(line);
+        io::Error::other(format!(
+            "the other server is of another version, so restart: {}",
+            line.trim_end()
+        ))
     };
     Ok((message.ok_or_else(other)?, descriptors))
 }

@@ -4,13 +4,15 @@
 //! * A server that takes over begins when all calls that may change the state are over, however long a
 //!   disk takes.
 //! * Checks of passwords and look-ups of users change no state and keep no file of it open. So one that never
-//!   ends delays nobody for long: its thread ends with the process.
+//!   ends delays nobody for long: its thread ends with the process. Look-ups of names of owners, after which a
+//!   compound goes on, are calls like others.
 
 use super::Server;
 use super::nfs::NfsServer;
 use crate::hand_over::Released;
 use crate::limits::{LOOK_UP_STOP_TIME, STOP_TIME};
 use dafs_engine::{Reactor, ThreadPool};
+use dafs_nfs::NfsShared;
 use dafs_nfs::limits::USERS_LANE;
 use std::sync::Arc;
 
@@ -36,7 +38,7 @@ impl Server {
         self.gate.shut();
         // The threads that use the others end first.
         drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
-        drop(self.nfs.take());
+        let nfs = self.nfs.take().map(|nfs| nfs.shared.clone());
         self.data.clear();
         drop(self.tls.take());
         Reactor::stop(&mut self.reactors);
@@ -44,16 +46,20 @@ impl Server {
         self.clocks.clear();
         // Clients that have mapped memory find nothing there.
         self.service.stop_exposure();
-        self.finish_calls(waits_for_all);
+        self.finish_calls(nfs, waits_for_all);
         self.service.clients.settle_records();
         drop(self.journal.take());
         drop(self.request_log.take());
     }
 
-    fn finish_calls(&mut self, waits_for_all: bool) {
+    fn finish_calls(&mut self, nfs: Option<Arc<NfsShared>>, waits_for_all: bool) {
         let (pools, proofs) = (std::mem::take(&mut self.pools), self.proofs.take());
-        // Their work keeps the records open, and the next server would find them locked.
-        while !pools.iter().all(|pool| pool.finish_lanes(STOP_TIME, |lane| lane != USERS_LANE)) {
+        let has_names = || nfs.as_ref().is_some_and(|nfs| nfs.looks_up_names());
+        let is_call = |lane: u64| lane != USERS_LANE || has_names();
+        let finish = || pools.iter().all(|pool| pool.finish_lanes(STOP_TIME, is_call));
+        // Their work keeps the records open, and the next server would find them locked. After a look-up of names a
+        // compound may go on in a lane that had finished.
+        while !(finish() && finish()) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
             if !waits_for_all {
                 break;

@@ -72,7 +72,11 @@ impl<'a> OpContext<'a> {
             clock_ns: move || shared.clock_ns(),
             done: Some(done),
         };
-        let job = move || lookup.run();
+        let noted = self.shared.name_look_ups.clone();
+        let job = move || {
+            lookup.run();
+            drop(noted);
+        };
         gss.acceptor.run(Origin::of_address(self.call.peer.ip()), Box::new(job));
     }
 }
