@@ -69,16 +69,13 @@ impl Df {
             let bytes = |bytes: Option<u64>| {
                 bytes.map_or_else(|| "-".to_owned(), |bytes| BinaryBytes(bytes).to_string())
             };
-            let left = match (status.quota_used, status.quota_left) {
-                (Some(_), None) => "no limit".to_owned(),
-                (_, left) => bytes(left),
-            };
             let files = status.files_available.map_or_else(|| "-".to_owned(), |n| n.to_string());
             say!(
-                "{:>12} {:>12} {:>12} {files:>12} {left:>12}  {url}",
+                "{:>12} {:>12} {:>12} {files:>12} {:>12}  {url}",
                 bytes(status.space_total),
                 bytes(used),
                 bytes(status.space_available),
+                bytes(status.quota_left),
             )
         })
     }
