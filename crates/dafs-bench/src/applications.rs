@@ -92,7 +92,7 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
             report.skip(application.name, &reason);
             continue;
         }
-        match rounds(plan, application, &mut cases) {
+        match rounds(plan, application, &mut cases, report) {
             Ok(predicted) => {
                 measured.extend(cases.into_iter().map(|(case, _)| case));
                 signs.extend(predicted);
@@ -109,8 +109,13 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
 }
 
 /// Measures all cases of an application, and returns their predicted signs.
-fn rounds(plan: &Plan, application: &Application, cases: &mut [(Case, Way)]) -> Result<Vec<Sign>> {
-    let Some(stage) = Stage::new(plan, application)? else { return Ok(Vec::new()) };
+fn rounds(
+    plan: &Plan,
+    application: &Application,
+    cases: &mut [(Case, Way)],
+    report: &mut Report,
+) -> Result<Vec<Sign>> {
+    let Some(stage) = Stage::new(plan, application, report)? else { return Ok(Vec::new()) };
     for _ in 0..plan.rounds.min(ROUNDS_MAX) {
         for (case, way) in cases.iter_mut() {
             case.samples.push(stage.run(*way).with_context(|| case.name.clone())?);
@@ -152,18 +157,17 @@ struct Places<'a> {
 }
 
 impl Stage {
-    /// `None` when a program is missing; a message says so.
-    fn new(plan: &Plan, application: &Application) -> Result<Option<Self>> {
+    /// `None` when a program is missing, which is noted.
+    fn new(plan: &Plan, application: &Application, report: &mut Report) -> Result<Option<Self>> {
         let (mut interpreter, mut python) = (PathBuf::from("bash"), None);
         if application.script.ends_with(".py") {
             let found = (virtual_environment(), Interpreter::find()?);
             let (Ok(program), Some(ours)) = found else {
-                println!(
-                    "\n{}: SKIPPED; it needs what this builds: cargo build --release -p dafs-python, \
-                     and what pip can get: {}",
-                    application.name,
+                let reason = format!(
+                    "it needs what this builds: cargo build --release -p dafs-python, and what pip can get: {}",
                     PACKAGES.join(", ")
                 );
+                report.skip(application.name, &reason);
                 return Ok(None);
             };
             (interpreter, python) = (program, Some(ours));

@@ -270,6 +270,11 @@ impl Report {
         self.skipped.push(Skipped { rows: rows.to_owned(), reason: reason.to_owned() });
     }
 
+    /// All rows so far that cannot be measured.
+    pub(crate) fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
     /// Prints all targets with their verdicts, and the rows that were not measured.
     pub(crate) fn print_targets(&self) {
         println!("\n{}", targets::table(&self.targets));

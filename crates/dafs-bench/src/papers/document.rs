@@ -219,6 +219,13 @@ fn page(results: &Results) -> String {
             let _ = writeln!(page, "| {} | {} |", skipped.group.title(), cell(&skipped.reason));
         }
     }
+    if !results.retried.is_empty() {
+        page += "\n## Tried again\n\nThese rows failed, and were tried once more. Those that failed again are skipped.\n";
+        page += "\n| row | first failure |\n|---|---|\n";
+        for retried in &results.retried {
+            let _ = writeln!(page, "| {} | {} |", retried.rows, cell(&retried.reason));
+        }
+    }
     page += "\n## Floors\n\nOne byte there and back, in microseconds.\n\n";
     page += &floors(results, &[1], 1, Order::Random, Quantity::Elapsed);
     page += "\nStreams, in MB/s.\n\n";
@@ -265,7 +272,7 @@ fn description(results: &Results) -> String {
         let _ = writeln!(text, "\nSizes of files and numbers of operations are at {scale} %.");
     }
     if !results.is_complete {
-        text += "\nThe run was interrupted, so rows are missing or have fewer rounds.\n";
+        text += "\nThe run was interrupted, or a part of it has failed, so rows are missing or have fewer rounds.\n";
     }
     text
 }
@@ -460,6 +467,7 @@ mod tests {
         assert!(page.contains("\n32 at a time, into place, in MB/s.\n"), "{page}");
         assert!(page.contains("\n| 512 KiB | "), "{page}");
         assert!(!page.contains("interrupted") && !page.contains("## Skipped"), "{page}");
+        assert!(!page.contains("## Tried again"), "{page}");
     }
 
     #[test]
@@ -473,7 +481,9 @@ mod tests {
         results.programs.rows.clear();
         results.only = vec!["P0-F4".to_owned(), "P2-F2".to_owned()];
         results.programs.scale = 10;
+        results.retry("free libnfs".to_owned(), &anyhow::Error::msg("it hangs"));
         let page = page(&results);
+        assert!(page.contains("\n## Tried again\n") && page.contains("| free libnfs | it hangs |"));
         assert!(page.contains("\nOnly these experiments were measured: P0-F4, P2-F2.\n"), "{page}");
         assert!(page.contains("numbers of operations are at 10 %."), "{page}");
         assert!(page.contains("The run was interrupted"), "{page}");

@@ -193,15 +193,19 @@ impl Group {
             Self::Matching => return self.matched(rounds, milliseconds),
             Self::Pnfs | Self::Disks => return self.rates(options, results, interrupt),
             Self::Advise => {
+                let mut are_all_there = true;
                 for only in applications::each() {
                     interrupt.check()?;
                     let done = applications::measure(&plan(&only, milliseconds), &mut report);
-                    left_out(results, interrupt, done)?;
+                    are_all_there &= is_done(results, interrupt, done)?;
                 }
                 let done = fronts::measure_gzip(&plan("gzip ", milliseconds), &mut report);
-                left_out(results, interrupt, done)?;
-                left_out(results, interrupt, report.verdict())?;
-                return signs(&report);
+                are_all_there &= is_done(results, interrupt, done)?;
+                are_all_there &= is_done(results, interrupt, report.verdict())?;
+                for skipped in report.skipped() {
+                    skip(results, self, format!("{}: {}", skipped.rows, skipped.reason));
+                }
+                return signs(&report, are_all_there);
             }
         }
         let ratios = report.rows().iter().filter_map(|row| {
@@ -240,9 +244,7 @@ impl Group {
             pnfs::disk_rates(clients, storage_nodes, megabytes, check)?
         } else {
             let rates = pnfs::rates(clients, storage_nodes, megabytes, check)?;
-            if let Some(reason) = rates.skipped {
-                skip(results, self, reason);
-            }
+            rates.skipped.into_iter().for_each(|reason| skip(results, self, reason));
             rates.list
         };
         let row = |rate: pnfs::Rate| {
@@ -253,20 +255,22 @@ impl Group {
     }
 }
 
-/// Notes an application that has failed. An error is that of an interrupt.
-fn left_out(results: &mut Results, interrupt: &Interrupt, done: Result<()>) -> Result<()> {
+/// False for an application that has failed, which is noted. An error is that of an interrupt.
+fn is_done(results: &mut Results, interrupt: &Interrupt, done: Result<()>) -> Result<bool> {
     interrupt.check()?;
+    let is_done = done.is_ok();
     if let Err(error) = done {
         skip(results, Group::Advise, format!("{error:#}"));
     }
-    Ok(())
+    Ok(is_done)
 }
 
 /// The row with the share of right predictions.
 pub(crate) const RIGHT: &str = "share of right predictions";
 
-/// The predictions of a report beside its measurements, and the share of the right ones.
-fn signs(report: &Report) -> Result<Vec<Row>> {
+/// The predictions of a report beside its measurements, and the share of the right ones. Where rows have
+/// failed there is no share: that of the others would say too much.
+fn signs(report: &Report, are_all_there: bool) -> Result<Vec<Row>> {
     let count = report.rows().iter().filter(|row| row.ratio.is_some()).count();
     ensure!(count > 0, "no application can run here");
     let row = |case: String, unit: String, value| Row { group: Group::Advise, case, unit, value };
@@ -278,7 +282,7 @@ fn signs(report: &Report) -> Result<Vec<Row>> {
             row(format!("{case}: {word}"), "time relative to local files".to_owned(), value)
         })
     });
-    Ok(each.chain([share]).collect())
+    Ok(each.chain(are_all_there.then_some(share)).collect())
 }
 
 /// The cases of NFS over RDMA that are compared: reads and writes of a size at which both are at their
@@ -361,7 +365,7 @@ mod tests {
     #[test]
     fn a_row_without_a_prediction_is_none_that_is_right() {
         let mut report = Report::new();
-        assert!(signs(&report).is_err());
+        assert!(signs(&report, true).is_err());
         let sample = |seconds| Sample {
             operations: 1,
             elapsed: Duration::from_secs(seconds),
@@ -380,12 +384,14 @@ mod tests {
         let compared =
             |predicted| Compared { case: "git, run".to_owned(), predicted, measured: 2.0 };
         report.add_signs(vec![compared(1.5)]);
-        let rows = signs(&report).expect("rows");
+        let rows = signs(&report, true).expect("rows");
         let row = |case: &str| rows.iter().find(|row| row.case == case).map(|row| row.value);
         assert_eq!((row(RIGHT), row("git, run: measured")), (Some(0.5), Some(2.0)));
         assert_eq!((row("git, run: predicted"), rows.len()), (Some(1.5), 3));
         report.add_signs(vec![compared(1.0)]);
-        let rows = signs(&report).expect("rows");
+        let rows = signs(&report, true).expect("rows");
         assert_eq!(rows.last().map(|row| (row.value, row.unit.as_str())), Some((0.5, "of 2 rows")));
+        let rows = signs(&report, false).expect("rows");
+        assert!(!rows.is_empty() && rows.iter().all(|row| row.case != RIGHT), "{rows:?}");
     }
 }

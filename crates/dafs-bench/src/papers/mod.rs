@@ -50,6 +50,10 @@ const MILLISECONDS_MIN: u64 = 5;
 /// shorter one would tell of a link's first burst.
 const FULL_SAMPLES_SCALE: u64 = 20;
 
+/// Rounds, and up to this scale in percent one, so that such a run takes minutes.
+const ROUNDS: usize = 3;
+const ONE_ROUND_SCALE: u64 = 10;
+
 /// So many rows of a way fail on a network before the way is given up there.
 const FAILURES_MAX: usize = 3;
 
@@ -69,9 +73,9 @@ pub(crate) struct Options {
     /// are shorter below 20 percent
     #[arg(long, default_value_t = 100)]
     scale: u64,
-    /// Rounds; medians are over these
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
+    /// Rounds; medians are over these. 3 by default, and 1 up to a scale of 10 percent
+    #[arg(long)]
+    rounds: Option<usize>,
     /// The rate of links, in Mbit/s
     #[arg(long, default_value_t = 1000)]
     megabits: u32,
@@ -126,7 +130,7 @@ impl Options {
             let interrupt = Interrupt::watch()?;
             let milliseconds = (MILLISECONDS * self.scale / FULL_SAMPLES_SCALE)
                 .clamp(MILLISECONDS_MIN, MILLISECONDS);
-            let mut results = Results::new(self.rounds.max(1), milliseconds, self.megabits);
+            let mut results = Results::new(self.round_count(), milliseconds, self.megabits);
             results.only.clone_from(&self.only);
             results.programs.scale = self.scale;
             let outcome = self.measure_parts(&mut results, &interrupt);
@@ -140,6 +144,11 @@ impl Options {
         document::write(&Results::read(&self.json)?, &self.document)?;
         println!("written to {}", self.document.display());
         Ok(())
+    }
+
+    fn round_count(&self) -> usize {
+        let default = if self.scale <= ONE_ROUND_SCALE { 1 } else { ROUNDS };
+        self.rounds.unwrap_or(default).max(1)
     }
 
     /// Measures all parts. One that fails costs the others no row.
@@ -248,7 +257,7 @@ impl Options {
                     let world = worlds.get_mut(&cell.network).context("a row without network")?;
                     let sample = world.measure(cell, milliseconds).or_else(|error| {
                         interrupt.check()?;
-                        println!("{cell}: {error:#}; it is tried once more");
+                        results.retry(cell.to_string(), &error);
                         world.renew(cell.way)?;
                         world.measure(cell, milliseconds)
                     });
@@ -299,7 +308,7 @@ mod tests {
             only: Vec::new(),
             blocks: Vec::new(),
             scale: 1,
-            rounds: 1,
+            rounds: None,
             megabits: 1000,
             pnfs_clients: 1,
             folder: folder.to_owned(),
@@ -307,6 +316,14 @@ mod tests {
             document: folder.join("page.md"),
             draw: false,
         }
+    }
+
+    #[test]
+    fn a_small_scale_has_one_round_where_none_are_given() {
+        let count =
+            |scale, rounds| Options { scale, rounds, ..options(Path::new("")) }.round_count();
+        assert_eq!([count(1, None), count(10, None), count(11, None)], [1, 1, 3]);
+        assert_eq!([count(10, Some(3)), count(100, Some(2)), count(100, Some(0))], [3, 2, 1]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::cells::{Cell, Line, Network, Way};
 use super::groups::Groups;
 use super::programs::Programs;
 use crate::report::{self, median};
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -113,7 +113,7 @@ pub(crate) struct Row {
 }
 
 /// Cells that this machine cannot measure: those of a network, of a way, of both, or all. Or one cell
-/// that has failed, whose earlier rounds stay.
+/// that has failed: its earlier rounds stay in the file, and decide nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Skipped {
     pub(crate) network: Option<Network>,
@@ -141,6 +141,13 @@ impl Skipped {
     }
 }
 
+/// A row that has failed and was tried once more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Retried {
+    pub(crate) rows: String,
+    pub(crate) reason: String,
+}
+
 /// A run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Results {
@@ -157,6 +164,9 @@ pub(crate) struct Results {
     /// The run has come to its end.
     pub(crate) is_complete: bool,
     pub(crate) skipped: Vec<Skipped>,
+    /// Of the sweep and of programs.
+    #[serde(default)]
+    pub(crate) retried: Vec<Retried>,
     pub(crate) rows: Vec<Row>,
     #[serde(default)]
     pub(crate) programs: Programs,
@@ -180,6 +190,7 @@ impl Results {
             megabits,
             is_complete: false,
             skipped: Vec::new(),
+            retried: Vec::new(),
             rows: Vec::new(),
             programs: Programs::default(),
             groups: Groups::default(),
@@ -206,6 +217,13 @@ impl Results {
         Some(&skipped.reason)
     }
 
+    /// Notes and prints that a row has failed and is tried once more.
+    pub(crate) fn retry(&mut self, rows: String, error: &Error) {
+        let reason = format!("{error:#}");
+        println!("{rows}: {reason}; it is tried once more");
+        self.retried.push(Retried { rows, reason });
+    }
+
     /// Adds the next round of a cell.
     pub(crate) fn add(&mut self, cell: Cell, sample: Sample) {
         match self.rows.iter_mut().find(|row| row.cell == cell) {
@@ -214,14 +232,15 @@ impl Results {
         }
     }
 
-    /// All rounds of a cell, or the reason why there are none.
+    /// All rounds of a cell, or the reason why there are none. Rounds before a failure are none: the
+    /// others might have said something else.
     fn samples(&self, cell: &Cell) -> Result<&[Sample], String> {
+        if let Some(reason) = self.reason(cell) {
+            return Err(reason.to_owned());
+        }
         let row = self.rows.iter().find(|row| row.cell == *cell);
         let samples = row.map(|row| &row.samples[..]).filter(|samples| !samples.is_empty());
-        samples.ok_or_else(|| match self.reason(cell) {
-            Some(reason) => reason.to_owned(),
-            None => "its rows were not measured in this run".to_owned(),
-        })
+        samples.ok_or_else(|| "its rows were not measured in this run".to_owned())
     }
 
     /// The median of a quantity over the rounds of a cell.
@@ -325,13 +344,14 @@ pub(super) mod tests {
         assert_eq!(reason, "there is no tc");
         let free = cell(Way::DafsIwarp, Network::Free);
         assert!(results.reason(&free).is_none());
-        // One that fails keeps its rounds, and no other one is concerned.
+        // The earlier rounds of one that fails decide nothing, and no other one is concerned.
+        assert!(results.value(Quantity::Elapsed, &free).is_ok());
         let reason = "it hangs".to_owned();
         let failed = Skipped { network: None, way: None, cell: Some(free), reason };
         assert_eq!(failed.rows(), "free dafs-iwarp 4 KiB depth 1 random");
         results.skipped.push(failed);
-        assert_eq!(results.reason(&free), Some("it hangs"));
-        assert!(results.value(Quantity::Elapsed, &free).is_ok());
+        let reason = results.value(Quantity::Elapsed, &free).expect_err("a failure");
+        assert_eq!(reason, "it hangs");
         assert!(results.reason(&Cell { depth: 32, ..free }).is_none());
     }
 }

@@ -161,8 +161,8 @@ struct Measured {
     cells: Vec<Cell>,
     applied: Vec<Applied>,
     opens: Option<Opens>,
-    /// Why there are no layouts of DAFS's own, or not all of their cells.
-    skipped: Option<String>,
+    /// Why an architecture has no cells, or not all of them.
+    skipped: Vec<String>,
 }
 
 /// One measurement.
@@ -259,18 +259,14 @@ impl Options {
                 continue;
             }
             let done = bench.measure(self, architecture, measured, check);
-            match done.with_context(|| architecture.name()) {
-                // No paper has them, and the other ways do without.
-                Err(error) if is_own => {
-                    let reason = format!("{error:#}");
-                    println!("pnfs: SKIPPED {reason}");
-                    measured.skipped = Some(reason);
-                }
-                Err(error) => {
-                    println!("pnfs: FAILED {error:#}");
-                    outcome = outcome.and(Err(error));
-                }
-                Ok(()) => {}
+            let Err(error) = done.with_context(|| architecture.name()) else { continue };
+            measured.skipped.push(format!("{error:#}"));
+            // No paper has DAFS's own, and the other ways do without.
+            if is_own {
+                println!("pnfs: SKIPPED {error:#}");
+            } else {
+                println!("pnfs: FAILED {error:#}");
+                outcome = outcome.and(Err(error));
             }
         }
         outcome

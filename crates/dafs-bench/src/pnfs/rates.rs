@@ -23,11 +23,11 @@ pub(crate) struct Rate {
     pub(crate) value: f64,
 }
 
-/// All rates, and the reason why some are missing, if any.
+/// All rates, and the reasons why some are missing.
 #[derive(Default)]
 pub(crate) struct Rates {
     pub(crate) list: Vec<Rate>,
-    pub(crate) skipped: Option<String>,
+    pub(crate) skipped: Vec<String>,
 }
 
 /// Measures all architectures and patterns; CephFS's client once more without its cache; and BTIO once
@@ -65,7 +65,7 @@ pub(crate) fn rates(
         // An interrupt ends clients, too.
         check()?;
         rates.list.extend(list);
-        rates.skipped = rates.skipped.or(skipped);
+        rates.skipped.extend(skipped);
     }
     Ok(rates)
 }
@@ -75,7 +75,14 @@ fn of(options: &Options, words: &str, check: &(dyn Fn() -> Result<()> + Sync)) -
     options.check()?;
     let mut measured = Measured::default();
     let outcome = peer::in_own_network(|| options.measure_inside(&mut measured, check));
-    let failed = outcome.err().map(|error| format!("{error:#}"));
+    let mut skipped = measured.skipped;
+    if let Err(error) = outcome {
+        let reason = format!("{error:#}");
+        // That of an architecture is there already.
+        if !skipped.contains(&reason) {
+            skipped.push(reason);
+        }
+    }
     let cells = measured.cells.iter().map(|cell| {
         let load = table::title(cell.write, cell.one_file, cell.block);
         let case = format!("{}{words}: {load}", cell.architecture.name());
@@ -89,5 +96,5 @@ fn of(options: &Options, words: &str, check: &(dyn Fn() -> Result<()> + Sync)) -
         }
     });
     let list = cells.chain(applied).collect();
-    Ok(Rates { list, skipped: failed.or(measured.skipped) })
+    Ok(Rates { list, skipped })
 }

@@ -19,13 +19,13 @@ pub(crate) use rows::Programs;
 
 use super::cells::Network;
 use super::document::number;
-use super::results::{Quantity, Results};
+use super::results::{Quantity, Results, Sample};
 use super::{Interrupt, Options, WRITE_EACH};
 use crate::folder::Folder;
 use crate::limit::{Limit, Resource};
 use crate::plot::{self, Panel};
 use crate::{cpu, database, fronts};
-use anyhow::{Context, Error, Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use berkeley::Berkeley;
 use gzip::Gzip;
 use pages::Pages;
@@ -100,23 +100,24 @@ fn measure_inside(
             }
             let stage = stages.get(&trial.network).context("a trial without network")?;
             let limit = limit.as_ref().filter(|_| trial.work == Work::Sizes);
-            let before = limit.and_then(Limit::refaults);
-            let sample = stage.run(trial, &works, limit).or_else(|error| {
+            let run = || -> Result<(Sample, Option<u64>)> {
+                let before = limit.and_then(Limit::refaults);
+                let sample = stage.run(trial, &works, limit)?;
+                let refaults = limit.and_then(Limit::refaults).zip(before);
+                Ok((sample, refaults.map(|(after, before)| after.saturating_sub(before))))
+            };
+            let measured = run().or_else(|error| {
                 interrupt.check()?;
-                println!("{trial:?}: {error:#}; it is tried once more");
-                stage.run(trial, &works, limit)
+                results.retry(Skipped::failed(trial, &error).rows(), &error);
+                run()
             });
-            let sample = match sample {
-                Ok(sample) => sample,
+            match measured {
+                Ok((sample, refaults)) => results.programs.add(*trial, sample, refaults),
                 Err(error) => {
                     interrupt.check()?;
-                    fail(results, trial, &error);
-                    continue;
+                    skip_rows(results, Skipped::failed(trial, &error));
                 }
-            };
-            let refaults = limit.and_then(Limit::refaults).zip(before);
-            let refaults = refaults.map(|(after, before)| after.saturating_sub(before));
-            results.programs.add(*trial, sample, refaults);
+            }
             if written.elapsed() > WRITE_EACH {
                 results.write(&options.json)?;
                 written = Instant::now();
@@ -219,14 +220,6 @@ fn start(
 fn skip(results: &mut Results, work: Option<Work>, network: Option<Network>, reason: &str) {
     let reason = reason.to_owned();
     skip_rows(results, Skipped { work, network, door: None, step: None, reason });
-}
-
-/// Notes a trial that has failed.
-fn fail(results: &mut Results, trial: &Trial, error: &Error) {
-    let &Trial { work, step, network, door } = trial;
-    let (work, network, door, step) = (Some(work), Some(network), Some(door), Some(step));
-    let reason = format!("{error:#}");
-    skip_rows(results, Skipped { work, network, door, step, reason });
 }
 
 fn skip_rows(results: &mut Results, skipped: Skipped) {

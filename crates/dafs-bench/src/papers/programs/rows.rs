@@ -7,6 +7,7 @@ use super::super::cells::Network;
 use super::super::results::{Quantity, Sample};
 use super::trials::{Door, Trial, Work};
 use crate::report::median;
+use anyhow::Error;
 use serde::{Deserialize, Serialize};
 
 /// All rounds of a trial.
@@ -21,7 +22,7 @@ pub(crate) struct Row {
 }
 
 /// Trials that this machine cannot run: those of a work, on a network, through a door, or all. Or one
-/// that has failed, whose earlier rounds stay.
+/// that has failed: its earlier rounds stay in the file, and decide nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Skipped {
     pub(crate) work: Option<Work>,
@@ -34,6 +35,13 @@ pub(crate) struct Skipped {
 }
 
 impl Skipped {
+    /// A trial that has failed.
+    pub(super) fn failed(trial: &Trial, error: &Error) -> Self {
+        let &Trial { work, step, network, door } = trial;
+        let (work, network, door, step) = (Some(work), Some(network), Some(door), Some(step));
+        Self { work, network, door, step, reason: format!("{error:#}") }
+    }
+
     /// The trials in words.
     pub(crate) fn rows(&self) -> String {
         let network = self.network.map(Network::name);
@@ -89,14 +97,14 @@ impl Programs {
         Some(median(pages)).filter(|pages| pages.is_finite())
     }
 
-    /// All rounds of a trial, or the reason why there are none.
+    /// All rounds of a trial, or the reason why there are none. Rounds before a failure are none.
     fn samples(&self, trial: &Trial) -> Result<&[Sample], String> {
+        if let Some(reason) = self.reason(trial) {
+            return Err(reason.to_owned());
+        }
         let row = self.rows.iter().find(|row| row.trial == *trial);
         let samples = row.map(|row| &row.samples[..]).filter(|samples| !samples.is_empty());
-        samples.ok_or_else(|| match self.reason(trial) {
-            Some(reason) => reason.to_owned(),
-            None => "its programs did not run".to_owned(),
-        })
+        samples.ok_or_else(|| "its programs did not run".to_owned())
     }
 
     /// The median of a quantity over the rounds of a trial.
@@ -149,14 +157,14 @@ mod tests {
         assert_eq!(reason, "there is no cc");
         assert!(programs.reason(&trial(Door::Run)).is_none());
         assert!(programs.reason(&Trial { door: Door::Mount, ..absent }).is_none());
-        // One that fails keeps its rounds, and no other step is concerned.
-        let (failed, reason) = (trial(Door::Mount), "it hangs".to_owned());
-        let (work, network, door) = (Some(failed.work), Some(failed.network), Some(failed.door));
-        let skipped = Skipped { work, network, door, step: Some(failed.step), reason };
+        // The earlier rounds of one that fails decide nothing, and no other step is concerned.
+        let failed = trial(Door::Mount);
+        assert!(programs.value(Quantity::Elapsed, &failed).is_ok());
+        let skipped = Skipped::failed(&failed, &Error::msg("it hangs"));
         assert!(skipped.rows().ends_with("link; mount; 270 % of the cache"), "{}", skipped.rows());
         programs.skipped.push(skipped);
-        assert_eq!(programs.reason(&failed), Some("it hangs"));
-        assert!(programs.value(Quantity::Elapsed, &failed).is_ok());
+        let reason = programs.value(Quantity::Elapsed, &failed).expect_err("a failure");
+        assert_eq!(reason, "it hangs");
         assert!(programs.reason(&Trial { step: 50, ..failed }).is_none());
     }
 }
