@@ -144,6 +144,16 @@ if cc -static -o "$work/static" "$work/static.c" 2>"$work/said"; then
     expect 0 'NOT WATCHED: 1 programs' "$dafs" advise -- sh -c "$work/static; true"
 fi
 
+if [[ $(id -u) == 0 ]]; then
+    step "a program that becomes another user"
+    # For that user the library must be within reach.
+    chmod 711 "$work" "$work/example"
+    mkdir "$work/programs"
+    cp "$dafs" "$(dirname "$dafs")/libdafs_preload.so" "$work/programs"
+    "$work/programs/dafs" advise --json -o "$work/answer" -- setpriv --reuid 65534 --clear-groups cat big >/dev/null
+    told 'f["big"]["reads"] > 0 and not any("NOT WATCHED" in one for one in a["observation"]["remarks"])'
+fi
+
 step "descriptions"
 expect 0 '' "$dafs" advise --save "$work/seen.toml" -o "$work/answer" -- cat big
 expect 0 'bound by' "$dafs" advise --workload "$work/seen.toml"

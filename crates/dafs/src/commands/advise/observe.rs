@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use dafs_client::program::Unserved;
 use dafs_client::watch::{Count, TABLE_BYTES, TABLE_VARIABLE, Total, Watched, WatchedFile, head};
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, WaitId, WaitIdOptions, geteuid, waitid};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -28,6 +28,9 @@ use std::time::{Duration, Instant};
 
 /// Unseen bytes below this, and below a tenth of all, are not worth a remark: the loader reads some.
 const UNSEEN_BYTES_MIN: u64 = 1 << 20;
+
+/// Random characters in the name of the folder of the table: as hard to guess as a key of 128 bits.
+const FOLDER_NAME_BYTES: usize = 22;
 
 /// The counts of one file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -126,11 +129,14 @@ pub(super) fn run(
     }
     let failed = |error: io::Error| Failure::local("no table for the counts can be made", &error);
     let mut folder = tempfile::Builder::new();
-    folder.prefix("dafs-advise");
+    folder.prefix("dafs-advise").rand_bytes(FOLDER_NAME_BYTES);
     // In memory if there is such a place: a program that counts would wait for a disk at times.
     let dir = folder.tempdir_in("/dev/shm").or_else(|_| folder.tempdir()).map_err(failed)?;
     let table = dir.path().join("table");
     make_table(&table, below)?;
+    if geteuid().is_root() {
+        admit_all_users(dir.path(), &table).map_err(failed)?;
+    }
     command.env(TABLE_VARIABLE, &table).env("LD_PRELOAD", preload(&library()?));
     let (io, cpu, begin) = (Io::now(), children_time(), Instant::now());
     let status = started(&mut command, name, signals)?;
@@ -176,6 +182,13 @@ fn make_table(table: &Path, below: Option<&Path>) -> Result<(), Failure> {
     // Written whole: a program that counts on a page for which a full disk has no room would be killed.
     bytes.resize(TABLE_BYTES, 0);
     fs::write(table, bytes).map_err(|error| Failure::local(table.display(), &error))
+}
+
+/// Lets a program that becomes another user count its calls, as only those of root can. Users who do not
+/// know the random name of the folder, which they cannot list, have no way to the table.
+fn admit_all_users(folder: &Path, table: &Path) -> io::Result<()> {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
+    fs::set_permissions(table, fs::Permissions::from_mode(0o666))
 }
 
 /// Runs a command to its end. An error is that of its start.
@@ -357,8 +370,8 @@ fn remarks(watched: &Watched, io: Option<Io>, read_bytes: u64, written_bytes: u6
     let unseen = unseen.saturating_sub(watched.total(Total::Processes));
     if unseen > 0 {
         remarks.push(format!(
-            "NOT WATCHED: {unseen} programs that it has started, which did not reach the table of the \
-             counts, as another user or in another root"
+            "NOT WATCHED: {unseen} programs that it has started, which did not reach the library or \
+             the table of the counts"
         ));
     }
     let Some(io) = io else { return remarks };
