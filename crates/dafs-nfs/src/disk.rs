@@ -43,9 +43,11 @@ impl Misses {
     }
 }
 
-/// Returns the range of a read that did not find all its data in memory. It ends with the file.
+/// Returns the range of a read that did not find all its data in memory. It ends with a local file. For
+/// the size of another one, the reactor might have to wait.
 pub(crate) fn missed(file: &Arc<dyn OpenFile>, offset: u64, bytes: usize) -> FileRange {
-    let left = file.attr().map_or(u64::MAX, |attr| attr.size.saturating_sub(offset));
+    let attr = file.read_descriptor().and_then(|_| file.attr().ok());
+    let left = attr.map_or(u64::MAX, |attr| attr.size.saturating_sub(offset));
     let bytes = bytes.min(usize::try_from(left).unwrap_or(usize::MAX));
     FileRange { file: file.clone(), offset, bytes }
 }
@@ -171,12 +173,13 @@ impl Disk {
         None
     }
 
-    /// Begins the reads of a turn, and finds those that have ended. Returns true if there are some.
-    pub(crate) fn turn(&mut self, now_ns: u64) -> bool {
-        self.pages.turn(now_ns, self.injector.descriptor(), &mut self.ended);
+    /// Begins the reads of a turn, and finds those that have ended. Returns the time of the next turn
+    /// that is needed, which is now if there are some.
+    pub(crate) fn turn(&mut self, now_ns: u64) -> Option<u64> {
+        let retry_at_ns = self.pages.turn(now_ns, self.injector.descriptor(), &mut self.ended);
         let Self { waiting, ready, ended, .. } = self;
         ready.extend(ended.drain(..).filter_map(|token| waiting.remove(&token)));
-        !ready.is_empty()
+        if ready.is_empty() { retry_at_ns } else { Some(now_ns) }
     }
 
     /// Takes a request whose read has ended.

@@ -438,14 +438,14 @@ impl Handler for NfsHandler {
         }
     }
 
-    fn turn_over(&mut self, now_ns: u64) -> bool {
-        let Some(disk) = &mut self.disk else { return false };
-        let busy = disk.turn(now_ns);
+    fn turn_over(&mut self, now_ns: u64) -> Option<u64> {
+        let disk = self.disk.as_mut()?;
+        let next = disk.turn(now_ns);
         // A panic in one request leaves the others to the next turn.
         while let Some(waiting) = disk.take_ready() {
             waiting.run_again(&self.shared);
         }
-        busy
+        next
     }
 
     fn tick(&mut self, now_ns: u64) {

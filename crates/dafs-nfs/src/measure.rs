@@ -10,9 +10,9 @@ pub(crate) struct Stages {
     began_ns: u64,
     /// The end of the operation before the present one.
     lap_ns: u64,
-    /// The time at which it went to the pool.
+    /// The time at which it first began to wait: for the pool, or for the kernel.
     parked_ns: Option<u64>,
-    /// The time at which a thread of the pool took it.
+    /// The time at which it last went on: on a thread of the pool, or on its reactor.
     resumed_ns: Option<u64>,
     /// Bytes of file data read.
     pub(crate) read_bytes: u64,
@@ -38,12 +38,12 @@ impl Stages {
         Self { began_ns, lap_ns: began_ns, ..Self::default() }
     }
 
-    /// Notes that the request goes to the pool.
+    /// Notes that the request waits for the pool, or for the kernel.
     pub(crate) fn park(&mut self, shared: &NfsShared) {
-        self.parked_ns = Some(shared.clock_ns());
+        self.parked_ns.get_or_insert_with(|| shared.clock_ns());
     }
 
-    /// Notes that a thread of the pool goes on with it.
+    /// Notes that it goes on, on a thread of the pool or on its reactor.
     pub(crate) fn resume(&mut self, shared: &NfsShared) {
         self.resumed_ns = Some(shared.clock_ns());
     }

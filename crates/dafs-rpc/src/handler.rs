@@ -115,12 +115,13 @@ pub trait Handler {
         let _ = message;
     }
 
-    /// Called at the end of each turn of the reactor, before it sleeps. Returns true if there was
-    /// work, so that the reactor has another turn at once. Work that the kernel finishes wakes the
-    /// reactor by [`crate::Injector::descriptor`].
-    fn turn_over(&mut self, now_ns: u64) -> bool {
+    /// Called at the end of each turn of the reactor, before it sleeps. Returns the time of the next
+    /// turn that it needs, on the clock of `now_ns`: `now_ns` for one at once. Others come before if
+    /// something happens. Work that the kernel finishes wakes the reactor by
+    /// [`crate::Injector::descriptor`].
+    fn turn_over(&mut self, now_ns: u64) -> Option<u64> {
         let _ = now_ns;
-        false
+        None
     }
 
     /// Called about once a second, and at most a few times a second.

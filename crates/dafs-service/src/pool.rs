@@ -51,6 +51,7 @@ pub trait PageReads: Send {
 
     /// Begins the reads that were taken, and adds the tokens of those that have ended, whether or not
     /// the pages are there now. A read that ends later makes the event descriptor `wakes` readable.
-    /// The descriptor is the same in each call. `now_ns` is the time of the monotonic clock.
-    fn turn(&mut self, now_ns: u64, wakes: BorrowedFd<'_>, ended: &mut Vec<u64>);
+    /// The descriptor is the same in each call. `now_ns` is the time of the monotonic clock. Returns
+    /// the time of the next turn if there are reads that the kernel could not begin.
+    fn turn(&mut self, now_ns: u64, wakes: BorrowedFd<'_>, ended: &mut Vec<u64>) -> Option<u64>;
 }

@@ -105,10 +105,10 @@ fn the_kernel_reads_what_is_not_in_memory() {
     for is_missing_again in [false, true] {
         kernel.cool();
         assert!(matches!(server.v3(Procedure::Read, &read), Handled::Later));
-        assert!(!server.handler.turn_over(0), "nothing has come yet");
+        assert_eq!(server.handler.turn_over(0), None, "nothing has come yet");
         let range = if is_missing_again { kernel.end() } else { kernel.warm() };
         assert_eq!(range, (1, 4), "it ends with the file");
-        assert!(server.handler.turn_over(0));
+        assert_eq!(server.handler.turn_over(0), Some(0));
         assert_eq!(server.pool.run(), usize::from(is_missing_again));
         let read = server.collect().pop().unwrap().unwrap().to_bytes();
         let read = decode_results::<ReadOk<'_>, ObjectFailure>(&read).unwrap().unwrap();

@@ -62,8 +62,8 @@ mod tests {
         }
     }
 
-    /// Tells each turn.
-    struct Turning(Sender<()>);
+    /// Tells each turn, and needs the next one after some nanoseconds, or none.
+    struct Turning(Sender<()>, Option<u64>);
 
     impl Handler for Turning {
         type Message = ();
@@ -72,27 +72,41 @@ mod tests {
             Handled::Drop
         }
 
-        fn turn_over(&mut self, _: u64) -> bool {
+        fn turn_over(&mut self, now_ns: u64) -> Option<u64> {
             let _ = self.0.send(());
-            false
+            self.1.map(|after_ns| now_ns + after_ns)
         }
     }
 
-    /// Wakes a reactor again and again, as the kernel does. Ticks alone would take longer.
-    fn wake(injector: &Injector<()>, turns: &Receiver<()>) {
-        const WAKES: u32 = 200;
+    /// Waits for turns, each after some act. Ticks alone would take longer.
+    fn take_turns(turns: &Receiver<()>, act: impl Fn()) {
+        const TURNS: u32 = 200;
         let began = Instant::now();
-        for _ in 0..WAKES {
+        for _ in 0..TURNS {
             turns.try_iter().for_each(drop);
-            rustix::io::write(injector.descriptor(), &1u64.to_ne_bytes()).unwrap();
+            act();
             turns.recv_timeout(Duration::from_secs(60)).unwrap();
         }
-        let ticks = WAKES * Duration::from_millis(TICK_MILLISECONDS);
+        let ticks = TURNS * Duration::from_millis(TICK_MILLISECONDS);
         assert!(began.elapsed() < ticks / 2, "{:?}", began.elapsed());
     }
 
     #[test]
     fn a_handler_has_its_turn_when_the_kernel_wakes_its_reactor() {
+        with_reactors(None, |injector, turns| {
+            take_turns(turns, || {
+                rustix::io::write(injector.descriptor(), &1u64.to_ne_bytes()).unwrap();
+            });
+        });
+    }
+
+    #[test]
+    fn a_handler_has_its_turn_at_the_time_that_it_has_named() {
+        with_reactors(Some(1_000_000), |_, turns| take_turns(turns, || {}));
+    }
+
+    /// Has a look at a reactor of each kind, whose handler needs turns as often as this.
+    fn with_reactors(after_ns: Option<u64>, look: fn(&Injector<()>, &Receiver<()>)) {
         let config = Config { wake: Wake::Sleep, ..Config::default() };
         let group = Group::new(Vec::new(), 2, config).unwrap();
         let (mut injectors, mut receivers, mut threads) = (Vec::new(), Vec::new(), Vec::new());
@@ -100,14 +114,14 @@ mod tests {
             let (turns, receiver) = channel();
             injectors.push(injector);
             receivers.push(receiver);
-            Turning(turns)
+            Turning(turns, after_ns)
         };
         let reactor = group.reactor(&mut handler).unwrap();
         threads.push(std::thread::spawn(move || reactor.run()));
         let reactor = group.rdma_reactor(Vec::new(), &mut handler).unwrap();
         threads.push(std::thread::spawn(move || reactor.run()));
         for (injector, turns) in injectors.iter().zip(&receivers) {
-            wake(injector, turns);
+            look(injector, turns);
         }
         group.stop();
         threads.into_iter().for_each(|thread| thread.join().unwrap());

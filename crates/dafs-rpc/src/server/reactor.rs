@@ -56,6 +56,7 @@ pub struct Reactor<H: Handler> {
     /// False while file descriptors are short, until the next tick.
     listening: bool,
     next_tick_ns: u64,
+    handler_at_ns: u64,
     stop_by_ns: Option<u64>,
 }
 
@@ -80,6 +81,7 @@ impl<H: Handler> Reactor<H> {
             messages: Vec::new(),
             listening: false,
             next_tick_ns: 0,
+            handler_at_ns: u64::MAX,
             stop_by_ns: None,
         };
         let inbox = reactor.worker.inbox.descriptor();
@@ -110,7 +112,7 @@ impl<H: Handler> Reactor<H> {
         events.clear();
         let may_sleep = self.again.is_empty() && spin.is_over(self.worker.now_ns);
         let sleep = may_sleep && self.worker.inbox.fall_asleep();
-        let due_ns = self.next_tick_ns.min(self.worker.judge_at_ns);
+        let due_ns = self.next_tick_ns.min(self.worker.judge_at_ns).min(self.handler_at_ns);
         let ns = if sleep { due_ns.saturating_sub(self.worker.now_ns) } else { 0 };
         let timeout =
             Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
@@ -171,8 +173,9 @@ impl<H: Handler> Reactor<H> {
             let broken = self.worker.judge_some(&mut self.slots, false);
             broken.into_iter().for_each(|(id, ending)| self.end(id, &ending));
         }
-        let now_ns = self.worker.now_ns;
-        busy |= shielded(|| self.worker.handler.turn_over(now_ns)).unwrap_or(true);
+        let next = shielded(|| self.worker.handler.turn_over(self.worker.now_ns));
+        self.handler_at_ns = next.unwrap_or(Some(0)).unwrap_or(u64::MAX);
+        busy |= self.handler_at_ns <= self.worker.now_ns;
         self.worker.publish();
         busy
     }

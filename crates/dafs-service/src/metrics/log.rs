@@ -26,8 +26,8 @@ pub struct LoggedRequest {
     pub export: Option<Arc<ExportUse>>,
     /// Its outcome.
     pub done: Done,
-    /// Nanoseconds in the thread that received it, in the queue of the pool, and in the pool. All
-    /// zeros if the front end does not measure them.
+    /// Nanoseconds in the thread that received it, of waiting for the pool or for a disk (io_uring),
+    /// and from then on. All zeros if the front end does not measure them.
     pub stages_ns: [u64; 3],
     /// It took longer than the limit.
     pub is_slow: bool,

@@ -194,6 +194,11 @@ impl<P: Copy> DiskRing<P> {
         ended.extend(refused.map(Ended::Refused));
     }
 
+    /// Returns the time at which reads that have not begun are to be tried again.
+    fn retry_at(&self) -> Option<Instant> {
+        self.stall.map(|stall| stall.retry_at)
+    }
+
     /// Takes the completions.
     fn reap(&mut self, ended: &mut Vec<Ended<P>>) {
         if self.table.is_empty() {
@@ -247,7 +252,7 @@ impl Engine {
 
     /// Returns the time at which reads that have not begun are to be tried again.
     pub(super) fn retry_of_reads(&self) -> Option<Instant> {
-        self.disk.ring.as_ref()?.stall.map(|stall| stall.retry_at)
+        self.disk.ring.as_ref()?.retry_at()
     }
 
     /// Counts the reads that had to wait for the disk.

@@ -7,11 +7,11 @@
 //! * A range that was taken ends once: its pages have come, or the kernel has refused or failed the
 //!   read. Then the request finds out by itself that they are missing.
 //! * Reads that the kernel cannot begin now, for want of memory for instance, are tried again in each
-//!   turn of the reactor, which comes after a second at the latest.
+//!   turn of the reactor, which comes as soon as for an engine.
 //! * The table of the ring keeps each file and the memory, as for reads of an engine, also when the
 //!   reactor ends first.
 
-use super::kernel::ReadRing;
+use super::kernel::{Kernel, ReadRing, Unbegun};
 use super::read::{DiskRead, ReadMemory};
 use super::{DiskRing, Ended, Reading};
 use crate::limits::PAGE_READ_BYTES_MAX;
@@ -41,6 +41,22 @@ impl PageRing {
         let memory = Arc::new(Buffer::zeroed(PAGE_READ_BYTES_MAX)?);
         Ok(Self { fresh: Some(ring), ring: None, memory, ended: Vec::new() })
     }
+
+    pub(super) fn turn_by(
+        &mut self,
+        now_ns: u64,
+        ended: &mut Vec<u64>,
+        submit: impl FnOnce(&mut Kernel) -> Result<(), Unbegun>,
+    ) -> Option<u64> {
+        let ring = self.ring.as_mut()?;
+        ring.reap(&mut self.ended);
+        ring.flush_by(Instant(now_ns), &mut self.ended, submit);
+        ended.extend(self.ended.drain(..).map(|ended| match ended {
+            Ended::Done(token, _) => token,
+            Ended::Refused(reading) => reading.pending,
+        }));
+        ring.retry_at().map(|time| time.0)
+    }
 }
 
 impl PageReads for PageRing {
@@ -55,7 +71,7 @@ impl PageReads for PageRing {
         ring.begin(Reading { pending: token, origin, lane: 0, read }).is_none()
     }
 
-    fn turn(&mut self, now_ns: u64, wakes: BorrowedFd<'_>, ended: &mut Vec<u64>) {
+    fn turn(&mut self, now_ns: u64, wakes: BorrowedFd<'_>, ended: &mut Vec<u64>) -> Option<u64> {
         if let Some(ring) = self.fresh.take() {
             match DiskRing::enable(ring, Some(wakes)) {
                 Ok(ring) => self.ring = Some(ring),
@@ -65,12 +81,6 @@ impl PageReads for PageRing {
                 ),
             }
         }
-        let Some(ring) = &mut self.ring else { return };
-        ring.reap(&mut self.ended);
-        ring.flush(Instant(now_ns), &mut self.ended);
-        ended.extend(self.ended.drain(..).map(|ended| match ended {
-            Ended::Done(token, _) => token,
-            Ended::Refused(reading) => reading.pending,
-        }));
+        self.turn_by(now_ns, ended, Kernel::submit)
     }
 }

@@ -274,3 +274,22 @@ fn ranges_that_the_kernel_refuses_end_too() {
     assert_eq!(ended, [1, 2]);
     assert!(!pages.begin(3, origin, range(&file, 8)), "it takes no more");
 }
+
+#[test]
+fn ranges_that_cannot_begin_are_tried_again_soon() {
+    let Some((mut pages, file, writer)) = pages() else { return };
+    let (wakes, mut ended, origin) = (event(), Vec::new(), Origin::Sim(1));
+    assert_eq!(pages.turn(0, wakes.as_fd(), &mut ended), None);
+    assert!(pages.begin(1, origin, range(&file, 8)));
+    let retry_at = Instant(5) + DISK_RETRY_TIME;
+    assert_eq!(pages.turn_by(5, &mut ended, without_memory), Some(retry_at.0));
+    assert!(!pages.begin(2, origin, range(&file, 8)), "the pool has the others");
+    assert_eq!(pages.turn(retry_at.0, wakes.as_fd(), &mut ended), None, "it has begun");
+    assert!(ended.is_empty());
+    rustix::io::write(&writer, &[7; 8]).unwrap();
+    while ended.is_empty() {
+        pages.turn(retry_at.0, wakes.as_fd(), &mut ended);
+        std::thread::yield_now();
+    }
+    assert_eq!(ended, [1]);
+}

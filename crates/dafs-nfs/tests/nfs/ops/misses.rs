@@ -8,16 +8,26 @@ use dafs_service::{FileRange, Origin, PageReads};
 use dafs_store::{MemoryOptions, MemoryStore, OpenFile, Result, StoreError, Wait};
 use dafs_testkit::stores::layer::{FileLayer, Layer, Layered, LayeredFile, Transfer, Verdict};
 use dafs_wire::nfs4::*;
-use std::os::fd::BorrowedFd;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A kernel that reads when the test says so.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Kernel {
     /// No data is in memory.
     is_cold: Arc<AtomicBool>,
     state: Arc<Mutex<State>>,
+    /// The descriptor that local files lend.
+    lent: Option<Arc<File>>,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        let lent = Arc::new(File::open("/dev/null").unwrap());
+        Self { is_cold: Arc::default(), state: Arc::default(), lent: Some(lent) }
+    }
 }
 
 #[derive(Default)]
@@ -71,8 +81,9 @@ impl PageReads for Kernel {
         !state.refuses
     }
 
-    fn turn(&mut self, _: u64, _: BorrowedFd<'_>, ended: &mut Vec<u64>) {
+    fn turn(&mut self, _: u64, _: BorrowedFd<'_>, ended: &mut Vec<u64>) -> Option<u64> {
         ended.append(&mut self.state.lock().unwrap().ended);
+        None
     }
 }
 
@@ -89,6 +100,10 @@ impl FileLayer for Kernel {
             return Err(StoreError::WouldBlock);
         }
         Ok(Verdict::Pass(transfer.bytes))
+    }
+
+    fn read_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.lent.as_ref().map(AsFd::as_fd)
     }
 }
 
@@ -132,10 +147,10 @@ fn the_kernel_reads_what_is_not_in_memory() {
     let (mut client, fh, open) = client(&kernel, 1);
     start(&mut client, &[putfh(&fh), read(open, 1, 100), getfh()]);
     let world = &mut client.world;
-    assert!(!world.handler.turn_over(0), "nothing has come yet");
+    assert_eq!(world.handler.turn_over(0), None, "nothing has come yet");
     assert_eq!(world.pool.run(), 0);
     assert_eq!(kernel.warm(), (1, 4), "the range ends with the file");
-    assert!(world.handler.turn_over(0));
+    assert_eq!(world.handler.turn_over(0), Some(0));
     let answer = answer(world).unwrap();
     assert_eq!(data(&answer), (b"ello".to_vec(), true));
     assert_eq!(handle(&answer, 3), fh);
@@ -149,13 +164,13 @@ fn both_kinds_of_reads_wait_for_the_kernel() {
     let plus = Op::ReadPlus(ReadPlusArgs { stateid: open, offset: 0, count: 3 });
     start(&mut client, &[putfh(&fh), plus]);
     assert_eq!(kernel.warm(), (0, 3));
-    assert!(client.world.handler.turn_over(0));
+    assert_eq!(client.world.handler.turn_over(0), Some(0));
     let plus = answer(&mut client.world).unwrap();
     let ResultBody::ReadPlus(_) = plus.body(2) else { panic!("{:?}", plus.results()) };
     kernel.cool();
     start(&mut client, &[putfh(&fh), read(open, 2, 9)]);
     assert_eq!(kernel.warm(), (2, 3));
-    assert!(client.world.handler.turn_over(0));
+    assert_eq!(client.world.handler.turn_over(0), Some(0));
     assert_eq!(data(&answer(&mut client.world).unwrap()), (b"llo".to_vec(), true));
     assert_eq!(counted(&client.world), (2, 0));
 }
@@ -167,7 +182,7 @@ fn the_pool_reads_what_the_kernel_refuses() {
     kernel.refuse();
     start(&mut client, &[putfh(&fh), read(open, 0, 4)]);
     let world = &mut client.world;
-    assert!(!world.handler.turn_over(0));
+    assert_eq!(world.handler.turn_over(0), None);
     assert!(answer(world).is_none());
     assert_eq!(world.pool.run(), 1);
     assert_eq!(data(&answer(world).unwrap()), (b"hell".to_vec(), false));
@@ -181,11 +196,20 @@ fn data_that_is_missing_again_is_read_on_the_pool() {
     start(&mut client, &[putfh(&fh), read(open, 0, 4)]);
     kernel.end();
     let world = &mut client.world;
-    assert!(world.handler.turn_over(0));
+    assert_eq!(world.handler.turn_over(0), Some(0));
     assert!(answer(world).is_none());
     assert_eq!(world.pool.run(), 1);
     assert_eq!(data(&answer(world).unwrap()), (b"hell".to_vec(), false));
     assert_eq!(counted(world), (1, 1));
+}
+
+/// The size of another file may be known by other machines alone.
+#[test]
+fn a_file_that_lends_no_descriptor_is_not_asked_for_its_size() {
+    let kernel = Kernel { lent: None, ..Kernel::default() };
+    let (mut client, fh, open) = client(&kernel, 1);
+    start(&mut client, &[putfh(&fh), read(open, 1, 100)]);
+    assert_eq!(kernel.end(), (1, 100));
 }
 
 /// The request is checked again when its data is there.
@@ -203,6 +227,6 @@ fn a_file_that_is_closed_meanwhile_is_not_read() {
     let closed = client.world.send(1, 0, &with_sequence(other, &[putfh(&fh), close(open)]));
     assert_eq!(closed.status(), Status::Ok);
     kernel.warm();
-    assert!(client.world.handler.turn_over(0));
+    assert_eq!(client.world.handler.turn_over(0), Some(0));
     assert_eq!(answer(&mut client.world).unwrap().status(), Status::BadStateId);
 }

@@ -36,6 +36,8 @@ pub struct RdmaReactor<H: Handler> {
     commands: Vec<Command>,
     messages: Vec<H::Message>,
     pub(super) next_tick_ns: u64,
+    /// The time of the turn that the handler needs.
+    handler_at_ns: u64,
     pub(super) stop_by_ns: Option<u64>,
     turns: u32,
 }
@@ -76,6 +78,7 @@ impl<H: Handler> RdmaReactor<H> {
             commands: Vec::new(),
             messages: Vec::new(),
             next_tick_ns: 0,
+            handler_at_ns: u64::MAX,
             stop_by_ns: None,
             turns: 0,
         }
@@ -110,7 +113,9 @@ impl<H: Handler> RdmaReactor<H> {
         if now_ns >= self.next_tick_ns {
             self.tick();
         }
-        busy |= shielded(|| self.core.handler.turn_over(now_ns)).unwrap_or(true);
+        let next = shielded(|| self.core.handler.turn_over(now_ns));
+        self.handler_at_ns = next.unwrap_or(Some(0)).unwrap_or(u64::MAX);
+        busy |= self.handler_at_ns <= now_ns;
         if busy {
             self.ports.iter_mut().for_each(|port| port.link.adapter.flush());
         }
@@ -121,7 +126,7 @@ impl<H: Handler> RdmaReactor<H> {
     /// The time of the next [`RdmaReactor::turn`] if no event comes before.
     pub fn next_turn_ns(&self) -> u64 {
         let adapters = self.ports.iter().filter_map(|port| port.link.adapter.next_timeout());
-        adapters.map(|time| time.0).fold(self.next_tick_ns, u64::min)
+        adapters.map(|time| time.0).fold(self.next_tick_ns.min(self.handler_at_ns), u64::min)
     }
 
     /// Closes the connections of a stopping reactor in order when every call has been answered and
