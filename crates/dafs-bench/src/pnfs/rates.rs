@@ -31,7 +31,7 @@ pub(crate) struct Rates {
 }
 
 /// Measures all architectures and patterns; CephFS's client once more without its cache; and BTIO once
-/// more with nine clients. `check` fails when the run shall end. What fails otherwise is left out.
+/// more with nine clients. `check` fails when the run shall end. Cases with other failures are left out.
 pub(crate) fn rates(
     clients: usize,
     storage_nodes: usize,
