@@ -405,7 +405,7 @@ fn optimistic_beside_a_writer() {
                 13..15 if size < FILE_BYTES_MAX => {
                     let len = 1 + random.below((FILE_BYTES_MAX - size).min(20_000));
                     let data = random.bytes(len);
-                    assert_eq!(file.append(&data, Stability::Unstable).unwrap(), size);
+                    assert_eq!(file.append(&data, Stability::FileSync).unwrap(), size);
                     content.extend(data);
                 }
                 _ => {
