@@ -63,10 +63,12 @@ expect 0 'right, 1 export' inside dafs config check
 # start [--take-over]
 start() {
     log=$work/log$*
+    # The ready line of the server before would be taken for that of this one, which opens the file when it gets to.
+    rm -f "$log.out"
     "${inside[@]}" dafs serve --config /etc/dafs/dafs.toml "$@" >"$log.out" 2>"$log" &
     server=$!
     started+=("$server")
-    is_ready() { grep '^ready ' "$log.out" >/dev/null || ! kill -0 "$server"; }
+    is_ready() { grep -qs '^ready ' "$log.out" || ! kill -0 "$server"; }
     eventually is_ready
     url=$(sed -n 's/^ready //p' "$log.out")
     url=${url%/}
