@@ -200,7 +200,7 @@ pub struct FsStatus {
     pub file_bytes_max: Option<u64>,
     /// Bytes that count for the caller's quota. NFSv3 has no quotas.
     pub quota_used: Option<u64>,
-    /// Bytes that the caller's quota leaves. `None` where the free space limits before it.
+    /// Bytes that the caller's quota leaves, or the free space if that is less.
     pub quota_left: Option<u64>,
 }
 

@@ -69,13 +69,15 @@ impl Df {
             let bytes = |bytes: Option<u64>| {
                 bytes.map_or_else(|| "-".to_owned(), |bytes| BinaryBytes(bytes).to_string())
             };
+            // Where the free space limits before a quota, NFS servers say it for both.
+            let left = status.quota_left.filter(|left| Some(*left) < status.space_available);
             let files = status.files_available.map_or_else(|| "-".to_owned(), |n| n.to_string());
             say!(
                 "{:>12} {:>12} {:>12} {files:>12} {:>12}  {url}",
                 bytes(status.space_total),
                 bytes(used),
                 bytes(status.space_available),
-                bytes(status.quota_left),
+                bytes(left),
             )
         })
     }

@@ -199,8 +199,7 @@ impl Names for V4 {
             name_bytes_max: told.maxname,
             file_bytes_max: told.maxfilesize,
             quota_used: told.quota_used,
-            // A server says the free space where no quota limits before it.
-            quota_left: told.quota_avail_hard.filter(|left| Some(*left) != told.space_avail),
+            quota_left: told.quota_avail_hard,
         })
     }
 
