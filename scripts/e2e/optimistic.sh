@@ -14,7 +14,7 @@ needs_preload
 program=$PWD/scripts/e2e/optimistic.py
 mkdir "$work/export"
 file=$work/export/file state=$work/stamps
-options=(${squash[@]+"${squash[@]}"} --optimistic=remote --metrics 127.0.0.1:0 --lease 2)
+options=(${squash[@]+"${squash[@]}"} --optimistic=remote --metrics 127.0.0.1:0 --lease 4)
 serve "$work/export" "${options[@]}"
 python3 "$program" make "$file" "$state"
 

@@ -191,6 +191,8 @@ control_groups() { ls -d /sys/fs/cgroup/{,cpu/,memory/}dafs-bench-* 2>/dev/null 
 before=$(control_groups)
 has_no_more_groups() { [[ $(control_groups) == "$before" ]]; }
 has_no_folder() { ! compgen -G "$work/dafs-bench*" >/dev/null; }
+# True when the file has rows. It is written after each part of a run, also after one without any.
+has_rows() { grep -qs '"rows":\[{' "$work/part.json"; }
 # interrupt SIGNAL EXPERIMENT -- ends a run by a signal.
 interrupt() {
     step "a run of $2 that is interrupted by $1"
@@ -201,7 +203,7 @@ interrupt() {
     run=$!
     started+=("$run")
     eventually grep -q '^round 1 ' "$work/part.out"
-    eventually test -s "$work/part.json"
+    eventually has_rows
     kill -"$1" "$run"
     status=0
     wait "$run" || status=$?
