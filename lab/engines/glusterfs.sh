@@ -27,7 +27,8 @@ die() { printf 'glusterfs.sh: %s\n' "$*" >&2; exit 1; }
 
 readonly start_seconds_max=90 free_mib_min=512
 
-# The management daemons have one port, so each cluster has addresses of its own.
+# The management daemons have one port, so each cluster has addresses of its own. Its caller holds the
+# lock on glusterd until the first daemon listens: two clusters that start at once would take the same.
 free_net() {
     local third
     for third in $(shuf -i 2-250); do
@@ -49,10 +50,13 @@ own_pids() {
     done
 }
 
-admin() {
-    timeout 60 gluster --mode=script --wignore --glusterd-sock="$dir/1/run/glusterd.sock" \
-        --log-file="$dir/1/log/cli.log" "$@"
+# admin_at NUMBER ... -- gluster(8) at one of the daemons.
+admin_at() {
+    timeout 60 gluster --mode=script --wignore --glusterd-sock="$dir/$1/run/glusterd.sock" \
+        --log-file="$dir/$1/log/cli.log" "${@:2}"
 }
+
+admin() { admin_at 1 "$@"; }
 
 # The options keep a daemon's state, sockets, logs and address apart from those of others.
 start_daemon() {
@@ -64,11 +68,17 @@ start_daemon() {
         --xlator-option "management.run-directory=$own/run" \
         --xlator-option "management.glusterd-sockfile=$own/run/glusterd.sock" \
         --xlator-option "management.cluster-test-mode=$own/log" \
-        -l "$own/log/glusterd.log" -p "$own/run/glusterd.pid" >>"$own/log/out" 2>&1 ||
+        -l "$own/log/glusterd.log" -p "$own/run/glusterd.pid" >>"$own/log/out" 2>&1 9<&- ||
         die "a management daemon does not start: $own/log"
 }
 
-is_pool() { [[ $(admin peer status 2>/dev/null | grep -c 'Peer in Cluster (Connected)') == 2 ]]; }
+# Each daemon must know both others: a volume is refused by one that does not.
+is_pool() {
+    local number
+    for number in 1 2 3; do
+        [[ $(admin_at "$number" peer status 2>/dev/null | grep -c 'Peer in Cluster (Connected)') == 2 ]] || return
+    done
+}
 
 # Ends the rest of a cluster; after a failure it prints the last log lines of the daemons.
 end() {
@@ -93,8 +103,13 @@ start() {
     mib=$(($(stat -f -c '%f * %S' "$dir") >> 20))
     ((mib >= free_mib_min)) ||
         die "the disk of $dir is too full: $mib MiB are free, and it takes $free_mib_min"
+    exec 9<"$(command -v glusterd)"
+    flock -w "$start_seconds_max" 9 || die "other clusters start for too long"
+    net=${GLUSTER_NET:-$(free_net)}
+    echo "$net" >"$dir/net"
     for number in 1 2 3; do
         start_daemon "$number"
+        [[ $number != 1 ]] || exec 9<&-
         bricks+=("$net.$number:$dir/$number/brick")
     done
     for number in 2 3; do
@@ -136,19 +151,17 @@ is_cluster() { [[ ${1-} == /* && -d $1/1/brick && -f $1/net ]]; }
 
 case ${1-} in
 hold)
-    dir=$(mktemp -d "${TMPDIR:-/tmp}/dafs-gluster.XXXXXX") net=${GLUSTER_NET:-$(free_net)}
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/dafs-gluster.XXXXXX")
     trap 'end $?' EXIT
     trap '' INT HUP
-    echo "$net" >"$dir/net"
     start
     printf '%s %s\n' "$dir" "$net.1"
     cat >/dev/null
     ;;
 start)
     [[ ${2-} == /* && ! -e $2 ]] || die "start needs the absolute path of a directory that is not there"
-    dir=$2 net=${GLUSTER_NET:-$(free_net)}
+    dir=$2
     mkdir -p "$dir"
-    echo "$net" >"$dir/net"
     trap 'end $?' EXIT
     start
     trap - EXIT
