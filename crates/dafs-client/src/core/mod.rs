@@ -24,12 +24,13 @@
 //!
 //! * Free (reads, batches with reads, LOOKUP, GETATTR, LOCKT, fencing lists): the client sends it
 //!   again.
-//! * Same, idempotent (writes, COMMIT, CLOSE, LOCK, LOCKU, SETATTR without size, OPEN without
-//!   GUARDED, batches of writes): the client asks the server whether it was done (CHECK_RESPONSE),
-//!   and fetches its reply (FETCH_RESPONSE). If the server does not know, the client sends it
-//!   again.
-//! * Once, not idempotent (CREATE, REMOVE, RENAME, LINK, APPEND, SETATTR of a size, GUARDED OPEN):
-//!   as above, but if the server does not know, the call ends with [`Done::InDoubt`].
+//! * Same, idempotent (writes, COMMIT, CLOSE, LOCK, LOCKU, SETATTR without size, OPEN that creates
+//!   nothing, EXCLUSIVE, or UNCHECKED without size, batches of writes): the client asks the server
+//!   whether it was done (CHECK_RESPONSE), and fetches its reply (FETCH_RESPONSE). If the server
+//!   does not know, the client sends it again.
+//! * Once, not idempotent (CREATE, REMOVE, RENAME, LINK, APPEND, SETATTR of a size, OPEN that is
+//!   GUARDED, sets a size or makes a file without a name): as above, but if the server does not
+//!   know, the call ends with [`Done::InDoubt`].
 //!
 //! Two rules for new requests:
 //! * Memory is named by [`Piece::direct_buffer`], and every piece that a request names is handed to
