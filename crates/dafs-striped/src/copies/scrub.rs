@@ -10,7 +10,7 @@
 //!   equal, and it differs from them.
 
 use super::super::StripedStore;
-use super::super::record::Record;
+use super::super::record::{Record, places};
 use super::super::state::{FileState, Place};
 use super::copied;
 use crate::limits::{COPY_ATTEMPTS_MAX, COPY_TURNS_MAX, RETRY_PAUSE};
@@ -93,6 +93,7 @@ impl StripedStore {
     /// # Errors
     /// * [`StoreError::NotSupported`] for a file without copies.
     /// * [`StoreError::Invalid`] if no copy would count any more.
+    /// * [`StoreError::NoDevice`] if none of those that still count would be on a reachable node.
     /// * Those of the list of files to be repaired and of the metadata. [`StoreError::Busy`] passes, and has not
     ///   passed for a while.
     pub fn give_up_copies(&self, file: &FileId, is_wrong: &dyn Fn(u32) -> bool) -> Result<()> {
@@ -248,6 +249,14 @@ impl FileState {
             }
             if wrong == fresh {
                 return Err(StoreError::Invalid);
+            }
+            let is_there = |at: usize| {
+                let slot = self.shared().slot(nodes[at]);
+                slot.is_ok_and(|slot| slot.node.is_reachable())
+            };
+            // A node that is away may have lost its copy, and the others could not come back.
+            if !places(fresh & !wrong).any(is_there) {
+                return Err(StoreError::NoDevice);
             }
             match self.give_up(&nodes, wrong) {
                 Err(StoreError::Busy) => self.shared().clock().sleep(RETRY_PAUSE),

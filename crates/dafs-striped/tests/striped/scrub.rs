@@ -40,6 +40,11 @@ fn of_two_copies_that_differ_neither_is_changed_until_one_is_named() {
     assert_eq!((scrub(&world, &id), world.fresh(&id)), (differ, vec![true, true]));
     let none_left = world.store().give_up_copies(&id, &|_| true);
     assert_eq!(none_left, Err(StoreError::Invalid), "this does not pass");
+    nodes[1].set_away(true);
+    let away = world.store().give_up_copies(&id, &|number| number != numbers[1]);
+    assert_eq!(away, Err(StoreError::NoDevice), "its copy may be lost");
+    assert_eq!(world.fresh(&id), [true, true]);
+    nodes[1].set_away(false);
     world.store().give_up_copies(&id, &|number| number != numbers[1]).unwrap();
     assert_eq!(world.fresh(&id), [false, true]);
     world.repair();
