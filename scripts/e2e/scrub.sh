@@ -100,6 +100,7 @@ kill_data "$right"
 is_missed() { ("${status[@]}" || true) | grep -E " $right missing +- +- +- +- " >/dev/null; }
 eventually is_missed
 expect 1 'not compared because a node is missing' "${scrub[@]}"
+expect 1 "node $right is missing: bring it back first" "${repair[@]}" /safe/2000002 --from "$right"
 data "$right"
 eventually all_there
 expect 0 '2 files compared' "$dafs" cluster scrub "${far[@]}"

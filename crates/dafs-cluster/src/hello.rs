@@ -6,7 +6,8 @@
 //!   numbers and all messages before it. That of the metadata server also covers the message with
 //!   it. So neither can be made from the other, nor from those of another connection.
 //! * The data server proves its own secret, and the metadata server answers with the same one. So
-//!   one that both accept is enough while the secret of the cluster changes.
+//!   while the secret of the cluster changes, the metadata server has to accept the one that the
+//!   data server proves. Another one opens no data server, even one whose handles are accepted.
 
 use crate::mark::Mark;
 use crate::secret::{ClusterSecret, Secret, Secrets};
@@ -210,7 +211,10 @@ impl Responder {
     /// Returns the metadata server's request, after it has authenticated.
     pub(crate) fn wanted(&self, join: &[u8]) -> Result<Wanted, HelloError> {
         let Join { mac, membership } = decoded(join)?;
-        self.transcript.verify(METADATA, &encoded(&membership), &mac)?;
+        let answered = self.transcript.verify(METADATA, &encoded(&membership), &mac)?;
+        if answered != self.transcript.secrets.own {
+            return Err(HelloError::Secret);
+        }
         let Hello { version, store, number, .. } = self.hello;
         Ok(Wanted { version, store, number, membership })
     }
@@ -324,6 +328,22 @@ mod tests {
             let refused = work_together(&steps[metadata], &steps[data]);
             assert!(matches!(refused, Err(HelloError::Secret)));
         }
+    }
+
+    #[test]
+    fn a_metadata_server_answers_with_the_secret_that_was_proved() {
+        let (old, new, one) = ([1; 32], [2; 32], ClusterSecret::from_bytes);
+        let both = one(new).accepting(old);
+        let initiator = initiator(&both, BINDING, 3);
+        let responder = responder(&both, BINDING, &initiator);
+        let membership = Membership::New;
+        let wanted = |secret: &ClusterSecret| {
+            let (own, with) = (secret.now().own, encoded(&membership));
+            let mac = responder.transcript.mac(own, METADATA, &with);
+            responder.wanted(&encoded(&Join { mac, membership }))
+        };
+        wanted(&one(new)).expect("a metadata server");
+        assert!(matches!(wanted(&one(old)), Err(HelloError::Secret)));
     }
 
     /// A secret that is taken out during a handshake counts until its end.

@@ -3,8 +3,8 @@
 //! MACs are keyed BLAKE2b (RFC 7693) over a purpose and parts, each with its length in front.
 //!
 //! Invariants
-//! * A file holds one secret, or two while the cluster changes from one to the other. This end
-//!   proves itself by the first one, and accepts a peer that knows any of them.
+//! * A file holds one secret, or two while the cluster changes from one to the other. A data server
+//!   proves itself by the first one, and a metadata server accepts a proof by any of them.
 
 use blake2::Blake2bMac;
 use blake2::digest::consts::U32;

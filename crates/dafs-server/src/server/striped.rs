@@ -385,6 +385,10 @@ impl DataServers for Striped {
             StoreError::Invalid => {
                 format!("its copy on node {node} is out of date, or there is none: see dafs layout")
             }
+            StoreError::NoDevice => format!(
+                "node {node} is missing: bring it back first, because all other copies are given up for the \
+                 one there"
+            ),
             error => error.to_string(),
         })
     }

@@ -62,6 +62,9 @@ fn damaged_copies_are_found_and_repaired_where_the_right_one_is_known() {
     *copies = 2;
     config.exports[0].mend_idle = Duration::from_millis(250);
     let server = Server::start(&config).unwrap();
+    let show = AdminRequest::Scrub { export: None, order: ScrubOrder::Show };
+    let none = ask_server(&base.join("state"), &show).unwrap();
+    assert!(matches!(&none, AdminReply::Failed(text) if text.contains("no copies were compared")));
     let client = session(&server, b"plain");
     let bytes = pattern(3_000_000, 1);
     let file = create(&client, b"f");

@@ -10,7 +10,7 @@
 //!   equal, and it differs from them.
 
 use super::super::StripedStore;
-use super::super::record::Record;
+use super::super::record::{Record, places};
 use super::super::state::{FileState, Place};
 use super::copied;
 use crate::limits::{COPY_ATTEMPTS_MAX, COPY_TURNS_MAX, RETRY_PAUSE};
@@ -93,6 +93,7 @@ impl StripedStore {
     /// # Errors
     /// * [`StoreError::NotSupported`] for a file without copies.
     /// * [`StoreError::Invalid`] if no copy would count any more.
+    /// * [`StoreError::NoDevice`] if none of those that still count would be on a reachable node.
     /// * Those of the list of files to be repaired and of the metadata. [`StoreError::Busy`] passes, and has not
     ///   passed for a while.
     pub fn give_up_copies(&self, file: &FileId, is_wrong: &dyn Fn(u32) -> bool) -> Result<()> {
@@ -125,6 +126,9 @@ impl FileState {
             let len = left.min(DIGEST_BYTES_MAX);
             let readable = places.iter().zip(&sums).filter(|(_, sum)| sum.is_some());
             let readable: Vec<_> = readable.map(|(&at, _)| at).collect();
+            if readable.is_empty() {
+                break;
+            }
             let mut digests = self.digests(record, &readable, (offset, len)).into_iter();
             for ((&node, sum), has_bytes) in nodes.iter().zip(&mut sums).zip(&mut has_bytes) {
                 let Some(hasher) = sum else { continue };
@@ -195,7 +199,8 @@ impl FileState {
         Ok(Some(Quiet { record, size, turn, writes, lends }))
     }
 
-    /// Has nodes compute the digests of the same bytes of copies, all at once.
+    /// Has nodes compute the digests of the same bytes of copies, all at once. This thread asks one of
+    /// them itself.
     fn digests(
         &self,
         record: &Record,
@@ -203,18 +208,20 @@ impl FileState {
         (offset, len): (u64, usize),
     ) -> Vec<Result<Digest>> {
         let digest = |at: usize| self.digest(record, at, offset, len);
+        let Some((&own, others)) = places.split_first() else { return Vec::new() };
         std::thread::scope(|scope| {
             let ask = |&at: &usize| {
                 let thread = std::thread::Builder::new().name("dafs-scrub".to_owned());
                 (at, thread.spawn_scoped(scope, move || digest(at)))
             };
-            let asked: Vec<_> = places.iter().map(ask).collect();
+            let asked: Vec<_> = others.iter().map(ask).collect();
+            let own = digest(own);
             let answer = |(at, thread): (usize, io::Result<ScopedJoinHandle<'_, _>>)| match thread {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
                 // The system has no thread left.
                 Err(_) => digest(at),
             };
-            asked.into_iter().map(answer).collect()
+            std::iter::once(own).chain(asked.into_iter().map(answer)).collect()
         })
     }
 
@@ -248,6 +255,14 @@ impl FileState {
             }
             if wrong == fresh {
                 return Err(StoreError::Invalid);
+            }
+            let is_there = |at: usize| {
+                let slot = self.shared().slot(nodes[at]);
+                slot.is_ok_and(|slot| slot.node.is_reachable())
+            };
+            // A node that is away may have lost its copy, and the others could not come back.
+            if !places(fresh & !wrong).any(is_there) {
+                return Err(StoreError::NoDevice);
             }
             match self.give_up(&nodes, wrong) {
                 Err(StoreError::Busy) => self.shared().clock().sleep(RETRY_PAUSE),

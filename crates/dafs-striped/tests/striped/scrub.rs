@@ -5,6 +5,7 @@ use dafs_store::node::Node;
 use dafs_store::*;
 use dafs_striped::{Fault, Faults, Scrubbed};
 use dafs_testkit::stores::{READ_WRITE, me, read, write};
+use std::cell::Cell;
 
 fn scrub(world: &World, id: &FileId) -> Scrubbed {
     world.store().scrub(id, &|_, _| true).unwrap()
@@ -40,6 +41,11 @@ fn of_two_copies_that_differ_neither_is_changed_until_one_is_named() {
     assert_eq!((scrub(&world, &id), world.fresh(&id)), (differ, vec![true, true]));
     let none_left = world.store().give_up_copies(&id, &|_| true);
     assert_eq!(none_left, Err(StoreError::Invalid), "this does not pass");
+    nodes[1].set_away(true);
+    let away = world.store().give_up_copies(&id, &|number| number != numbers[1]);
+    assert_eq!(away, Err(StoreError::NoDevice), "its copy may be lost");
+    assert_eq!(world.fresh(&id), [true, true]);
+    nodes[1].set_away(false);
     world.store().give_up_copies(&id, &|number| number != numbers[1]).unwrap();
     assert_eq!(world.fresh(&id), [false, true]);
     world.repair();
@@ -63,6 +69,21 @@ fn a_copy_that_was_lost_or_cannot_be_read_is_made_anew() {
     assert_eq!(scrub(&world, &id), unreadable);
     mend(&world, &id);
     assert!(world.contents(&id).iter().all(|copy| *copy == content));
+}
+
+#[test]
+fn a_file_that_no_node_can_read_takes_no_further_time() {
+    let (world, id, _file, nodes) = World::with_file(&vec![6; 3_000_000]);
+    world.repair();
+    nodes.iter().for_each(|node| node.set_unreadable());
+    let pieces = Cell::new(0);
+    let pace = |_: &[u32], _: usize| {
+        pieces.set(pieces.get() + 1);
+        true
+    };
+    let all = nodes.each_ref().map(|node| (node.number(), Fault::Unreadable));
+    assert_eq!(world.store().scrub(&id, &pace), Ok(faulty(&all, None)));
+    assert_eq!(pieces.get(), 1, "the rest cannot be read either");
 }
 
 #[test]

@@ -69,8 +69,7 @@ impl Df {
             let bytes = |bytes: Option<u64>| {
                 bytes.map_or_else(|| "-".to_owned(), |bytes| BinaryBytes(bytes).to_string())
             };
-            // Where the free space limits before a quota, NFS servers say it for both.
-            let left = status.quota_left.filter(|left| Some(*left) < status.space_available);
+            let left = limiting(status.quota_left, status.space_available);
             let files = status.files_available.map_or_else(|| "-".to_owned(), |n| n.to_string());
             say!(
                 "{:>12} {:>12} {:>12} {files:>12} {:>12}  {url}",
@@ -80,5 +79,25 @@ impl Df {
                 bytes(left),
             )
         })
+    }
+}
+
+/// Returns what a quota leaves, if it limits before the free space does: otherwise NFS servers tell the
+/// free space for both.
+fn limiting(left: Option<u64>, available: Option<u64>) -> Option<u64> {
+    left.filter(|left| available.is_none_or(|available| *left < available))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_quota_leaves_is_shown_where_it_limits() {
+        assert_eq!(limiting(Some(1), Some(2)), Some(1));
+        assert_eq!(limiting(Some(0), Some(2)), Some(0));
+        assert_eq!(limiting(Some(2), Some(2)), None, "the free space");
+        assert_eq!(limiting(Some(1), None), Some(1), "the free space is not known");
+        assert_eq!(limiting(None, Some(2)), None);
     }
 }

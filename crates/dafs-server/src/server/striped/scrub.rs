@@ -88,6 +88,12 @@ impl Scrubber {
                 let rate = bytes_per_second.unwrap_or(MEND_BYTES_PER_SECOND as u64).max(1);
                 self.start(store.clone(), export, rate, mend)?;
             }
+            // A server that has started since, or was taken over, knows of none before.
+            ScrubOrder::Show if self.thread.is_none() => {
+                return Err("no copies were compared since the server has started: begin with dafs cluster \
+                            scrub"
+                    .to_owned());
+            }
             ScrubOrder::Show => {}
             ScrubOrder::Stop => self.stop(),
         }

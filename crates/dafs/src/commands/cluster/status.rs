@@ -47,8 +47,16 @@ impl Status {
                 Err(failure) => return Err(failure),
             }
             std::thread::sleep(interval);
-            found = nodes(&self.place);
+            found = nodes(&self.place).map_err(passing);
         }
+    }
+}
+
+/// Returns the failure of a query after one that was answered: a server that ends may give no answer.
+fn passing(failure: Failure) -> Failure {
+    match failure {
+        Failure::Failed(text) => Failure::Unreachable(text),
+        other => other,
     }
 }
 
@@ -175,6 +183,13 @@ mod tests {
             written_bytes: 0,
             indirect_bytes: 0,
         }
+    }
+
+    #[test]
+    fn a_query_without_an_answer_does_not_end_the_watch() {
+        let failed = passing(Failure::Failed("the server did not answer".to_owned()));
+        assert!(matches!(failed, Failure::Unreachable(text) if text.contains("did not answer")));
+        assert!(matches!(passing(Failure::OutputClosed), Failure::OutputClosed));
     }
 
     #[test]

@@ -18,17 +18,21 @@ fn find(place: &Place, export: Option<&str>, number: u32) -> Result<Option<NodeR
     Ok(nodes(place)?.into_iter().find(is_it))
 }
 
+fn gone(number: u32) -> Failure {
+    Failure::Failed(format!("there is no node {number} any more"))
+}
+
 /// Waits until a node that is being drained is empty.
 pub(super) fn until_empty(place: &Place, export: Option<&str>, number: u32) -> Result<(), Failure> {
     let mut meter = Meter::new();
     let mut before = None;
     loop {
-        match find(place, export, number)? {
-            Some(node) if node.empty => {
+        match find(place, export, number)?.ok_or_else(|| gone(number))? {
+            node if node.empty => {
                 drop(meter);
                 return say!("node {number} is empty");
             }
-            Some(node) if node.leaving => {
+            node if node.leaving => {
                 // The server counts from its start.
                 let moved = (node.moved_files, node.moved_bytes);
                 let (files, bytes) = *before.get_or_insert(moved);
@@ -54,9 +58,7 @@ pub(super) fn until_repaired(
     let mut meter = Meter::new();
     let mut most = 0;
     loop {
-        let Some(node) = find(place, export, number)? else {
-            return Err(Failure::Failed(format!("there is no node {number} any more")));
-        };
+        let node = find(place, export, number)?.ok_or_else(|| gone(number))?;
         if node.connected && node.files_to_mend == 0 {
             drop(meter);
             return say!("the copies on node {number} are complete");
