@@ -11,6 +11,8 @@
 //!   never beyond twice its time.
 //! * A client has its durable record before it gets its first new state, and keeps it as long as it
 //!   holds any.
+//! * A DAFS client that has held nothing for a lease has no record, though it is connected. So grace
+//!   after a crash does not wait for idle mounts.
 //! * Records are written and removed one after the other, and none is written for a client that is
 //!   gone. So a late request of an old instance cannot destroy the record of the new one.
 //! * A DAFS client has no operation to complete its reclaims. It counts as complete when it asks
@@ -26,6 +28,7 @@ use crate::Result;
 use crate::client::{Client, ClientKind, Clients};
 use crate::error::ServiceError;
 use crate::records::{ClientRecord, RecordsError};
+use crate::table::StateTable;
 use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -98,31 +101,41 @@ impl Grace {
 }
 
 impl Clients {
-    /// Removes the records of DAFS and NLM clients that have left in order: without a session and
-    /// without state. An NLM client has no sessions, and has left when it was silent for long.
+    /// Removes the records of DAFS and NLM clients without state, so that grace waits for none of them. A
+    /// DAFS client has no session, or has held nothing for a lease. An NLM client has no sessions at all, and
+    /// was silent for a lease.
     pub(crate) fn forget_idle_records(&self, now_ns: u64) {
         let lease_ns = self.state.config.lease_ns();
+        let is_idle = |table: &StateTable, client: &Client| {
+            let holds = table.holds_anything(client.key());
+            let without_ns = client.without_state_ns(holds, now_ns);
+            let is_over = match client.kind() {
+                ClientKind::Nlm => client.idle_ns(now_ns) > lease_ns,
+                _ => client.sessions() == 0 || without_ns > lease_ns,
+            };
+            is_over && !holds
+        };
         let clients = self.lock();
+        let table = self.state.lock();
         let idle = |client: &&Arc<Client>| {
             client.kind().is_recorded_with_state()
                 && client.is_written()
-                && client.sessions() == 0
-                && !(client.kind() == ClientKind::Nlm && client.idle_ns(now_ns) <= lease_ns)
                 && !(self.in_grace() && client.may_reclaim())
+                && is_idle(&table, client)
         };
-        let idle: Vec<_> = clients.by_key.values().filter(idle).cloned().collect();
-        drop(clients);
-        for client in idle {
-            let order = self.grace.record_order.lock();
-            let table = self.state.lock();
-            if client.sessions() > 0 || table.holds_anything(client.key()) {
-                continue;
-            }
-            // Under the table's lock, so that no state is entered that needs this record.
-            client.set_written(false);
-            drop(table);
-            let _logged = self.remove_records_in_order(&[&client], order);
+        let mut idle: Vec<_> = clients.by_key.values().filter(idle).cloned().collect();
+        drop((table, clients));
+        if idle.is_empty() {
+            return;
         }
+        let order = self.grace.record_order.lock();
+        let table = self.state.lock();
+        idle.retain(|client| is_idle(&table, client));
+        // Under the table's lock, so that no state is entered that needs these records.
+        idle.iter().for_each(|client| client.set_written(false));
+        drop(table);
+        let idle: Vec<&Client> = idle.iter().map(|client| &**client).collect();
+        let _logged = self.remove_records_in_order(&idle, order);
     }
 
     /// True while clients of the last run may reclaim.

@@ -179,6 +179,9 @@ pub struct Client {
     recorded: AtomicBool,
     /// The write of that record is over.
     written: AtomicBool,
+    /// The time of the first check in a row that has found it without state. `u64::MAX` if the last one
+    /// found some.
+    stateless_ns: AtomicU64,
     /// Delegations revoked and not freed yet.
     pub(crate) revoked: AtomicU32,
     /// State revoked by an administrator and not freed yet.
@@ -244,6 +247,7 @@ impl Client {
             reclaim_completed: AtomicBool::new(kind != ClientKind::Nfs),
             recorded: AtomicBool::new(false),
             written: AtomicBool::new(false),
+            stateless_ns: AtomicU64::new(u64::MAX),
             revoked: AtomicU32::new(0),
             admin_revoked: AtomicU32::new(0),
             is_layout_taken: AtomicBool::new(false),
@@ -384,7 +388,9 @@ impl Client {
         self.written.load(Ordering::SeqCst)
     }
 
+    /// Notes that its record was written or removed. The time without state begins anew with a record.
     pub(crate) fn set_written(&self, written: bool) {
+        self.stateless_ns.store(u64::MAX, Ordering::Relaxed);
         self.written.store(written, Ordering::SeqCst);
     }
 
@@ -428,6 +434,17 @@ impl Client {
     /// Takes the front end out of the record, for the last call.
     fn take_front(&self) -> Option<Arc<dyn Front>> {
         self.front.lock().take()?.upgrade()
+    }
+
+    /// Notes whether it holds state now. Returns for how long checks have found none, in nanoseconds.
+    pub(crate) fn without_state_ns(&self, holds: bool, now_ns: u64) -> u64 {
+        let since_ns = match self.stateless_ns.load(Ordering::Relaxed) {
+            _ if holds => u64::MAX,
+            u64::MAX => now_ns,
+            since_ns => since_ns,
+        };
+        self.stateless_ns.store(since_ns, Ordering::Relaxed);
+        now_ns.saturating_sub(since_ns)
     }
 
     /// Nanoseconds since its last request.

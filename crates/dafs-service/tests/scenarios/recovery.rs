@@ -283,6 +283,48 @@ fn no_client_waits_for_one_that_is_expired_or_disconnected() {
     assert!(!world.service.clients.in_grace());
 }
 
+/// After a crash, clients wait for those that may have something to reclaim.
+#[test]
+fn no_client_waits_for_a_connected_one_that_has_held_nothing_for_a_lease() {
+    let mut world = World::new();
+    let idle = world.instance("idle", 1);
+    idle.session_started();
+    let opened = world.open_patiently(&idle, "f", READ).unwrap();
+    world.pass_with(&[&idle], 2 * LEASE_NS);
+    assert_eq!(world.disk.owners(), [b"idle"], "it holds an open");
+    world.close(&idle, &opened);
+    world.pass_with(&[&idle], SECOND_NS);
+    world.pass_with(&[&idle], LEASE_NS);
+    assert_eq!(world.disk.owners(), [b"idle"]);
+    world.pass_with(&[&idle], SECOND_NS);
+    assert!(world.disk.owners().is_empty());
+    // The next record comes before the next state, and stays for a lease, too.
+    let hasty = world.open(&idle, "f", READ).map(drop);
+    assert_eq!(hasty, Err(ServiceError::WouldWait));
+    let opened = world.open_patiently(&idle, "f", READ).unwrap();
+    world.close(&idle, &opened);
+    world.pass_with(&[&idle], SECOND_NS);
+    assert_eq!(world.disk.owners(), [b"idle"]);
+    world.pass_with(&[&idle], LEASE_NS + SECOND_NS);
+    assert!(world.disk.owners().is_empty());
+    world.restart();
+    assert!(!world.service.clients.in_grace());
+}
+
+/// The end of a job leaves many idle clients at once.
+#[test]
+fn records_of_many_that_hold_nothing_are_removed_together() {
+    let world = World::new();
+    let clients: Vec<_> = (0..20).map(|number| world.dafs(&number.to_string())).collect();
+    clients.iter().for_each(|client| client.session_started());
+    let present: Vec<_> = clients.iter().collect();
+    world.pass_with(&present, SECOND_NS);
+    assert_eq!(world.disk.owners().len(), 20);
+    world.pass_with(&present, LEASE_NS + SECOND_NS);
+    assert!(world.disk.owners().is_empty());
+    assert_eq!(world.disk.removals.load(Ordering::Relaxed), 1);
+}
+
 /// A thousand clients that come back at once do not wait for a thousand writes.
 #[test]
 fn a_client_that_is_back_is_not_written_down_again() {
