@@ -21,6 +21,9 @@ expect 2 'DAFS_PASSWORD' "$dafs" ls dafs://localhost/ --user anna
 expect 2 'leave one of them out' "$dafs" ls 'dafs://localhost/?fence-id=a' --fence-id b
 expect 2 'leave one of them out' "$dafs" ls dafs://bert@localhost/ --user anna
 expect 2 'different servers' "$dafs" mv dafs://localhost:1/a dafs://localhost:2/b
+for command in get put cp mv; do
+    expect 2 'the target is missing' "$dafs" "$command" dafs://localhost:1/a
+done
 expect 2 'for a symlink add -s' "$dafs" ln target dafs://localhost/link
 expect 2 'octal' "$dafs" mkdir -m rwx dafs://localhost/x
 expect 2 "has no ':'" "$dafs" passwd "$work/users" a:b --uid 1 --gid 1

@@ -342,12 +342,4 @@ mod tests {
         assert_eq!(format!("{only:?}"), format!("{run:?}"));
         assert_eq!(format!("{:?}", alone.session), format!("{:?}", all.session));
     }
-
-    #[test]
-    fn several_sources_and_one_target() {
-        let cli = Cli::try_parse_from(["dafs", "get", "dafs://h/a", "dafs://h/b", "out"]).unwrap();
-        let Command::Get(get) = cli.command else { panic!("another command") };
-        assert_eq!((get.sources.len(), get.target), (2, PathBuf::from("out")));
-        assert!(Cli::try_parse_from(["dafs", "get", "dafs://h/a"]).is_err());
-    }
 }

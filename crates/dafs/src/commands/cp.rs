@@ -1,5 +1,6 @@
 //! `dafs cp`: `get` and `put` under the name that everybody types first, and copies between servers.
 
+use super::operands::sources_and_target;
 use crate::copy::view::Operand;
 use crate::copy::{self, CopyOptions};
 use crate::failure::Failure;
@@ -12,13 +13,12 @@ use std::ffi::OsString;
 /// The same as get where the target is on this host, and as put where it is a URL. Sources may be URLs
 /// then, too, of the same server or of others. Their data goes through this host.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "dafs cp [OPTIONS] <SOURCE>... <TARGET>")]
 pub(crate) struct Cp {
-    /// The files and directories to copy: paths of this host, or URLs
-    #[arg(required = true, num_args = 1.., value_name = "SOURCE")]
-    sources: Vec<OsString>,
-    /// The target: a directory, or the name of the copy
-    #[arg(required = true)]
-    target: OsString,
+    /// The files and directories to copy, and last the target: a directory, or the name of the copy. Each is
+    /// a path of this host, or a URL
+    #[arg(required = true, num_args = 1.., value_name = "OPERAND")]
+    operands: Vec<OsString>,
     #[command(flatten)]
     options: CopyOptions,
 }
@@ -26,9 +26,10 @@ pub(crate) struct Cp {
 impl Cp {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         sessions.expect_many_threads();
-        let sources = self.sources.iter().map(|source| Operand::parse(source));
+        let (sources, target) = sources_and_target(&self.operands, "TARGET")?;
+        let sources = sources.iter().map(|source| Operand::parse(source));
         let sources = sources.collect::<Result<Vec<Operand>, Failure>>()?;
-        let target = match Operand::parse(&self.target)? {
+        let target = match Operand::parse(target)? {
             Operand::Remote(target) => {
                 return copy::put::run(sessions, &sources, &target, &self.options);
             }

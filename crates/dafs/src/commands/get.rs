@@ -1,10 +1,11 @@
 //! `dafs get`: copies from a server to this host.
 
+use super::operands::{sources_and_target, urls};
 use crate::copy::{self, CopyOptions};
 use crate::failure::Failure;
-use crate::remote::RemoteUrl;
 use crate::session::Sessions;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::Path;
 
 /// Copy files and directory trees from a server to this host
 ///
@@ -13,13 +14,11 @@ use std::path::PathBuf;
 /// name when it is complete. The root of a server, and a URL that ends in "/.", stand for their
 /// contents.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "dafs get [OPTIONS] <URL>... <LOCAL>")]
 pub(crate) struct Get {
-    /// The files and directories to copy
-    #[arg(required = true, num_args = 1.., value_name = "URL")]
-    pub(crate) sources: Vec<RemoteUrl>,
-    /// The target: a directory, or the name of the copy
-    #[arg(required = true, value_name = "LOCAL")]
-    pub(crate) target: PathBuf,
+    /// The files and directories to copy, and last the target: a directory, or the name of the copy
+    #[arg(required = true, num_args = 1.., value_name = "OPERAND")]
+    operands: Vec<OsString>,
     #[command(flatten)]
     options: CopyOptions,
 }
@@ -27,6 +26,7 @@ pub(crate) struct Get {
 impl Get {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         sessions.expect_many_threads();
-        copy::get::run(sessions, &self.sources, &self.target, &self.options)
+        let (sources, target) = sources_and_target(&self.operands, "LOCAL")?;
+        copy::get::run(sessions, &urls(sources)?, Path::new(target), &self.options)
     }
 }

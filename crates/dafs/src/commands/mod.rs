@@ -24,6 +24,7 @@ pub(crate) mod manual;
 pub(crate) mod mkdir;
 pub(crate) mod mount;
 pub(crate) mod mv;
+mod operands;
 pub(crate) mod passwd;
 pub(crate) mod ping;
 pub(crate) mod pki;

@@ -1,33 +1,36 @@
 //! `dafs mv`: renames on one server.
 
 use super::for_each;
+use super::operands::{sources_and_target, url, urls};
 use crate::failure::Failure;
 use crate::remote::{Error, Follow, Place, Remote, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
+use std::ffi::OsString;
 
 /// Rename files and directories on one server, replacing an object of the new name
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "dafs mv [OPTIONS] <SOURCE>... <TARGET>")]
 pub(crate) struct Mv {
-    /// The files and directories to rename or move
-    #[arg(required = true, num_args = 1..)]
-    sources: Vec<RemoteUrl>,
-    /// The new name, or a directory to move into
-    #[arg(required = true)]
-    target: RemoteUrl,
+    /// The files and directories to rename or move, and last the target: the new name, or a directory to move
+    /// into
+    #[arg(required = true, num_args = 1.., value_name = "OPERAND")]
+    operands: Vec<OsString>,
 }
 
 impl Mv {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
-        for_each(&self.sources, |source| {
-            let client = sessions.shared(source, &self.target)?;
+        let (sources, target) = sources_and_target(&self.operands, "TARGET")?;
+        let (sources, target) = (urls(sources)?, url(target)?);
+        for_each(&sources, |source| {
+            let client = sessions.shared(source, &target)?;
             let failed = |error| Failure::remote(source, &error);
             let from = client.resolve_parent(source.path()).map_err(failed)?;
-            let to = match into(&client, &self.target, source, self.sources.len() > 1)? {
+            let to = match into(&client, &target, source, sources.len() > 1)? {
                 Some(place) => place,
                 None => {
-                    let places = client.resolve_rename(source.path(), self.target.path());
-                    places.map_err(|error| Failure::remote(&self.target, &error))?.1
+                    let places = client.resolve_rename(source.path(), target.path());
+                    places.map_err(|error| Failure::remote(&target, &error))?.1
                 }
             };
             client
