@@ -320,6 +320,12 @@ impl NfsShared {
         &self.copies
     }
 
+    /// Ends the asynchronous copies after their present slices. For a server that ends: a copy may take
+    /// hours.
+    pub fn end_copies(&self) {
+        self.copies.end_all();
+    }
+
     /// Counts the state that is held now.
     pub fn counts(&self) -> NfsCounts {
         let [ring_reads, pool_reads] = self.misses.counts();

@@ -40,6 +40,9 @@ impl Server {
         // The threads that use the others end first.
         drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
         let nfs = self.nfs.take().map(|nfs| nfs.shared.clone());
+        if let Some(nfs) = &nfs {
+            nfs.end_copies();
+        }
         self.data.clear();
         drop(self.tls.take());
         Reactor::stop(&mut self.reactors);
