@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 struct Queue {
     jobs: Turns<Job>,
+    /// The number of jobs that have ever come.
+    submitted: u64,
     /// The owners of running jobs.
     busy: Busy,
     /// The waiting threads, the last to come at the end.
@@ -189,6 +191,12 @@ impl ThreadPool {
         let left = || deadline.saturating_duration_since(Instant::now());
         self.lanes(wanted).iter().all(|shared| shared.finish(left()))
     }
+
+    /// Returns the number of jobs that have ever come, in all lanes. A job may submit others to lanes
+    /// that have finished, and this number tells of them.
+    pub fn submitted(&self) -> u64 {
+        self.lanes(|_| true).iter().map(|shared| shared.queue.lock().submitted).sum()
+    }
 }
 
 impl Default for ThreadPool {
@@ -224,6 +232,7 @@ impl Drop for ThreadPool {
 impl Shared {
     fn submit(self: &Arc<Self>, owner: Owner, job: Job, bounds: Bounds) {
         let mut queue = self.queue.lock();
+        queue.submitted += 1;
         queue.jobs.push(owner, job);
         if let Some(thread) = queue.call_one() {
             drop(queue);
@@ -379,6 +388,7 @@ mod tests {
         drop(shut);
         assert!(pool.finish(Duration::from_secs(60)));
         assert_eq!(results.try_iter().collect::<Vec<_>>(), [7; 5]);
+        assert_eq!(pool.submitted(), 7);
     }
 
     fn place(user: u32, number: u64) -> Place {

@@ -49,6 +49,13 @@ pub struct NfsOptions {
     pub clock: fn() -> u64,
 }
 
+impl NfsOptions {
+    /// Returns the present time of the service's clock, to measure durations.
+    pub(crate) fn clock_ns(&self) -> u64 {
+        (self.clock)().saturating_sub(self.clock_start_ns)
+    }
+}
+
 /// The state that all reactors share.
 pub struct NfsShared {
     /// The semantics.
@@ -79,7 +86,7 @@ pub struct NfsShared {
     /// The latest known time, for calls that come without one.
     now_ns: AtomicU64,
     tidied_ns: AtomicU64,
-    /// Held by look-ups of names of owners.
+    /// Held by look-ups of names of owners that operations wait for.
     pub(crate) name_look_ups: Arc<()>,
     /// A reference to itself, for the service's calls back.
     front: Weak<NfsShared>,
@@ -194,8 +201,8 @@ impl NfsShared {
         })
     }
 
-    /// True while names of owners are looked up. Such a look-up keeps the state open, and a compound goes on after
-    /// it.
+    /// True while operations wait for names of owners. Such a look-up keeps the state open, and a compound goes on
+    /// after it.
     pub fn looks_up_names(&self) -> bool {
         Arc::strong_count(&self.name_look_ups) > 1
     }
@@ -320,6 +327,12 @@ impl NfsShared {
         &self.copies
     }
 
+    /// Ends the asynchronous copies after their present slices. For a server that ends: a copy may take
+    /// hours.
+    pub fn end_copies(&self) {
+        self.copies.end_all();
+    }
+
     /// Counts the state that is held now.
     pub fn counts(&self) -> NfsCounts {
         let [ring_reads, pool_reads] = self.misses.counts();
@@ -334,7 +347,7 @@ impl NfsShared {
 
     /// Returns the present time of the service's clock, to measure durations.
     pub(crate) fn clock_ns(&self) -> u64 {
-        self.service_time((self.options.clock)())
+        self.options.clock_ns()
     }
 
     /// Converts the RPC server's time to the service's.

@@ -25,7 +25,15 @@ pub(crate) fn prepare(config: &Config) -> bool {
 pub(crate) fn take(config: &Config) -> Vec<ReadRing> {
     let prepared = PREPARED.lock().take();
     prepared.unwrap_or_else(|| match in_force() {
-        Some(report) if report.calls.is_in_force() => Vec::new(),
+        Some(report) if report.calls.is_in_force() => {
+            if config.read_rings {
+                tracing::info!(
+                    "reads from disks go by a pool of threads until the process is restarted: its \
+                     sandbox allows no other io_uring than that of its first start"
+                );
+            }
+            Vec::new()
+        }
         _ => make(config),
     })
 }

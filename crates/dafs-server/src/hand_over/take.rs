@@ -5,11 +5,12 @@ use crate::admin::socket_path;
 use crate::config::{Config, ExportSource};
 use crate::limits::{ADMIN_TIMEOUT, HAND_OVER_TIME};
 use crate::server::{Server, Socket, Sockets, StartError, check_config, open_state_directory};
-use dafs_wire::hand_over::Message;
+use dafs_wire::hand_over::{Message, Released};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 use thiserror::Error;
 
 /// The reason why a server cannot be taken over.
@@ -22,6 +23,12 @@ pub enum TakeOverError {
     /// The files of an export would be lost.
     #[error("the files of export {0:?} are in memory and end with the running server: restart it")]
     InMemory(String),
+    /// The running server has not ended within this time.
+    #[error(
+        "the running server has not ended within {0:?}, because calls are still under way: see its log; \
+         it starts again after them, so take it over later or end it"
+    )]
+    Late(Duration),
     /// No server of this user listens.
     #[error(
         "no server to take over answers at {path}: {error}; name its state directory and run as its \
@@ -107,12 +114,7 @@ impl TakeOver {
     pub fn start(self, config: &Config) -> Result<(Server, Taken), TakeOverError> {
         let Self { stream, sockets } = self;
         send(&stream, &Message::Go)?;
-        // It goes on if this process has given up meanwhile.
-        stream.set_read_timeout(Some(HAND_OVER_TIME))?;
-        let released = match receive(&stream)? {
-            (Message::Released(released), _) => released,
-            (other, _) => return Err(TakeOverError::Refused(format!("it says {other:?}"))),
-        };
+        let released = await_end(&stream, HAND_OVER_TIME)?;
         let in_time = end_when_late()?;
         match Server::start_on(config, sockets, released) {
             Ok(server) => Ok((server, Taken { stream, _in_time: in_time })),
@@ -121,6 +123,17 @@ impl TakeOver {
                 Err(error.into())
             }
         }
+    }
+}
+
+/// Waits until the running server has ended. It goes on if this process has given up meanwhile.
+fn await_end(stream: &UnixStream, time: Duration) -> Result<Released, TakeOverError> {
+    stream.set_read_timeout(Some(time))?;
+    match receive(stream) {
+        Ok((Message::Released(released), _)) => Ok(released),
+        Ok((other, _)) => Err(TakeOverError::Refused(format!("it says {other:?}"))),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(TakeOverError::Late(time)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -153,5 +166,22 @@ impl Taken {
         if let Err(error) = send(&self.stream, &Message::Serving) {
             tracing::warn!(%error, "the former server was killed before it could end");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_running_server_that_does_not_end_in_time_goes_on() {
+        let (own, other) = UnixStream::pair().unwrap();
+        let late = await_end(&own, Duration::from_millis(1)).unwrap_err();
+        assert!(matches!(late, TakeOverError::Late(_)), "{late}");
+        send(&other, &Message::Released(Released::default())).unwrap();
+        assert_eq!(await_end(&own, HAND_OVER_TIME).unwrap(), Released::default());
+        drop(other);
+        let gone = await_end(&own, HAND_OVER_TIME).unwrap_err();
+        assert!(matches!(gone, TakeOverError::Connection(_)), "{gone}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * A server that takes over begins when all calls that may change the state are over, however long a
-//!   disk takes.
+//!   disk takes. A call may go from lane to lane, and wait for the journal between them.
 //! * Checks of passwords and look-ups of users change no state and keep no file of it open. So one that never
 //!   ends delays nobody for long: its thread ends with the process. Look-ups of names of owners, after which a
 //!   compound goes on, are calls like others.
@@ -15,6 +15,7 @@ use dafs_engine::{Reactor, ThreadPool};
 use dafs_nfs::NfsShared;
 use dafs_nfs::limits::USERS_LANE;
 use std::sync::Arc;
+use std::time::Instant;
 
 impl Server {
     /// Ends connections in order and waits for the threads.
@@ -39,6 +40,9 @@ impl Server {
         // The threads that use the others end first.
         drop((self.metrics.take(), self.admin.take(), self.admin_port.take()));
         let nfs = self.nfs.take().map(|nfs| nfs.shared.clone());
+        if let Some(nfs) = &nfs {
+            nfs.end_copies();
+        }
         self.data.clear();
         drop(self.tls.take());
         Reactor::stop(&mut self.reactors);
@@ -48,21 +52,18 @@ impl Server {
         self.service.stop_exposure();
         self.finish_calls(nfs, waits_for_all);
         self.service.clients.settle_records();
-        drop(self.journal.take());
         drop(self.request_log.take());
     }
 
     fn finish_calls(&mut self, nfs: Option<Arc<NfsShared>>, waits_for_all: bool) {
         let (pools, proofs) = (std::mem::take(&mut self.pools), self.proofs.take());
         let has_names = || nfs.as_ref().is_some_and(|nfs| nfs.looks_up_names());
-        let is_call = |lane: u64| lane != USERS_LANE || has_names();
-        let finish = || pools.iter().all(|pool| pool.finish_lanes(STOP_TIME, is_call));
-        // Their work keeps the records open, and the next server would find them locked. After a look-up of names a
-        // compound may go on in a lane that had finished.
-        while !(finish() && finish()) {
-            tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
-            if !waits_for_all {
-                break;
+        let have_ended = finish(&pools, has_names, waits_for_all);
+        if let Some(journal) = self.journal.take() {
+            // The last answers of its threads let compounds go on.
+            drop(journal);
+            if have_ended {
+                finish(&pools, has_names, waits_for_all);
             }
         }
         let look_ups = |pool: &Arc<ThreadPool>| {
@@ -79,6 +80,28 @@ impl Server {
     }
 }
 
+/// Waits for the calls in the pools, and for look-ups of names while there are some. Their work keeps the
+/// records open, and the next server would find them locked. Returns false if it has given some up.
+fn finish(pools: &[Arc<ThreadPool>], has_names: impl Fn() -> bool, waits_for_all: bool) -> bool {
+    let is_call = |lane: u64| lane != USERS_LANE || has_names();
+    let submitted = || pools.iter().map(|pool| pool.submitted()).sum::<u64>();
+    let began = Instant::now();
+    loop {
+        let before = submitted();
+        let have_ended = pools.iter().all(|pool| pool.finish_lanes(STOP_TIME, &is_call));
+        // Without a new job, no lane had one after its turn in this round.
+        if have_ended && submitted() == before {
+            return true;
+        }
+        if began.elapsed() >= STOP_TIME {
+            tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
+            if !waits_for_all {
+                return false;
+            }
+        }
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop_threads(false);
@@ -89,18 +112,90 @@ impl Drop for Server {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use dafs_journal::Workers;
     use dafs_service::{Owner, Place, Pool};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
     use std::time::Duration;
     use tempfile::TempDir;
 
+    /// The time that a part of a call takes.
+    const PART: Duration = Duration::from_millis(30);
+
+    /// Makes the configuration of a server, whose directories live as long as the second value.
+    fn config() -> (Config, [TempDir; 2]) {
+        let directories = [(); 2].map(|()| TempDir::new().unwrap());
+        let mut config = Config::for_directory(directories[0].path().to_owned());
+        config.state_directory = Some(directories[1].path().to_owned());
+        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        (config, directories)
+    }
+
+    /// A call that looks up names between its parts.
+    struct Parts {
+        pool: Arc<ThreadPool>,
+        look_ups: Arc<AtomicUsize>,
+        is_over: Arc<AtomicBool>,
+    }
+
+    impl Parts {
+        /// Begins a part, behind which so many are left.
+        fn begin(self, left: u32) {
+            let (pool, look_ups) = (self.pool.clone(), self.look_ups.clone());
+            let is_look_up = left % 2 == 1;
+            look_ups.fetch_add(usize::from(is_look_up), Ordering::SeqCst);
+            let job = move || {
+                std::thread::sleep(PART);
+                if left == 0 {
+                    self.is_over.store(true, Ordering::SeqCst);
+                } else {
+                    self.begin(left - 1);
+                }
+                look_ups.fetch_sub(usize::from(is_look_up), Ordering::SeqCst);
+            };
+            let lane = if is_look_up { USERS_LANE } else { 0 };
+            pool.submit_to(Place { lane, owner: Owner::SERVER }, Box::new(job));
+        }
+    }
+
+    #[test]
+    fn a_call_is_waited_for_in_all_lanes_that_it_goes_to() {
+        let (pool, look_ups) = (Arc::new(ThreadPool::new()), Arc::<AtomicUsize>::default());
+        let is_over = Arc::<AtomicBool>::default();
+        let call =
+            Parts { pool: pool.clone(), look_ups: look_ups.clone(), is_over: is_over.clone() };
+        call.begin(6);
+        assert!(finish(&[pool], || look_ups.load(Ordering::SeqCst) > 0, true));
+        assert!(is_over.load(Ordering::SeqCst));
+    }
+
+    /// It is in no lane meanwhile.
+    #[test]
+    fn a_call_that_waits_for_the_journal_is_waited_for() {
+        let (config, _directories) = config();
+        let mut server = Server::start(&config).unwrap();
+        let (journal, is_over) =
+            (Workers::start("journal", 1).unwrap(), Arc::<AtomicBool>::default());
+        let (pool, ended) = (server.pools[0].clone(), is_over.clone());
+        let rest = move || {
+            std::thread::sleep(PART);
+            ended.store(true, Ordering::SeqCst);
+        };
+        let spawn = journal.spawn();
+        spawn(Box::new(move || {
+            // Longer than all other parts of the end.
+            std::thread::sleep(20 * PART);
+            pool.submit(Box::new(rest));
+        }));
+        server.journal = Some(journal);
+        let _released = server.release();
+        assert!(is_over.load(Ordering::SeqCst));
+    }
+
     /// The C library may ask a directory service on a machine that is gone.
     #[test]
     fn a_look_up_that_never_ends_delays_no_other_server() {
-        let [files, state] = [(); 2].map(|()| TempDir::new().unwrap());
-        let mut config = Config::for_directory(files.path().to_owned());
-        config.state_directory = Some(state.path().to_owned());
-        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        let (config, _directories) = config();
         let server = Server::start(&config).unwrap();
         let (answer, never) = channel::<()>();
         let place = Place { lane: USERS_LANE, owner: Owner::SERVER };

@@ -92,8 +92,8 @@ impl Kernel {
     ///
     /// # Safety
     /// The memory of the view stays mapped and writable until the completion with this tag was
-    /// taken, or for ever. The descriptor stays open until then, too. Both may go earlier for a read
-    /// that is in the queue of a ring that was given up.
+    /// taken, or for ever. The descriptor stays open until then, or until the last call of `submit`. Both
+    /// may go earlier for a read that is in the queue of a ring that was given up.
     pub(super) unsafe fn push(
         &mut self,
         tag: u64,

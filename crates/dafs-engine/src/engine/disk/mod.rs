@@ -3,7 +3,8 @@
 //!
 //! Invariants
 //! * The ring owns each of its reads, with the open file and the memory, until the kernel has
-//!   completed it: also when its connection is gone. With a ring that ends before, they stay for ever.
+//!   completed it: also when its connection is gone. With a ring that ends before, the memory stays for
+//!   ever. The open file goes: it may keep the state of the server open, and the next one needs that.
 //! * A read in the ring has begun, so X_CANCEL comes too late for it.
 //! * A ring that is full, refuses or fails leaves a read to the pool, which then tells the result.
 //! * Reads that the kernel cannot begin now, for want of memory for instance, wait in the ring for a
@@ -143,8 +144,8 @@ impl<P: Copy> DiskRing<P> {
             return false;
         };
         // SAFETY: the table keeps the read, which owns the file and the memory, until this completion
-        // was taken, or the ring is given up with the read in its queue. The drop below leaks reads
-        // that are under way.
+        // was taken, or the ring is given up with the read in its queue. The drop below leaks the memory
+        // of reads that are under way, and nothing is submitted after it.
         let pushed = unsafe { self.kernel.push(tag.0, (file, offset), view) };
         if pushed {
             self.fresh.push(tag);
@@ -232,9 +233,10 @@ impl<P: Copy> DiskRing<P> {
 impl<P> Drop for DiskRing<P> {
     fn drop(&mut self) {
         if !self.table.is_empty() {
-            // The kernel may still write to their memory.
             tracing::warn!(reads = self.table.len(), "a reactor ends before its reads from a disk");
-            std::mem::forget(std::mem::take(&mut self.table));
+            for reading in std::mem::take(&mut self.table).into_operations() {
+                reading.read.leave_memory();
+            }
         }
     }
 }

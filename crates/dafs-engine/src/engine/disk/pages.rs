@@ -8,8 +8,8 @@
 //!   read. Then the request finds out by itself that they are missing.
 //! * Reads that the kernel cannot begin now, for want of memory for instance, are tried again in each
 //!   turn of the reactor, which comes as soon as for an engine.
-//! * The table of the ring keeps each file and the memory, as for reads of an engine, also when the
-//!   reactor ends first.
+//! * The table of the ring keeps each file and the memory, as for reads of an engine. The memory stays
+//!   when the reactor ends first.
 
 use super::kernel::{Kernel, ReadRing, Unbegun};
 use super::read::{DiskRead, ReadMemory};

@@ -109,6 +109,12 @@ impl DiskRead {
         self.extent.completed(result)
     }
 
+    /// Drops the read, but for its memory, which the kernel may fill at any time. The kernel has the file
+    /// of a read that has begun open itself.
+    pub(super) fn leave_memory(self) {
+        std::mem::forget(self.memory);
+    }
+
     /// Reads the rest if that is still allowed, and waits for devices. Runs on the pool.
     pub(crate) fn run(mut self) -> Result<ReadEnd, StoreError> {
         match self.run_all() {

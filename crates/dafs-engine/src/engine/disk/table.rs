@@ -70,6 +70,11 @@ impl<T> Table<T> {
         self.free.push(tag.index() as u32);
         Some(operation)
     }
+
+    /// Returns the operations that were not taken out.
+    pub(super) fn into_operations(self) -> impl Iterator<Item = T> {
+        self.slots.into_iter().filter_map(|(_, operation)| operation)
+    }
 }
 
 #[cfg(test)]

@@ -209,6 +209,20 @@ fn a_ring_that_begins_nothing_for_long_is_given_up() {
     assert!(world.ring.table.is_empty() && world.ring.origins.is_empty());
 }
 
+/// An open file may keep the records of its server locked, and the next server could not start.
+#[test]
+fn a_ring_that_ends_first_leaves_memory_and_no_file() {
+    let Some(mut world) = World::new() else { return };
+    let begun = world.reading(0);
+    assert!(world.ring.begin(begun).is_none());
+    world.ring.flush(Instant(0), &mut Vec::new());
+    let queued = world.reading(1);
+    assert!(world.ring.begin(queued).is_none());
+    let World { ring, file, buffer, .. } = world;
+    drop(ring);
+    assert_eq!((Arc::strong_count(&file), Arc::strong_count(&buffer)), (1, 3));
+}
+
 fn without_memory(kernel: &mut Kernel) -> std::result::Result<(), Unbegun> {
     kernel.submit_by(|_| Err(Errno::NOMEM.into()))
 }

@@ -5,6 +5,8 @@
 //!   when the name was looked up in the lane of the database of users. No thread waits meanwhile.
 //! * After a failure, or some time, the other names of a job count as failed. However a job ends, its
 //!   operation goes on.
+//! * A job for which no operation waits keeps no state of the server open. The database may hang, and
+//!   the server may end meanwhile.
 
 use super::context::OpContext;
 use crate::limits::{OWNER_LOOKUPS_MAX, OWNER_LOOKUPS_NS};
@@ -56,27 +58,26 @@ impl<'a> OpContext<'a> {
             return Ok(());
         }
         let gate = Gate::new(self.shared);
-        let notify = gate.notify();
+        let (notify, noted) = (gate.notify(), self.shared.name_look_ups.clone());
         self.frame.names = Some(gate);
-        self.look_up(missing, move || notify(Ok(())));
+        self.look_up(missing, move || {
+            notify(Ok(()));
+            drop(noted);
+        });
         Err(OpError::Later)
     }
 
     fn look_up(&self, queries: FxHashSet<OwnerQuery>, done: impl FnOnce() + Send + 'static) {
         let Some(gss) = self.shared.gss() else { return done() };
         let Some(owners) = gss.owners.clone() else { return done() };
-        let shared = self.shared.clone();
+        let options = self.shared.options().clone();
         let lookup = Lookup {
             owners,
             queries: queries.into_iter().collect(),
-            clock_ns: move || shared.clock_ns(),
+            clock_ns: move || options.clock_ns(),
             done: Some(done),
         };
-        let noted = self.shared.name_look_ups.clone();
-        let job = move || {
-            lookup.run();
-            drop(noted);
-        };
+        let job = move || lookup.run();
         gss.acceptor.run(Origin::of_address(self.call.peer.ip()), Box::new(job));
     }
 }

@@ -82,6 +82,8 @@ pub(crate) struct Copies {
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// The server ends, and no copy begins any more.
+    is_over: bool,
     last: u64,
     running: usize,
     known: FxHashMap<u64, Arc<Copy>>,
@@ -92,13 +94,14 @@ impl Copies {
     /// Adds a copy of a client at a host.
     ///
     /// # Errors
-    /// Returns `None` when too many copies are under way.
+    /// Returns `None` when too many copies are under way, or the server ends.
     pub(crate) fn begin(&self, client: ClientKey, host: Host) -> Option<Arc<Copy>> {
         let mut inner = self.inner.lock();
         let running = || inner.known.values().filter(|copy| copy.outcome().is_none());
         let own = running().filter(|copy| copy.client == client).count();
         let of_host = running().filter(|copy| copy.host == host).count();
-        if own >= COPIES_PER_CLIENT_MAX || !has_share(of_host, inner.running, COPIES_RUNNING_MAX) {
+        let has_room = has_share(of_host, inner.running, COPIES_RUNNING_MAX);
+        if inner.is_over || own >= COPIES_PER_CLIENT_MAX || !has_room {
             return None;
         }
         inner.last += 1;
@@ -154,11 +157,31 @@ impl Copies {
             inner.known.remove(&copy.number);
         }
     }
+
+    /// Ends all copies after their present slices, and lets none begin. Their clients find them gone, as
+    /// after a crash of the server.
+    pub(crate) fn end_all(&self) {
+        let mut inner = self.inner.lock();
+        inner.is_over = true;
+        inner.known.values().for_each(|copy| copy.cancelled.store(true, Ordering::Relaxed));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_ends_waits_for_no_copy() {
+        let copies = Copies::default();
+        let mine = ClientKey(1);
+        let copy = copies.begin(mine, Host::Unknown).unwrap();
+        assert!(!copy.is_cancelled());
+        copies.end_all();
+        assert!(copy.is_cancelled() && copies.begin(mine, Host::Unknown).is_none());
+        copies.end(&copy, Status::Ok);
+        assert!(copies.find(mine, &copy.stateid()).is_err());
+    }
 
     #[test]
     fn a_copy_is_found_by_its_client_until_it_is_forgotten() {

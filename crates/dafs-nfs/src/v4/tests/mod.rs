@@ -37,6 +37,8 @@ struct World {
     user: Option<Arc<str>>,
     connection: Arc<Connection>,
     minor: u32,
+    /// The time of its calls.
+    now_ns: u64,
     /// The work of the journal's threads.
     jobs: Arc<Mutex<Vec<Job>>>,
 }
@@ -116,7 +118,7 @@ impl World {
         let reference = LocalReactor::new().unwrap().connection(1);
         let connection = Connection::new(reference, Arc::<Listings>::default());
         let origin = from("127.0.0.1:700");
-        Self { shared, origin, user: None, connection, minor: 1, jobs }
+        Self { shared, origin, user: None, connection, minor: 1, now_ns: 1, jobs }
     }
 
     fn run_jobs(&self) {
@@ -151,7 +153,7 @@ impl World {
             peer: "127.0.0.1:700".parse().unwrap(),
             user: self.user.clone(),
             is_rdma: false,
-            now_ns: 1,
+            now_ns: self.now_ns,
             call_bytes: args.len(),
             reply_rpc_bytes: 24,
         };

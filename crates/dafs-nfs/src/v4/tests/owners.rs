@@ -4,14 +4,23 @@ use super::*;
 use dafs_service::{Directory, LocalUser, OwnerNames};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{OnceLock, Weak};
 
 /// User anna is 1000. Counts the questions.
-#[derive(Debug, Default)]
-struct Toy(Arc<AtomicUsize>);
+#[derive(Debug, Clone, Default)]
+struct Toy {
+    server: Arc<OnceLock<Weak<NfsShared>>>,
+    asked: Arc<AtomicUsize>,
+    /// The questions that operations wait for.
+    awaited: Arc<AtomicUsize>,
+}
 
 impl Toy {
     fn asked<T>(&self, found: Option<T>) -> io::Result<Option<T>> {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let server = self.server.get().and_then(Weak::upgrade);
+        let is_awaited = server.is_some_and(|server| server.looks_up_names());
+        self.awaited.fetch_add(usize::from(is_awaited), Ordering::Relaxed);
         Ok(found)
     }
 }
@@ -38,16 +47,17 @@ impl Directory for Toy {
     }
 }
 
-/// A server with a domain, a session, and the count of questions to the database.
-fn world() -> (World, Session, Arc<AtomicUsize>) {
+/// A server with a domain, a session, and the database.
+fn world() -> (World, Session, Toy) {
     let world = World::new(vec![export("", |options| {
         options.admits.flavours = vec![Flavour::Krb5, Flavour::Sys];
     })]);
-    let asked = Arc::<AtomicUsize>::default();
-    let owners = OwnerNames::new("a.org", Box::new(Toy(asked.clone())));
+    let toy = Toy::default();
+    toy.server.set(Arc::downgrade(&world.shared)).unwrap();
+    let owners = OwnerNames::new("a.org", Box::new(toy.clone()));
     world.shared.accept_gss(crate::gss::of_tests(Some(owners)));
     let session = world.client(&claims(0), StateProtectArgs::None);
-    (world, session, asked)
+    (world, session, toy)
 }
 
 fn chown(owner: &str, group: &str) -> (Bitmap, Vec<u8>) {
@@ -69,7 +79,7 @@ fn owners(world: &World, session: &mut Session, who: &CallerIdentity) -> [String
 
 #[test]
 fn owners_are_names_for_those_that_prove_theirs() {
-    let (world, mut session, asked) = world();
+    let (world, mut session, toy) = world();
     let (root, proof) = (claims(0), proves("root@R", 0, Flavour::Krb5));
     let top = world.root_of("");
     world.file(&root, &mut session, &top, b"f");
@@ -90,7 +100,7 @@ fn owners_are_names_for_those_that_prove_theirs() {
         assert_eq!(owners(&world, &mut session, &proof), ["anna@a.org", "7"]);
     }
     // Two names, two numbers and the number without a name, each once.
-    assert_eq!(asked.load(Ordering::Relaxed), 5);
+    assert_eq!(toy.asked.load(Ordering::Relaxed), 5);
     for bad in ["bert@a.org", "anna@b.org", "root@evil", "anna", "staff@a.org"] {
         assert_eq!(set(&mut session, &proof, bad, "0"), Status::BadOwner, "{bad}");
     }
@@ -100,7 +110,7 @@ fn owners_are_names_for_those_that_prove_theirs() {
 /// A whole listing waits once.
 #[test]
 fn a_listing_waits_for_all_its_names_at_once() {
-    let (world, mut session, asked) = world();
+    let (world, mut session, toy) = world();
     let top = world.root_of("");
     for (name, owner) in [(b"a", "1000"), (b"b", "1000"), (b"c", "50")] {
         world.file(&claims(0), &mut session, &top, name);
@@ -127,5 +137,27 @@ fn a_listing_waits_for_all_its_names_at_once() {
     };
     let owners: Vec<_> = found.entries().map(owner).collect();
     assert_eq!(owners, ["anna@a.org", "anna@a.org", "50"]);
-    assert_eq!(asked.load(Ordering::Relaxed), 2, "each number is asked for once");
+    assert_eq!(toy.asked.load(Ordering::Relaxed), 2, "each number is asked for once");
+}
+
+/// The end of a server waits for a database that hangs only while an operation does.
+#[test]
+fn no_operation_waits_for_names_that_are_only_old() {
+    const LATER_NS: u64 = 3_600_000_000_000;
+    let (mut world, mut session, toy) = world();
+    let (root, proof) = (claims(0), proves("root@R", 0, Flavour::Krb5));
+    let top = world.root_of("");
+    world.file(&root, &mut session, &top, b"f");
+    let (mask, values) = chown("1000", "50");
+    let attributes = Fattr { mask, values: &values };
+    let set = Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
+    let answer = world.next(&root, &mut session, &[ROOT, lookup(b"f"), set]);
+    assert_eq!(answer.status(), Status::Ok);
+    for (now_ns, counts) in [(1, [2, 2]), (LATER_NS, [4, 2])] {
+        world.now_ns = now_ns;
+        assert_eq!(owners(&world, &mut session, &proof), ["anna@a.org", "staff@a.org"]);
+        let counted = [&toy.asked, &toy.awaited].map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(counted, counts);
+        assert!(!world.shared.looks_up_names());
+    }
 }
