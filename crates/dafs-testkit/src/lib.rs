@@ -17,7 +17,7 @@ pub mod stores;
 mod wire;
 
 pub use cached::{Cached, PAGE_BYTES};
-pub use served::{Served, Setup};
+pub use served::{Served, Setup, device};
 pub use wire::Wire;
 
 use std::time::{Duration, Instant};

@@ -1,12 +1,16 @@
 //! A DAFS server in this process, on its own directory: engine, service and store, with the state
 //! that outlives a restart.
+//!
+//! With `DAFS_TEST_VERBS=ADDRESS` in the environment servers listen at that address of this host, and at the
+//! RDMA device that has it, too.
 
 use crate::stores::layer::Layered;
 use crate::stores::slow::SlowDisk;
 use dafs_dat::connections::Connections;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{self, ShmAdapter, ShmConfig};
-use dafs_dat::{Adapter, Instant, Wake, shm_socket_name};
+use dafs_dat::verbs::{VerbsAdapter, VerbsConfig};
+use dafs_dat::{Adapter, Address, Instant, Wake, shm_socket_name};
 use dafs_engine::{
     AuthConfig, Authenticator, Clock, EngineCounts, ExposedMemory, Reactor, Registry,
     SessionLimits, Shared, StartGate, ThreadPool,
@@ -16,10 +20,10 @@ use dafs_service::{
     Export, ExportOptions, ExposureCounts, FileFences, FileRecords, Metrics, Namespace,
     OptimisticReads, Pool, Service, ServiceConfig, Squash, StateFile, WriteVerifier,
 };
-use dafs_store::{ExportSecret, Store};
-use rustix::process::{Resource, getrlimit, setrlimit};
+use dafs_store::{Cred, ExportSecret, Store};
+use rustix::process::{Resource, getegid, geteuid, getrlimit, setrlimit};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +31,13 @@ use tempfile::TempDir;
 
 /// The longest wait for blocking calls when a server stops.
 const STOP_TIME: Duration = Duration::from_secs(5);
+
+/// Returns the address of the RDMA device that `DAFS_TEST_VERBS` names. The device then takes the place of the
+/// transports that tests choose for their clients.
+pub fn device() -> Option<IpAddr> {
+    let text = std::env::var("DAFS_TEST_VERBS").ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("DAFS_TEST_VERBS={text} is no address")))
+}
 
 /// The options of a server.
 #[derive(Debug, Clone)]
@@ -47,7 +58,8 @@ pub struct Setup {
     pub disk_bytes_per_second: Option<u64>,
 }
 
-/// A server that listens on a loopback port, for iWARP and shared memory.
+/// A server that listens on a loopback port, for iWARP and shared memory. With a [`device`] it listens at its
+/// address, for all three.
 pub struct Served {
     running: Option<Running>,
     /// The address of its listener, the same after a restart.
@@ -78,9 +90,11 @@ impl Served {
             disk_bytes_per_second: None,
         };
         change(&mut setup);
+        // No kernel vouches for the user of a client that comes by a device.
+        setup.auth.allow_unauthenticated_remote_clients |= device().is_some();
         let mut served = Self {
             running: None,
-            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            address: (device().unwrap_or(Ipv4Addr::LOCALHOST.into()), 0).into(),
             dir: TempDir::new().unwrap(),
             state: TempDir::new().unwrap(),
             secret: ExportSecret::generate().unwrap(),
@@ -143,6 +157,13 @@ impl Served {
         };
         let options =
             ExportOptions { squash: Squash::None, optimistic, ..ExportOptions::default() };
+        let options = match device() {
+            Some(_) => {
+                let own = Cred::new(geteuid().as_raw(), getegid().as_raw());
+                ExportOptions { squash: Squash::All, anonymous: own, ..options }
+            }
+            None => options,
+        };
         let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
         let config = ServiceConfig {
             grace_time: self.setup.grace_time.unwrap_or(self.setup.lease_time),
@@ -227,9 +248,10 @@ impl Drop for Running {
     }
 }
 
-/// Returns the adapters: iWARP at a listener, and shared memory.
+/// Returns the adapters: iWARP at a listener, shared memory, and the device if there is one.
 fn adapters(connections: &Arc<Connections>, listener: TcpListener) -> Vec<Box<dyn Adapter>> {
-    let name = shm_socket_name(listener.local_addr().unwrap());
+    let address = listener.local_addr().unwrap();
+    let name = shm_socket_name(address);
     let mut iwarp = IwarpAdapter::new(IwarpConfig::default()).unwrap();
     iwarp.count_in(connections.clone());
     iwarp.add_listener(listener).unwrap();
@@ -237,7 +259,13 @@ fn adapters(connections: &Arc<Connections>, listener: TcpListener) -> Vec<Box<dy
     let mut shm = ShmAdapter::new(config).unwrap();
     shm.count_in(connections.clone());
     shm.add_listener(shm::bind_listener(&name).unwrap()).unwrap();
-    vec![Box::new(iwarp), Box::new(shm)]
+    let mut adapters: Vec<Box<dyn Adapter>> = vec![Box::new(iwarp), Box::new(shm)];
+    if let Some(device) = device() {
+        let mut verbs = VerbsAdapter::open(VerbsConfig::at(device)).unwrap();
+        verbs.listen(&Address::Verbs(address)).unwrap();
+        adapters.push(Box::new(verbs));
+    }
+    adapters
 }
 
 /// Returns a number that differs in each run.

@@ -13,6 +13,7 @@ use dafs_testkit::Setup;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
+/// With `DAFS_TEST_VERBS` in the environment an RDMA device takes the place of both.
 pub const TRANSPORTS: [TransportChoice; 2] = [TransportChoice::Iwarp, TransportChoice::Shm];
 
 /// A server, with a client over TCP.
@@ -122,6 +123,9 @@ impl Served {
         let wait = WaitPolicy::Adaptive { spin: 50 };
         let mut options = ConnectOptions { wait, ..ConnectOptions::default() };
         change(&mut options);
+        if dafs_testkit::device().is_some() && TRANSPORTS.contains(&options.transport) {
+            options.transport = TransportChoice::Verbs;
+        }
         Client::connect(&self.url, &options).unwrap()
     }
 }
