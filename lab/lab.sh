@@ -28,6 +28,8 @@ usage: lab.sh net COMMAND [ARG]...
            make the guest, or do nothing if there is one (net does this, too)
        lab.sh check
            exit with 0 if guests can run on this machine, else say why not
+       lab.sh ready
+           the same, and the guest must be there; nothing is built
        lab.sh program
            print the path of a C program's source, an archive that is made with the guest
        lab.sh clean
@@ -61,6 +63,13 @@ check() {
         die "no namespaces for this user here, perhaps for root: $said"
     in_namespaces bash -c 'ip tuntap add labcheck mode tap' 2>/dev/null ||
         die "no tap devices: /dev/net/tun is missing or may not be opened"
+}
+
+ready() {
+    check
+    # A build holds the lock. In a network of its own the script builds nothing.
+    flock -n "$cache/lock" env LAB_NET=1 "$here/image.sh" "$cache" >/dev/null 2>&1 ||
+        die "it is not built, or not from these sources; run: lab/lab.sh build"
 }
 
 # Runs a command in fresh namespaces, in which an ordinary user is root. The command dies with this
@@ -142,6 +151,7 @@ command=${1:-help}
 case $command in
 build) build ;;
 check) check ;;
+ready) ready ;;
 program) build; echo "$cache/program.tar.gz" ;;
 clean) rm -rf "$cache" ;;
 help|-h|--help) usage ;;

@@ -66,14 +66,21 @@ for row in programs["rows"]:
             assert row["door"] != "cached" or crossed < count / 2, row
             assert row["door"] != "library" or crossed >= count, row
 skipped = {row["group"] for row in groups["skipped"]}
-assert skipped | {row["group"] for row in groups["rows"]} == {"fio", "matching", "rdma", "pnfs", "disks", "advise"}, skipped
-# fio and applications may be unwilling. Other groups are skipped only where something is missing, and layouts
-# of our own where data servers cannot be.
+assert skipped | {row["group"] for row in groups["rows"]} == {"fio", "matching", "rdma", "guest", "host", "pnfs", "disks", "advise"}, skipped
+# fio and applications may be unwilling. Other groups are skipped only where something is missing, layouts of
+# our own where data servers cannot be, and the kernel's client where there is no guest or no mount.
 for row in groups["skipped"]:
-    missing = re.match("there is no |networks of|no links|DAFS layouts: ", row["reason"])
+    missing = re.match("there is no |networks of|no links|DAFS layouts: |there can be no guest: |this host ", row["reason"])
     assert row["group"] in ("fio", "advise") or missing, row
 # Predictions may be wrong, even all of them.
 assert all(row["value"] > 0 or row["unit"] == "MiB" or row["case"] == "share of right predictions" for row in groups["rows"]), groups
+# The kernel's client has moved all bytes of each way, or there is a reason.
+for group, names in {"guest": ["TCP", "siw", "TCP to a guest", "rxe"], "host": ["TCP", "RDMA"]}.items():
+    gone = [row["reason"] for row in groups["skipped"] if row["group"] == group]
+    counted = {row["case"]: row["value"] for row in groups["rows"] if row["group"] == group and "counted" in row["case"]}
+    assert all(share >= 1 for share in counted.values()), counted
+    for case in [f"{name}: {operation}, bytes that the kernel counted" for name in names for operation in ["read", "write"]]:
+        assert case in counted or gone, case
 print(len(groups["rows"]), "rows of groups,", len(groups["skipped"]), "skipped")
 print(len(programs["rows"]), "rows of programs,", len(programs["skipped"]), "skipped")
 PYTHON

@@ -4,9 +4,8 @@
 //! * A row has the name by which its group prints it.
 
 use super::document::number;
-use super::matching;
 use super::results::Results;
-use super::{Interrupt, Options};
+use super::{Interrupt, Options, kernel, matching};
 use crate::report::Report;
 use crate::signs::Compared;
 use crate::{Plan, applications, cpu, fio, fronts, pnfs, rdma};
@@ -37,6 +36,10 @@ pub(crate) enum Group {
     Matching,
     /// NFS over RDMA and over TCP.
     Rdma,
+    /// Linux's NFS client in a guest of the laboratory, over TCP and RDMA.
+    Guest,
+    /// The same on this host.
+    Host,
     /// Direct-pNFS and other ways to the same storage nodes.
     Pnfs,
     /// Direct-pNFS on storage nodes whose disks are slow.
@@ -103,14 +106,24 @@ impl Groups {
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Fio, Self::Matching, Self::Rdma, Self::Pnfs, Self::Disks, Self::Advise];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Fio,
+        Self::Matching,
+        Self::Rdma,
+        Self::Guest,
+        Self::Host,
+        Self::Pnfs,
+        Self::Disks,
+        Self::Advise,
+    ];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Fio => "fio, against local files",
             Self::Matching => "P1: writes to a disk that is slower than the network",
             Self::Rdma => "NFS over TCP and RDMA: reads and writes",
+            Self::Guest => "P3: the kernel's client in a guest",
+            Self::Host => "P3: the kernel's client on this host",
             Self::Pnfs => "Direct-pNFS and other ways to the same storage nodes",
             Self::Disks => "Direct-pNFS on slow disks",
             Self::Advise => "P2, section 6: applications, predicted and measured",
@@ -124,6 +137,15 @@ impl Group {
             Self::Matching => {
                 "64 writes of 256 KiB under way over iWARP, to a disk of 20 MB/s; another client reads 4 KiB \
                  at a time from memory."
+            }
+            Self::Guest => {
+                "NFSv3, direct I/O in order, one call at a time, of a file in the server's memory. The guest has \
+                 no KVM, one processor and slow system calls, so that its rows show shapes and no rates. With \
+                 rxe and \"TCP to a guest\" the server runs in a second guest, otherwise on the host."
+            }
+            Self::Host => {
+                "NFSv3, direct I/O in order, one call at a time, of a file in the server's memory. Client and \
+                 server are on this host. All that its processors do besides the server counts as the client."
             }
             Self::Pnfs => {
                 "One run of each over links of 100 Mbit/s. All clients of a row run at once, and ways one \
@@ -146,6 +168,7 @@ impl Group {
             Self::Fio => id == "P0-H2",
             Self::Matching => id == "P1-H1",
             Self::Rdma => id == "P3-H1",
+            Self::Guest | Self::Host => ["P3-F15", "P3-F16", "P3-F18", "P3-H1"].contains(&id),
             // The other figures are drawings.
             Self::Pnfs => {
                 ["P4-F6", "P4-F7", "P4-F8", "P4-H"].iter().any(|start| id.starts_with(start))
@@ -159,6 +182,7 @@ impl Group {
         match self {
             Self::Fio => fio::missing(),
             Self::Matching | Self::Rdma => None,
+            Self::Guest | Self::Host => kernel::missing(self),
             Self::Pnfs => pnfs::missing(),
             Self::Disks => pnfs::disks_missing(),
             Self::Advise => fronts::missing(),
@@ -191,6 +215,9 @@ impl Group {
                 rdma::measure(&plan(PAIRS, milliseconds), &mut report, figures.path())?;
             }
             Self::Matching => return self.matched(rounds, milliseconds),
+            Self::Guest | Self::Host => {
+                return kernel::measure(self, options, results, interrupt);
+            }
             Self::Pnfs | Self::Disks => return self.rates(options, results, interrupt),
             Self::Advise => {
                 let mut are_all_there = true;
@@ -324,7 +351,7 @@ pub(super) fn measure(
 }
 
 /// Notes a group that cannot be, and says why.
-fn skip(results: &mut Results, group: Group, reason: String) {
+pub(super) fn skip(results: &mut Results, group: Group, reason: String) {
     println!("papers: SKIPPED {}, {reason}", group.title());
     results.groups.skipped.push(Skipped { group, reason });
 }
@@ -350,14 +377,15 @@ mod tests {
     }
 
     #[test]
-    fn each_group_has_experiments_and_only_those_of_disks_have_two() {
+    fn each_group_has_experiments_and_only_those_of_disks_and_of_linux_have_more() {
         let ids: Vec<&str> = list::claims().map(|claim| claim.id).collect();
         for group in Group::ALL {
             assert!(ids.iter().any(|id| group.has(id)), "{group:?}");
         }
         for id in ids {
             let count = Group::ALL.iter().filter(|group| group.has(id)).count();
-            assert!(count <= 1 + usize::from(Group::Disks.has(id)), "{id}");
+            let more = usize::from(Group::Disks.has(id)) + 2 * usize::from(Group::Guest.has(id));
+            assert!(count <= 1 + more, "{id}");
         }
         assert!(!Group::Pnfs.has("P4-F1"));
     }

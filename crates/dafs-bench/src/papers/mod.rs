@@ -18,6 +18,7 @@ mod claims;
 mod document;
 mod groups;
 mod join;
+mod kernel;
 mod list;
 mod load;
 mod matching;

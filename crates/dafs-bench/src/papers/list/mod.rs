@@ -6,6 +6,7 @@
 //! section, H a headline of the text.
 
 mod applications;
+mod kernel;
 mod nfs;
 mod protocol;
 
@@ -13,12 +14,13 @@ use super::cells::{Line, Network, Order, Way};
 use super::claims::{Best, Claim, Proof, Value};
 use crate::targets::Bound;
 use applications::P2;
+use kernel::P3_KERNEL;
 use nfs::{P3, P3_DRAWINGS, P4, P4_DRAWINGS};
 use protocol::{P0, P1};
 
 /// All claims, in the order of their papers.
 pub(super) fn claims() -> impl Iterator<Item = &'static Claim> {
-    let papers: [&[Claim]; 7] = [&P0, &P1, &P2, &P3_DRAWINGS, &P3, &P4_DRAWINGS, &P4];
+    let papers: [&[Claim]; 8] = [&P0, &P1, &P2, &P3_DRAWINGS, &P3, &P3_KERNEL, &P4_DRAWINGS, &P4];
     papers.into_iter().flatten()
 }
 
