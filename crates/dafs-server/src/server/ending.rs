@@ -88,7 +88,7 @@ fn finish(pools: &[Arc<ThreadPool>], has_names: impl Fn() -> bool, waits_for_all
     let began = Instant::now();
     loop {
         let before = submitted();
-        let have_ended = pools.iter().all(|pool| pool.finish_lanes(STOP_TIME, &is_call));
+        let have_ended = pools.iter().all(|pool| pool.finish_lanes(STOP_TIME, is_call));
         // Without a new job, no lane had one after its turn in this round.
         if have_ended && submitted() == before {
             return true;
