@@ -100,13 +100,16 @@ impl Reactor {
         Gauge(self.control.clone())
     }
 
+    /// Begins to close the connections in order.
+    pub fn begin_stop(&self) {
+        self.control.stop.store(true, Ordering::Relaxed);
+        self.control.gate.shut();
+        self.control.inbox.wake();
+    }
+
     /// Closes the connections of all reactors in order, and waits for the threads.
     pub fn stop(reactors: &mut [Self]) {
-        for reactor in &*reactors {
-            reactor.control.stop.store(true, Ordering::Relaxed);
-            reactor.control.gate.shut();
-            reactor.control.inbox.wake();
-        }
+        reactors.iter().for_each(Self::begin_stop);
         for thread in reactors.iter_mut().filter_map(|reactor| reactor.thread.take()) {
             if thread.join().is_err() {
                 tracing::error!("a reactor had failed");

@@ -341,7 +341,8 @@ impl Streams {
 
 impl Connection {
     /// Drops the logged change of a request that is not executed. Others may wait for its change
-    /// locks. Work without a request has no logged change.
+    /// locks. A change whose execution has begun is in doubt. Work without a request has no logged
+    /// change.
     pub(super) fn drop_change(&mut self, call: &Call) {
         if let Some(stream) = call.stream() {
             self.ops.remove(&stream);

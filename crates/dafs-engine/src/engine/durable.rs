@@ -10,6 +10,8 @@
 //!   are guarded against conflicting logged changes in the same way.
 //! * If its connection ends before a logged change begins, the change is dropped, so the log has
 //!   its end without execution.
+//! * A job on the pool owns the change that it executes, too. So the log has the end of that change
+//!   after the job, also when the engine ends first.
 
 use super::connection;
 use super::convert;
@@ -19,7 +21,7 @@ use super::reply::is_ok;
 use super::request::{Call, Context, Keep};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Work};
 use dafs_dat::PeerInfo;
-use dafs_service::durable::{Change, Intended, Notify, Session, Settled};
+use dafs_service::durable::{Change, Execution, Intended, Notify, Session, Settled};
 use dafs_service::{Handle, Identity, RequestKey, Sender};
 use dafs_store::AppendWitness;
 use dafs_wire::dafs::{ByteOrder, Procedure, Status};
@@ -113,6 +115,31 @@ impl Context<'_> {
     /// Returns the witness for the append of a request, if its intent is logged.
     pub(crate) fn witness(&self, call: &Call) -> Option<Arc<dyn AppendWitness>> {
         self.connection.ops.get(&call.header.stream_id)?.witness()
+    }
+
+    /// Returns the handle by which the next job of a waiting request executes its logged change, if there
+    /// is one.
+    pub(super) fn execution(&mut self, id: PendingId) -> Option<Execution> {
+        let pending = self.pending.get_mut(id)?;
+        // Its job only prepares for the change.
+        if matches!(pending.work, Work::Again) {
+            return None;
+        }
+        let stream = pending.call.stream()?;
+        Some(self.connection.ops.get(&stream)?.execution())
+    }
+
+    /// Notes that the processing of this connection has failed. A change whose request does not wait
+    /// may have been executed.
+    pub(super) fn doubt_changes(&mut self) {
+        let waiting = self.pending.of(self.port, self.connection.endpoint);
+        let streams: Vec<_> =
+            waiting.into_iter().filter_map(|id| self.call_of(id)?.stream()).collect();
+        for (stream, op) in &mut self.connection.ops {
+            if !streams.contains(stream) {
+                op.executed();
+            }
+        }
     }
 
     /// Notes that the change of a request was executed, whatever the answer is.

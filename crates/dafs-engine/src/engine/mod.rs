@@ -581,6 +581,7 @@ impl Engine {
             context.run_chains();
         });
         if done.is_none() {
+            context.doubt_changes();
             context.drop_session("this server failed at what the client sent; please report it");
         }
     }

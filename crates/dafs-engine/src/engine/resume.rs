@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! * A change of a file that has begun is finished even when its connection ends meanwhile. Its
-//!   reply is cached if the session caches replies. The session is over only then (DAFS 12).
+//!   reply is cached if the session caches replies. The session is over only then (DAFS 12). An engine
+//!   that ends first leaves it in doubt, if its reply is durable.
 
 use super::connection::Phase;
 use super::request::{Call, Context, Done};
@@ -53,6 +54,11 @@ impl Context<'_> {
         id: PendingId,
         job: impl FnOnce() -> JobResult + Send + 'static,
     ) {
+        let execution = self.execution(id);
+        let job = move || match execution {
+            Some(execution) => execution.run(job),
+            None => job(),
+        };
         let pool = (&*self.shared.pool, self.place(lane));
         match self.pending.get_mut(id) {
             Some(pending) if pending.work.may_be_canceled() => {

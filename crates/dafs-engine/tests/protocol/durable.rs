@@ -12,7 +12,7 @@ use dafs_wire::dafs::{
 };
 use std::sync::Arc;
 
-fn setup(mode: Durability, disk: &Arc<SimDisk>) -> Setup {
+pub(crate) fn setup(mode: Durability, disk: &Arc<SimDisk>) -> Setup {
     let options = ExportOptions { durable_replies: mode, ..ExportOptions::default() };
     Setup { exports: vec![("", options)], journal: Some(disk.clone()), ..Setup::default() }
 }
@@ -26,7 +26,7 @@ fn crash(world: World, mode: Durability, disk: &Arc<SimDisk>) -> World {
 }
 
 /// Does the same, and returns a new session of the client, too.
-fn restart(
+pub(crate) fn restart(
     world: World,
     mode: Durability,
     disk: &Arc<SimDisk>,
@@ -38,7 +38,7 @@ fn restart(
 }
 
 /// The same file without the open.
-fn without_open(file: File) -> File {
+pub(crate) fn without_open(file: File) -> File {
     File { id: StateId::ZERO, ..file }
 }
 
@@ -66,7 +66,7 @@ fn changes(root: FileHandle, file: File) -> Vec<Request<'static>> {
 }
 
 /// Makes a server with objects to change, and a client without requests in flight.
-fn prepared(setup: Setup, order: ByteOrder) -> (World, usize, SessionId, File) {
+pub(crate) fn prepared(setup: Setup, order: ByteOrder) -> (World, usize, SessionId, File) {
     let mut world = World::new(setup);
     let (client, id) = begin(&mut world, 2, "a", order);
     for name in [b"old".as_slice(), b"moving"] {
@@ -76,7 +76,7 @@ fn prepared(setup: Setup, order: ByteOrder) -> (World, usize, SessionId, File) {
     (world, client, id, file)
 }
 
-fn status(world: &mut World, client: usize, asked: CheckResponse) -> Status {
+pub(crate) fn status(world: &mut World, client: usize, asked: CheckResponse) -> Status {
     world.status(client, &Request::CheckResponse(asked))
 }
 

@@ -35,5 +35,6 @@ mod pulls;
 mod responses;
 mod sessions;
 mod shared_state;
+mod slow_end;
 mod undo;
 mod unlinked;

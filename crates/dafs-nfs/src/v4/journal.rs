@@ -13,6 +13,8 @@
 //! * No function here blocks a thread: a compound that waits for the journal is parked at a
 //!   [`Gate`].
 //! * At most one change of a compound is under way in the journal, so two compounds never deadlock.
+//! * A compound that is dropped behind a change leaves that change in doubt. One that is dropped before
+//!   its change has not made it.
 //! * The result of a change is in the journal before another operation that leaves a trace begins.
 //!   If the log fails, the client gets the failure as that of the change, and no later operation
 //!   was executed.
@@ -494,6 +496,9 @@ impl Progress {
         let class = OpNum::from_u32(number).map(Class::of);
         if failed && matches!(class, Some(Class::Atomic(_))) {
             logged.nothing_changed();
+        } else {
+            // The compound may wait for something else, and end there.
+            logged.executed();
         }
         self.changed = Some(Changed { op_index, number, mark, bytes });
     }

@@ -325,12 +325,18 @@ impl DataServer {
     pub(super) fn service(&self) -> Arc<Service> {
         self.counters.usage.service.clone()
     }
+
+    /// Begins to end its connections. A drop waits for the threads.
+    pub(super) fn begin_stop(&self) {
+        self.gate.shut();
+        self.counters.group.stop();
+        self.reactors.iter().for_each(Reactor::begin_stop);
+    }
 }
 
 impl Drop for DataServer {
     fn drop(&mut self) {
-        self.gate.shut();
-        self.counters.group.stop();
+        self.begin_stop();
         Reactor::stop(&mut self.reactors);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

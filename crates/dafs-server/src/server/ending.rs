@@ -8,6 +8,7 @@
 //!   compound goes on, are calls like others.
 
 use super::Server;
+use super::data::DataServer;
 use super::nfs::NfsServer;
 use crate::hand_over::Released;
 use crate::limits::{LOOK_UP_STOP_TIME, STOP_TIME};
@@ -43,6 +44,8 @@ impl Server {
         if let Some(nfs) = &nfs {
             nfs.end_copies();
         }
+        // A slow client delays each for some time, so all of them begin now.
+        self.data.iter().for_each(DataServer::begin_stop);
         self.data.clear();
         drop(self.tls.take());
         Reactor::stop(&mut self.reactors);

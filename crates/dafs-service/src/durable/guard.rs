@@ -14,6 +14,7 @@
 //! * The end of a guarded change blocks no caller: another thread lets the changes behind it go on.
 
 use super::change_locks::{ChangeLock, ChangeLocks, Ends, Hold, LockList};
+use super::execution::Ending;
 use super::intent;
 use super::journal::{Journal, shielded, tell};
 use super::{Change, Durability, Durable, Intended, LoggedChange, Notify};
@@ -150,8 +151,7 @@ impl Journal {
         let guard = Guard { whose, store, locks, empties, emptied, waiting, has_locks, until_ns };
         ledger.guards.insert(number, guard);
         drop(ledger);
-        let mut op = LoggedChange::new(self.clone(), number, change);
-        op.guard = true;
+        let op = LoggedChange::new(Ending::new(self.clone(), number, true), change);
         if !free {
             return Ok(Intended::Waiting(op));
         }

@@ -12,6 +12,7 @@
 //!   step goes on.
 
 use super::change_locks::{ChangeLock, Ends, Hold, LockList};
+use super::execution::Ending;
 use super::intent::Intent;
 use super::ledger::{Executed, Flight, Ledger, Waiting};
 use super::record::About;
@@ -106,7 +107,7 @@ impl Journal {
         let flight = Flight { about, store: store.clone(), locks, emptied, intent, waiting, ended };
         ledger.flights.insert(number, flight);
         drop(ledger);
-        let op = LoggedChange::new(self.clone(), number, change);
+        let op = LoggedChange::new(Ending::new(self.clone(), number, false), change);
         if now.is_none() {
             return Ok(Intended::Waiting(op));
         }
@@ -344,18 +345,19 @@ impl Journal {
 
     pub(super) fn settle(
         self: &Arc<Self>,
-        mut op: LoggedChange,
+        op: LoggedChange,
         reply: &[u8],
         order_le: bool,
         ready: Notify,
     ) -> Settled {
-        op.settled = true;
-        if op.guard {
-            self.end_guard(op.number);
+        op.ending.settle();
+        let number = op.number();
+        if op.is_guard() {
+            self.end_guard(number);
             return Settled::Now;
         }
         let mut ledger = self.lock();
-        let Some(flight) = ledger.flights.get(&op.number) else { return Settled::Now };
+        let Some(flight) = ledger.flights.get(&number) else { return Settled::Now };
         let about = flight.about;
         let appends = flight.intent.as_ref().is_some_and(|intent| intent.appends());
         let touches = !op.unchanged && flight.intent.as_ref().is_some_and(|i| i.touches_names());
@@ -363,7 +365,7 @@ impl Journal {
         let known = !appends || flight.ended;
         if about.power && touches {
             let reply = reply.to_vec();
-            ledger.executed.push(Executed { op: op.number, order_le, reply, ready });
+            ledger.executed.push(Executed { op: number, order_le, reply, ready });
             if !std::mem::replace(&mut ledger.committing, true) {
                 drop(ledger);
                 let journal = self.clone();
@@ -373,7 +375,7 @@ impl Journal {
         }
         let mut left = Left::default();
         let end = if known { End::Reply(order_le, reply) } else { End::Open };
-        left.finish(&mut ledger, &self.log, op.number, end);
+        left.finish(&mut ledger, &self.log, number, end);
         drop(ledger);
         // If this fails, the next change is refused, and the next start finds out the results.
         let _ = self.log.flush(left.last);

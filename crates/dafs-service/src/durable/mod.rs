@@ -14,6 +14,7 @@ mod bytes;
 mod change;
 mod change_locks;
 mod evidence;
+mod execution;
 mod guard;
 mod intent;
 mod journal;
@@ -24,6 +25,7 @@ mod shares;
 mod slots;
 
 pub use change::{Change, MaskedMode};
+pub use execution::Execution;
 pub use recover::{JournalConfig, JournalError, Recovered};
 
 use journal::Journal;
@@ -36,6 +38,7 @@ use crate::replies::RequestKey;
 use crate::{Caller, Client, Result, WriteVerifier};
 use crc_fast::CrcAlgorithm;
 use dafs_store::{AppendWitness, StoreError};
+use execution::Ending;
 use intent::Intent;
 use record::Record;
 use std::str::FromStr;
@@ -73,50 +76,53 @@ impl FromStr for Durability {
 pub type Notify = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A change whose intent is logged. The front end hands it to [`Durable::settle`] after the
-/// execution, successful or not. If it is dropped instead, the change was not executed. A guarded
-/// change may be dropped after its execution.
+/// execution, successful or not. If it is dropped instead, with each [`Execution`] of it, the change
+/// was not executed, or is in doubt if its execution may have begun. A guarded change may be dropped
+/// after its execution.
 #[must_use]
 pub struct LoggedChange {
-    journal: Arc<Journal>,
-    number: u64,
+    ending: Arc<Ending>,
     place: Handle,
-    /// The change has a guard only, and no record.
-    guard: bool,
     unchanged: bool,
     executed: bool,
-    settled: bool,
     /// The file, length and digest of an append.
     append: Option<(Handle, u64, u32)>,
 }
 
 impl LoggedChange {
-    fn new(journal: Arc<Journal>, number: u64, change: &Change<'_>) -> Self {
+    fn new(ending: Arc<Ending>, change: &Change<'_>) -> Self {
         let append = match *change {
             Change::Append { file, len, digest } => Some((*file, len, digest)),
             _ => None,
         };
-        let (unchanged, executed, settled) = (false, false, false);
+        let (unchanged, executed) = (false, false);
         let place = *change.place();
-        let guard = false;
-        Self { journal, number, place, guard, unchanged, executed, settled, append }
+        Self { ending, place, unchanged, executed, append }
     }
 
     /// True if the change has a guard only, so that there is no reply to record.
     pub fn is_guard(&self) -> bool {
-        self.guard
+        self.ending.is_guard
+    }
+
+    /// Returns the handle by which a job on another thread executes the change. The front end may end
+    /// before that job.
+    pub fn execution(&self) -> Execution {
+        Execution::new(self.ending.clone())
     }
 
     /// Returns the witness of an append, which must see its execution. `None` for other changes.
     /// Without a call of the witness the append has not begun, and recovery does not know it.
     pub fn witness(&self) -> Option<Arc<dyn AppendWitness>> {
         let (file, len, digest) = self.append?;
-        let (journal, number, offset) = (self.journal.clone(), self.number, AtomicU64::new(0));
+        let journal = self.ending.journal.clone();
+        let (number, offset) = (self.number(), AtomicU64::new(0));
         Some(Arc::new(Witness { journal, number, file, len, digest, offset }))
     }
 
     /// Its number in the journal, unique in this run.
     pub fn number(&self) -> u64 {
-        self.number
+        self.ending.number
     }
 
     /// The object under which its intent is logged: the directory of the name, the target directory
@@ -126,8 +132,9 @@ impl LoggedChange {
         &self.place
     }
 
-    /// Notes that the change was made, whatever the reply says.
+    /// Notes that the change was made, or may have been, whatever the reply says.
     pub fn executed(&mut self) {
+        self.ending.begin();
         self.executed = true;
         self.unchanged = false;
     }
@@ -161,18 +168,6 @@ impl AppendWitness for Witness {
         let (file, offset, len) = (self.file, self.offset.load(Ordering::Relaxed), self.len);
         let effect = appended.then_some(Effect::Appended { file, offset, len });
         self.journal.ended(self.number, effect.as_ref()).map_err(|_| StoreError::Io)
-    }
-}
-
-impl Drop for LoggedChange {
-    fn drop(&mut self) {
-        match self.settled {
-            true => {}
-            false if self.guard => self.journal.end_guard(self.number),
-            // The change may have been executed already, at least in part.
-            false if std::thread::panicking() => self.journal.doubt(self.number),
-            false => self.journal.abandon(self.number),
-        }
     }
 }
 
@@ -412,7 +407,7 @@ impl Durable {
     /// Takes the reply to an executed change, as it will be sent: its bytes, and true for
     /// little-endian order.
     pub fn settle(&self, op: LoggedChange, reply: &[u8], order_le: bool, ready: Notify) -> Settled {
-        let journal = op.journal.clone();
+        let journal = op.ending.journal.clone();
         journal.settle(op, reply, order_le, ready)
     }
 

@@ -17,8 +17,8 @@ mod guards;
 use dafs_journal::sim::SimDisk;
 use dafs_mem::VolatileSlice;
 use dafs_service::durable::{
-    Answer, Change, Durability, Effect, Intended, JournalConfig, JournalStatistics, LoggedChange,
-    MaskedMode, Notify, Session, Settled, digest,
+    Answer, Change, Durability, Effect, Execution, Intended, JournalConfig, JournalStatistics,
+    LoggedChange, MaskedMode, Notify, Session, Settled, digest,
 };
 use dafs_service::{
     Caller, Client, Export, ExportOptions, Handle, Identity, Namespace, NoReply, RemoveMode,

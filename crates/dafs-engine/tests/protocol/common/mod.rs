@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, reason = "the module is part of one test program")]
 
 mod disguise;
+mod ending;
 mod requests;
 mod store;
 

@@ -51,6 +51,19 @@ struct Session {
     sequence: u32,
 }
 
+impl Session {
+    /// The SEQUENCE of its last request.
+    fn sequence_op(&self) -> Op<'static> {
+        Op::Sequence(SequenceArgs {
+            session_id: self.id,
+            sequence_id: self.sequence,
+            slot_id: 0,
+            highest_slot_id: 0,
+            cache_this: true,
+        })
+    }
+}
+
 /// The results of a COMPOUND.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Answer(Vec<u8>);
@@ -140,6 +153,16 @@ impl World {
 
     /// Sends a compound, and lets it wait as often as it has to.
     fn send(&self, who: &CallerIdentity, ops: &[Op<'_>]) -> Answer {
+        self.send_until(who, ops, || false).unwrap()
+    }
+
+    /// Does the same, but drops the compound if it waits when `is_enough` says so.
+    fn send_until(
+        &self,
+        who: &CallerIdentity,
+        ops: &[Op<'_>],
+        is_enough: impl Fn() -> bool,
+    ) -> Option<Answer> {
         let mut args = Vec::new();
         let mut encoder = Encoder::new(&mut args);
         let op_count = ops.len() as u32;
@@ -161,8 +184,9 @@ impl World {
         loop {
             self.run_jobs();
             match ended {
-                Ended::Reply(reply) => return Answer(reply.to_bytes()),
+                Ended::Reply(reply) => return Some(Answer(reply.to_bytes())),
                 Ended::Garbage => panic!("the compound is not XDR"),
+                Ended::Parked(_) if is_enough() => return None,
                 Ended::Parked(parked) => {
                     assert!(parked.gate().is_none(), "nothing is waited for that runs elsewhere");
                     let lane = parked.lane();
@@ -183,14 +207,7 @@ impl World {
 
     /// Sends a request with the number of the last one.
     fn again(&self, who: &CallerIdentity, session: &Session, ops: &[Op<'_>]) -> Answer {
-        let sequence = SequenceArgs {
-            session_id: session.id,
-            sequence_id: session.sequence,
-            slot_id: 0,
-            highest_slot_id: 0,
-            cache_this: true,
-        };
-        self.send(who, &[&[Op::Sequence(sequence)], ops].concat())
+        self.send(who, &[&[session.sequence_op()], ops].concat())
     }
 
     /// Makes the one client with a session that has no state to reclaim.

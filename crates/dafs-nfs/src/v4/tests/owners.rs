@@ -1,7 +1,9 @@
 //! Owners by name for callers that prove theirs.
 
 use super::*;
-use dafs_service::{Directory, LocalUser, OwnerNames};
+use dafs_service::durable::Durability;
+use dafs_service::{Directory, ExportOptions, LocalUser, OwnerNames, Squash};
+use dafs_store::{MemoryOptions, MemoryStore, Store};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{OnceLock, Weak};
@@ -159,5 +161,36 @@ fn no_operation_waits_for_names_that_are_only_old() {
         let counted = [&toy.asked, &toy.awaited].map(|count| count.load(Ordering::Relaxed));
         assert_eq!(counted, counts);
         assert!(!world.shared.looks_up_names());
+    }
+}
+
+/// A server that ends drops the compounds that still wait.
+#[test]
+fn a_change_is_in_doubt_when_its_compound_is_dropped_behind_it() {
+    let anna = proves("anna@R", 1000, Flavour::Krb5);
+    let ops = [ROOT, open(OpenClaim::Null(b"f")), getattr(&[Attr::Owner])];
+    for (is_behind, end) in [(false, (1, Status::DeadSession)), (true, (3, Status::Io))] {
+        let memory = MemoryOptions { root_mode: 0o777, ..MemoryOptions::default() };
+        let (store, disk) = (Arc::new(MemoryStore::new(memory)), Arc::new(SimDisk::new()));
+        let run = |instance| {
+            let mut options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+            options.durable_replies = Durability::Crash;
+            options.admits.unprivileged_ports = true;
+            options.admits.flavours = vec![Flavour::Krb5, Flavour::Sys];
+            let exports = vec![Export::new("", store.clone(), options)];
+            let world = World::run_of(instance, exports, Some(disk.clone()));
+            let owners = OwnerNames::new("a.org", Box::new(Toy::default()));
+            world.shared.accept_gss(crate::gss::of_tests(Some(owners)));
+            world
+        };
+        let is_made = || store.lookup(&Cred::new(0, 0), &store.root(), b"f").is_ok();
+        let world = run(1);
+        let mut session = world.client(&claims(0), StateProtectArgs::None);
+        session.sequence += 1;
+        let whole = [&[session.sequence_op()], &ops[..]].concat();
+        assert_eq!(world.send_until(&anna, &whole, || is_made() == is_behind), None);
+        drop(world);
+        let again = run(2).again(&anna, &session, &ops);
+        assert_eq!((again.end(), is_made()), (end, is_behind));
     }
 }

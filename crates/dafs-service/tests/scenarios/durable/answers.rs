@@ -75,6 +75,73 @@ fn a_change_that_ends_in_a_panic_is_not_called_undone() {
     }
 }
 
+/// Its front end may end before the job that executes it.
+#[test]
+fn a_change_that_a_job_may_have_made_is_not_called_undone() {
+    for mode in [Durability::Crash, Durability::Power] {
+        for (runs, is_last) in [(false, false), (false, true), (true, false), (true, true)] {
+            let world = World::new(mode);
+            let remove = Change::Remove { dir: &world.root, name: b"victim" };
+            let op = world.op(0, &remove);
+            let execution = op.execution();
+            let next = waiting(world.intend(1, "next", &remove));
+            let job = |execution: Execution| match runs {
+                true => execution.run(|| {
+                    world.store.remove(&world.cred, &world.store.root(), b"victim").unwrap();
+                }),
+                false => drop(execution),
+            };
+            // The other one of front end and job goes first, and the change keeps its locks.
+            if is_last {
+                drop(op);
+                world.run();
+                assert!(world.told().is_empty());
+                job(execution);
+            } else {
+                job(execution);
+                world.run();
+                assert!(world.told().is_empty());
+                drop(op);
+            }
+            world.run();
+            assert_eq!(world.told(), [("next", Ok(()))]);
+            drop(next);
+            assert_eq!(world.statistics().in_flight, 0);
+            let world = world.crash(false);
+            assert_eq!(world.kept_answer(0), runs.then_some(Answer::Failed));
+            assert_eq!(world.kept_answer(1), None);
+        }
+    }
+}
+
+#[test]
+fn a_change_that_was_made_is_in_doubt_without_its_reply() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let mut op = world.op(0, &Change::Remove { dir: &world.root, name: b"victim" });
+        world.store.remove(&world.cred, &world.store.root(), b"victim").unwrap();
+        op.executed();
+        drop(op);
+        let world = world.crash(false);
+        assert_eq!(world.kept_answer(0), Some(Answer::Failed));
+    }
+}
+
+/// A change whose job is over is settled as usual, with its reply.
+#[test]
+fn a_change_that_a_job_has_made_gets_its_reply() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let op = world.op(0, &Change::Remove { dir: &world.root, name: b"victim" });
+        op.execution().run(|| {
+            world.store.remove(&world.cred, &world.store.root(), b"victim").unwrap();
+        });
+        world.settle(op, b"removed");
+        let world = world.crash(false);
+        assert!(matches!(world.kept_answer(0), Some(Answer::Reply { .. })));
+    }
+}
+
 /// A change in the same round is not reported as failed.
 #[test]
 fn a_change_of_what_never_was_hurts_nobody_else() {
