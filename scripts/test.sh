@@ -166,7 +166,7 @@ tests() {
 
 fuzz() {
     local seconds=10
-    [[ ! ${DAFS_TEST_LONG:-} ]] || seconds=120
+    [[ ! ${DAFS_TEST_LONG:-} ]] || seconds=60
     fuzz/run.sh "${FUZZ_SECONDS:-$seconds}"
 }
 
