@@ -519,41 +519,6 @@ impl SessionCore {
         false
     }
 
-    /// Sends as many reclaims as there are credits for; true when all requests of this step are
-    /// answered.
-    fn reclaim_some(&mut self, adapter: &mut dyn Adapter, step: Step) -> bool {
-        while let Some(recovery) = in_step(&mut self.recovery, step) {
-            let Some(asked) = recovery.reclaim.next(step, self.link.conn.has_room()) else {
-                return recovery.reclaim.is_over(step);
-            };
-            // Copied, because sending needs all of the session; it is a few dozen bytes.
-            let open = self.calls.opens.open(asked.name()).cloned();
-            // The user that opened the file opens it again; locks belong to the open.
-            let user = open.as_ref().filter(|_| asked.is_open()).and_then(|open| open.user.clone());
-            match self.take_turn(adapter, user.as_ref()) {
-                Ok(true) => {}
-                Ok(false) => {
-                    if let Some(recovery) = in_step(&mut self.recovery, step) {
-                        recovery.reclaim.put_back(asked);
-                    }
-                    return false;
-                }
-                Err(status) => {
-                    self.calls.give_up_open(asked.name(), status);
-                    continue;
-                }
-            }
-            let Some(recovery) = in_step(&mut self.recovery, step) else { return false };
-            let request =
-                open.as_ref().and_then(|open| asked.request(open, &self.link, &self.calls));
-            if let Some(request) = request {
-                let number = recovery.reclaim.ask(asked);
-                self.send_own_as(adapter, Purpose::Reclaim(number), &request, user);
-            }
-        }
-        false
-    }
-
     /// Ends recovery: calls that were not done are sent again, then queued ones.
     fn finish_recovery(&mut self) {
         let Some(recovery) = self.recovery.take() else { return };
