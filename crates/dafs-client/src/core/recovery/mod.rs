@@ -21,6 +21,7 @@
 //! * An answer that breaks the rules ends the session, so recovery does not loop for ever.
 
 mod check;
+mod complete;
 mod reclaim;
 
 use self::reclaim::Reclaim;
@@ -62,7 +63,8 @@ pub(crate) enum Step {
     Server,
     /// The opens are reclaimed, and with each its locks.
     Opens,
-    /// Opens that could not be reclaimed, and that conflict with no other, are opened anew.
+    /// The server is told that all was reclaimed. Opens that could not be, and that conflict with no
+    /// other, are opened anew.
     Anew,
 }
 
@@ -504,6 +506,8 @@ impl SessionCore {
             if next == Step::Server {
                 self.link.stats.restarts += 1;
                 self.meet_server(adapter);
+            } else if next == Step::Anew {
+                self.reclaims_are_over(adapter);
             }
         }
     }
