@@ -423,6 +423,7 @@ impl Target {
         // Where memory can be mapped, threads read there without the session.
         config.optimistic = options.optimistic && kind != TransportKind::Shm;
         config.device_answers_reads = kind == TransportKind::Verbs;
+        config.shares_identity = options.identity.is_some();
         config.is_data_server = self.is_data_server();
         // A data server's ticket is of use for one device, and has the form of a password.
         config.clear_passwords = options.danger_clear_passwords || self.is_data_server();

@@ -8,6 +8,8 @@
 //!
 //! Invariants
 //! * A process never reuses an owner of its predecessors for another open.
+//! * While two processes may have sessions of one client, neither tells a restarted server that the
+//!   client has reclaimed all: the other one may be late.
 
 use crate::attributes::FileHandle;
 use crate::client::Client;
@@ -31,12 +33,24 @@ pub struct ClientIdentity {
 }
 
 impl Client {
-    /// The identity of this client. Opens that it makes later are not counted.
+    /// The identity of this client. Opens that it makes later are not counted. From now on another
+    /// process may have a session of the client.
     ///
     /// # Errors
     /// The process is a fork of the one that connected.
     pub fn identity(&self) -> Result<ClientIdentity> {
+        self.shared().lock()?.share_identity(true);
         self.shared().identity()
+    }
+
+    /// Notes that the process from which this one has the identity of its client has ended, and that no
+    /// other one has it. So a restarted server need not wait for more than this process.
+    ///
+    /// # Errors
+    /// The process is a fork of the one that connected.
+    pub fn predecessor_ended(&self) -> Result<()> {
+        self.shared().lock()?.share_identity(false);
+        Ok(())
     }
 
     /// Opens a file that another process of the same client has open, for the same owner. `options`

@@ -15,9 +15,11 @@
 //!   after a crash does not wait for idle mounts.
 //! * Records are written and removed one after the other, and none is written for a client that is
 //!   gone. So a late request of an old instance cannot destroy the record of the new one.
-//! * A DAFS client has no operation to complete its reclaims. It counts as complete when it asks
-//!   for new state, so that grace does not wait for it any longer. Until grace ends it may go on
+//! * A DAFS client counts as complete when it says so (X_RECLAIM_COMPLETE, an extension), or when it
+//!   asks for new state. Grace does not wait for it any longer. Until grace ends it may go on
 //!   reclaiming, because its sessions are not in step with each other.
+//! * A client counts for itself alone. One that says too early that it has reclaimed all loses what
+//!   it has not, and no other client does.
 //! * An NLM client never counts as complete: its protocol has no way to say so, and it may send new
 //!   requests before it knows of the restart. So grace takes its whole time when one is awaited.
 //! * After an orderly hand-over the state of both kinds is known: `returned.rs`.
@@ -43,7 +45,7 @@ pub(crate) struct Grace {
     active: AtomicBool,
     /// The time of the last reclaim, as of the tick before. 0 if there was none.
     reclaimed_ns: AtomicU64,
-    /// The last awaited client has asked for new state.
+    /// The last awaited client has reclaimed all, or has asked for new state.
     all_back: AtomicBool,
     /// Clients may count as complete by their state.
     expects: AtomicBool,
@@ -371,10 +373,16 @@ impl Clients {
         if !client.reclaim_completed() {
             return Err(ServiceError::Grace);
         }
+        self.count_reclaimed(client);
+        self.check_grace(client)
+    }
+
+    /// Waits no more for a DAFS client, which has reclaimed all that it wants (X_RECLAIM_COMPLETE). Until a
+    /// tick ends grace it may still reclaim. Neither blocks nor waits for the disk.
+    pub fn count_reclaimed(&self, client: &Client) {
         if client.kind() == ClientKind::Dafs && self.in_grace() {
             self.count_complete(client);
         }
-        self.check_grace(client)
     }
 
     /// Grace does not wait for this client any more, if it does. After the last one, the next tick ends it.

@@ -231,6 +231,8 @@ pub(crate) enum Purpose {
     Discard,
     /// An open or a lock of a server that has restarted.
     Reclaim(usize),
+    /// X_RECLAIM_COMPLETE.
+    Complete,
     /// An asynchronous batch.
     Batch(u64),
     /// HURRY_UP for a transfer of an asynchronous batch.

@@ -68,6 +68,9 @@ pub struct SessionConfig {
     pub is_data_server: bool,
     /// Passwords, and tickets of data servers, may travel in clear text over the network.
     pub clear_passwords: bool,
+    /// Another process may have a session of the same client. Then no server is told that all is
+    /// reclaimed (X_RECLAIM_COMPLETE, an extension): this process does not know about the other.
+    pub shares_identity: bool,
     /// Reads blocks of files by RDMA, without a request, from memory that the server shows. For
     /// transports that map no memory.
     pub optimistic: bool,
@@ -110,6 +113,7 @@ impl SessionConfig {
             always_direct: false,
             is_data_server: false,
             clear_passwords: false,
+            shares_identity: false,
             optimistic: false,
             device_answers_reads: false,
         }
@@ -151,6 +155,8 @@ pub struct SessionInfo {
     pub write_bytes_max: u64,
     /// True when the server takes out what it has not begun (X_CANCEL, an extension).
     pub cancels: bool,
+    /// True when the server can be told that all is reclaimed (X_RECLAIM_COMPLETE, an extension).
+    pub completes: bool,
 }
 
 impl Default for SessionInfo {
@@ -170,6 +176,7 @@ impl Default for SessionInfo {
             read_bytes_max: TRANSFER_BYTES_MAX,
             write_bytes_max: TRANSFER_BYTES_MAX,
             cancels: false,
+            completes: false,
         }
     }
 }

@@ -120,6 +120,7 @@ impl SessionCore {
                 self.link.info.write_bytes_max = limit(found.max_write);
                 let supported = FsAttrMask(found.supported_fsattr.unwrap_or(0));
                 self.link.info.cancels = supported.contains(FsAttrMask::X_CANCEL);
+                self.link.info.completes = supported.contains(FsAttrMask::X_RECLAIM_COMPLETE);
                 self.link.info.lease = match found.lease_time {
                     Some(0) | None => LEASE_ASSUMED,
                     Some(seconds) => Duration::from_secs(seconds.into()),

@@ -39,8 +39,10 @@ impl SessionCore {
         self.link.last_reply = self.link.now;
         // An answer during recovery says nothing about the requests that wait for its end: the next
         // of them may take the connection down as it did the last. Nor does it prove that the
-        // server still keeps its promises to the session before.
-        let in_order = self.recovery.is_none() && flight.purpose != Purpose::Discard;
+        // server still keeps its promises to the session before. The last requests of recovery may
+        // be answered after its end.
+        let is_of_recovery = matches!(flight.purpose, Purpose::Discard | Purpose::Complete);
+        let in_order = self.recovery.is_none() && !is_of_recovery;
         if in_order {
             self.link.promised_from = self.link.promised_from.max(Some(flight.sent_at));
         }
@@ -97,6 +99,7 @@ impl SessionCore {
         match purpose {
             Purpose::Caller(_) | Purpose::Null | Purpose::Discard => {}
             Purpose::Hurry | Purpose::Return => {}
+            Purpose::Complete => self.completion_due = false,
             Purpose::RegisterUser | Purpose::ReleaseUser => self.on_user_reply(reply),
             Purpose::Cancel => return self.on_cancel_reply(reply),
             Purpose::Expose(number) => return self.on_expose_reply(adapter, number, reply),

@@ -88,6 +88,8 @@ pub struct SessionCore {
     pub(crate) proofs: Proofs,
     /// Present while a lost connection is being replaced.
     pub(crate) recovery: Option<Box<Recovery>>,
+    /// The server has not answered yet that it knows that all was reclaimed.
+    pub(super) completion_due: bool,
     /// The loss of the first in the current row of connections that have failed.
     pub(crate) lost_at: Option<Instant>,
     /// The application has asked for the end of the session.
@@ -119,6 +121,7 @@ impl SessionCore {
             cancels: Cancels::default(),
             proofs: Proofs::default(),
             recovery: None,
+            completion_due: false,
             lost_at: None,
             closing: false,
             failure: None,

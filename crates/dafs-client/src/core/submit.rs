@@ -277,6 +277,7 @@ impl SessionCore {
     /// for. Cancels go first: they may free what all others wait for.
     pub(crate) fn pump(&mut self, adapter: &mut dyn Adapter) {
         self.send_cancels(adapter);
+        self.tell_completion(adapter);
         if self.back.wanted {
             self.back_turn(adapter);
             self.return_strays(adapter);

@@ -72,6 +72,11 @@ impl Driver {
         &self.core
     }
 
+    /// Notes whether another process may have a session of the same client.
+    pub(crate) fn share_identity(&mut self, is_shared: bool) {
+        self.core.share_identity(is_shared);
+    }
+
     /// The time at which a proof of identity is due, if one is.
     pub(crate) fn proof_due_at(&self) -> Option<Instant> {
         self.core.proof_due_at()

@@ -14,6 +14,19 @@ fn world() -> World {
     })
 }
 
+/// The same, with a server that wants to hear when all is reclaimed.
+fn listening(config: SessionConfig) -> World {
+    World::open_with(config, |server| {
+        server.file = pattern(10_000);
+        server.past.names_opens = true;
+        server.completes = true;
+    })
+}
+
+fn told(world: &World) -> usize {
+    world.server.count(Procedure::XReclaimComplete)
+}
+
 fn open(world: &mut World, owner: &[u8], share_deny: ShareDeny) -> StateId {
     let tag = world.ask_and_wait(&requests::open(owner, share_deny));
     opened(&world.done[&tag])
@@ -273,4 +286,137 @@ fn an_open_that_is_put_off_for_ever_costs_itself_alone() {
         assert_eq!(read(&mut world, lost).unwrap_err(), Status::StaleStateId);
         assert!(read(&mut world, kept).is_ok());
     }
+}
+
+#[test]
+fn a_restarted_server_is_told_once_that_all_is_reclaimed() {
+    let mut world = listening(recovering());
+    let state = open(&mut world, b"me", ShareDeny::None);
+    let locked = lock(&mut world, state, 0, u64::MAX);
+    world.run_all(&[locked]);
+    world.lose_and_notice();
+    read(&mut world, state).unwrap();
+    assert_eq!(told(&world), 0, "it has not restarted");
+    for restarts in 1..=2 {
+        let before = world.server.seen.len();
+        restart(&mut world);
+        read(&mut world, state).unwrap();
+        let seen: Vec<_> = world.server.seen[before..].iter().map(|seen| seen.0).collect();
+        use Procedure as P;
+        assert_eq!(
+            seen,
+            [
+                P::ClientConnectAuth,
+                P::DiscardResponses,
+                P::GetRootHandle,
+                P::GetFsAttr,
+                P::Open,
+                P::Lock,
+                P::XReclaimComplete,
+                P::ReadInline
+            ]
+        );
+        world.run_for(Duration::from_secs(1));
+        assert_eq!(told(&world), restarts);
+        assert!(world.core.is_idle());
+    }
+}
+
+#[test]
+fn the_server_is_told_behind_the_last_lock() {
+    let mut world = listening(recovering());
+    let state = open(&mut world, b"me", ShareDeny::None);
+    let locked = lock(&mut world, state, 10, 5);
+    world.run_all(&[locked]);
+    let mut delays = 3;
+    world.server.script = Box::new(move |_, request| match request {
+        Request::Lock(_) if delays > 0 => {
+            delays -= 1;
+            Answer::Status(Status::Delay)
+        }
+        _ => Answer::File,
+    });
+    let before = world.server.seen.len();
+    restart(&mut world);
+    world.run(|world| told(world) == 1);
+    let seen: Vec<_> = world.server.seen[before..].iter().map(|seen| seen.0).collect();
+    use Procedure as P;
+    assert_eq!(seen[4..], [P::Open, P::Lock, P::Lock, P::Lock, P::Lock, P::XReclaimComplete]);
+    assert_eq!(world.server.past.locks, [(b"me".to_vec(), 10, 5, true)]);
+}
+
+/// A server waits for the end of reclaims before it grants a new open.
+#[test]
+fn the_server_is_told_before_an_open_is_made_anew() {
+    let mut world = listening(recovering());
+    let plain = open(&mut world, b"plain", ShareDeny::None);
+    let was_told = std::rc::Rc::new(std::cell::Cell::new(false));
+    let tells = was_told.clone();
+    world.server.script = Box::new(move |_, request| match request {
+        Request::XReclaimComplete => {
+            tells.set(true);
+            Answer::File
+        }
+        Request::Open(Open { claim: OpenClaim::Previous { .. }, .. }) => {
+            Answer::Status(Status::Inval)
+        }
+        Request::Open(_) if !tells.get() => Answer::Status(Status::Grace),
+        _ => Answer::File,
+    });
+    restart(&mut world);
+    assert!(was_told.get());
+    assert_eq!(read(&mut world, plain).unwrap(), b"plain");
+    assert_eq!(told(&world), 1);
+}
+
+#[test]
+fn a_message_that_a_lost_connection_has_taken_along_is_sent_again() {
+    let mut world = listening(recovering());
+    let state = open(&mut world, b"me", ShareDeny::None);
+    world.server.script = Box::new(|_, request| match request {
+        Request::XReclaimComplete => Answer::Silence,
+        _ => Answer::File,
+    });
+    // No call waits for the answer.
+    restart(&mut world);
+    assert_eq!(read(&mut world, state).unwrap(), b"me");
+    assert_eq!(told(&world), 1);
+    world.server.script = Box::new(|_, _| Answer::File);
+    for times in [2, 2] {
+        world.lose_and_notice();
+        assert_eq!(read(&mut world, state).unwrap(), b"me");
+        world.run_for(Duration::from_secs(1));
+        assert_eq!(told(&world), times);
+    }
+    assert_eq!(world.server.count(Procedure::Open), 2, "it has restarted once");
+}
+
+#[test]
+fn a_server_that_does_not_listen_is_told_nothing() {
+    let mut world = world();
+    let state = open(&mut world, b"me", ShareDeny::Write);
+    restart(&mut world);
+    assert_eq!(read(&mut world, state).unwrap(), b"me");
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(told(&world), 0);
+}
+
+/// The message would speak for a session of another process, too, which may be late.
+#[test]
+fn no_server_is_told_while_two_processes_are_one_client() {
+    let mut world = listening(SessionConfig { shares_identity: true, ..recovering() });
+    let state = open(&mut world, b"me", ShareDeny::Write);
+    restart(&mut world);
+    assert_eq!(read(&mut world, state).unwrap(), b"me");
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(told(&world), 0);
+    // The other process ends, and another one comes.
+    world.core.share_identity(false);
+    assert_eq!(read(&mut world, state).unwrap(), b"me");
+    world.run(|world| told(world) == 1);
+    world.core.share_identity(true);
+    restart(&mut world);
+    assert_eq!(read(&mut world, state).unwrap(), b"me");
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(told(&world), 1);
 }

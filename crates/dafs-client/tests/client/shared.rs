@@ -2,7 +2,8 @@
 //! that get their name when they are done.
 
 use crate::served::{Served, TRANSPORTS, on_each_transport, pattern, status};
-use dafs_client::{Create, Error, OpenOptions, Stability, Status};
+use dafs_client::{Create, Error, LockRange, OpenOptions, Stability, Status};
+use std::time::Duration;
 
 fn new() -> OpenOptions {
     OpenOptions::read_write().create(Create::IfMissing).mode(0o640)
@@ -119,6 +120,27 @@ fn a_strict_key_survives_a_restart_of_the_server() {
         file.close().unwrap();
         second.close().unwrap();
         two.open(b"/f", &new()).unwrap().close().unwrap();
+    }
+}
+
+/// A client that only reads asks the server for nothing new.
+#[test]
+fn a_reader_holds_nobody_up_after_a_restart() {
+    for transport in TRANSPORTS {
+        let long = Duration::from_secs(3600);
+        let mut served = Served::with(|setup| setup.grace_time = Some(long));
+        std::fs::write(served.path().join("f"), b"data").unwrap();
+        let (one, mut found) = (served.client(transport), [0; 4]);
+        let file = one.open(b"/f", &OpenOptions::read()).unwrap();
+        served.stop();
+        served.start();
+        assert_eq!(file.read_at(&mut found, 0).unwrap(), 4);
+        assert_eq!((&found, one.stats().restarts), (b"data", 1));
+        let two = served.client(transport);
+        let other = two.open(b"/g", &new()).unwrap();
+        other.try_lock(&LockRange::exclusive()).unwrap();
+        other.close().unwrap();
+        file.close().unwrap();
     }
 }
 

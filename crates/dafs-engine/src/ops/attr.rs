@@ -15,8 +15,8 @@ use dafs_store::{Attr, Quota, StoreError};
 use dafs_wire::dafs::{
     self, AttrMask, Attributes, ByteOrder, Checksum, DirectBuffer, DirectReply, EncodeError,
     ErrorBody, FsAttrMask, FsAttributes, GetAttrDirect, GetAttrInline, GetAttrInlineReply,
-    GetFsAttr, GetFsAttrReply, ReadLinkDirect, ReadLinkInline, ReadLinkInlineReply, Reply, Seq,
-    SetAttrDirect, SetAttrInline, SetAttrReply, Status, Verify, XGetXattr, checksum,
+    GetFsAttr, GetFsAttrReply, Procedure, ReadLinkDirect, ReadLinkInline, ReadLinkInlineReply,
+    Reply, Seq, SetAttrDirect, SetAttrInline, SetAttrReply, Status, Verify, XGetXattr, checksum,
 };
 
 /// Preferred size of reads and writes, in bytes.
@@ -236,7 +236,8 @@ fn set_fetched(cx: &mut Context<'_>, id: PendingId) {
 }
 
 /// VERIFY succeeds when all given attributes match, NVERIFY when they do not.
-pub(crate) fn verify(cx: &mut Context<'_>, call: &Call, args: &Verify<'_>, equal: bool) -> Done {
+pub(crate) fn verify(cx: &mut Context<'_>, call: &Call, args: &Verify<'_>) -> Done {
+    let equal = call.procedure == Some(Procedure::Verify);
     if !READABLE.contains(args.attributes.valid()) {
         return Err(Status::NotSupp);
     }
@@ -349,6 +350,7 @@ fn fs_attr_reply(
         x_layouts: Some(layouts),
         x_cancel: Some(true),
         x_optimistic: Some(is_optimistic),
+        x_reclaim_complete: Some(true),
         ..FsAttributes::default()
     };
     let attributes = all.only(wanted);

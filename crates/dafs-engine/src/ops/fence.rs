@@ -150,10 +150,13 @@ fn update_of(args: &SetFencingList<'_>) -> Result<(Act, Vec<Vec<u8>>), Status> {
     Ok((act, names))
 }
 
+fn one(fh: FileHandle) -> SmallVec<[FileHandle; 2]> {
+    SmallVec::from_slice(&[fh])
+}
+
 /// Returns the handles that a request names. Changes of fences are checked separately: a manager
 /// that is on no list must be able to lift its own fence.
 pub(crate) fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
-    let one = |fh: FileHandle| SmallVec::from_slice(&[fh]);
     match request {
         Request::Access(args) => one(args.fh),
         Request::AppendDirect(args) => one(args.fh),
@@ -219,6 +222,7 @@ pub(crate) fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
         | Request::SetFencingList(_)
         | Request::XBcLayoutRecall(_)
         | Request::XLayoutReturn(_) // A fenced client may return its state.
-        | Request::XNodeInfo(_) => SmallVec::new(),
+        | Request::XNodeInfo(_)
+        | Request::XReclaimComplete => SmallVec::new(),
     }
 }

@@ -38,8 +38,7 @@ pub(crate) fn dispatch(cx: &mut Context<'_>, call: &Call, request: &Request<'_>)
         Request::GetAttrDirect(args) => attr::getattr_direct(cx, call, args),
         Request::SetAttrInline(args) => attr::setattr_inline(cx, call, args),
         Request::SetAttrDirect(args) => attr::setattr_direct(cx, call, args),
-        Request::Verify(args) => attr::verify(cx, call, args, true),
-        Request::NVerify(args) => attr::verify(cx, call, args, false),
+        Request::Verify(args) | Request::NVerify(args) => attr::verify(cx, call, args),
         Request::GetFsAttr(args) => attr::get_fs_attr(cx, call, args),
         Request::GetRootHandle => name::get_root_handle(cx, call),
         Request::Lookup(args) => name::lookup(cx, call, args),
@@ -71,6 +70,7 @@ pub(crate) fn dispatch(cx: &mut Context<'_>, call: &Call, request: &Request<'_>)
         Request::XGetXattr(args) => attr::get_xattr(cx, call, args),
         Request::XCancel(args) => cancel::cancel(cx, call, args),
         Request::XExposeGet(args) => expose::expose_get(cx, call, args),
+        Request::XReclaimComplete => reclaim_complete(cx, call),
         Request::DelegReturn(args) => delegation::return_delegation(cx, call, args),
         Request::DelegPurge => Err(Status::NotSupp), // None outlives its client's restart.
         Request::Commit(args) => open::commit(cx, call, args),
@@ -97,4 +97,10 @@ pub(crate) fn dispatch(cx: &mut Context<'_>, call: &Call, request: &Request<'_>)
         | Request::BcBatchCompletion(_)
         | Request::XBcLayoutRecall(_) => Err(Status::IllegalState),
     }
+}
+
+/// X_RECLAIM_COMPLETE, an extension. Outside of grace it has no effect.
+fn reclaim_complete(cx: &mut Context<'_>, call: &Call) -> Done {
+    cx.call_service_raw(call, |service, caller| service.clients.count_reclaimed(caller.client))?;
+    cx.reply(call, &Reply::XReclaimComplete)
 }

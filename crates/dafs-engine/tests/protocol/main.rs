@@ -32,6 +32,7 @@ mod opens;
 mod padding;
 mod procedures;
 mod pulls;
+mod reclaims;
 mod responses;
 mod sessions;
 mod shared_state;

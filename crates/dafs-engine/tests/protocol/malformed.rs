@@ -175,6 +175,7 @@ fn requests<'a>(
         }),
         Request::XSeek(dafs::XSeek { fh, state_id, offset: 1, what: dafs::SeekWhat::Data }),
         Request::XCancel(dafs::XCancel { items: Seq::new(CANCELS) }),
+        Request::XReclaimComplete,
     ]
 }
 
@@ -215,7 +216,7 @@ fn damage(message: &mut Vec<u8>, rng: &mut SimRng, order: ByteOrder) {
             4 => message.truncate(rng.between(40.min(len), len) as usize),
             5 => message.extend((0..rng.between(1, 64)).map(|n| n as u8)),
             6 => {
-                let number = rng.between(95, 169) as u32;
+                let number = rng.between(95, 170) as u32;
                 put(message, 32, number, order);
             }
             _ => {

@@ -43,7 +43,11 @@ impl Listener {
         thread.spawn(move || {
             if let Some(former) = former {
                 // The former process sends no more messages; it only ends.
-                let _ = receive(&former);
+                let end = receive(&former).map_err(|error| error.kind());
+                if matches!(end, Err(io::ErrorKind::UnexpectedEof)) {
+                    // A fork has no mount.
+                    let _ = session.server.tree.client.predecessor_ended();
+                }
             }
             let listening = address(&device).and_then(|at| bind(&at));
             let listening = match listening {

@@ -124,7 +124,7 @@ fn the_next_server_has_the_sockets_and_the_state() {
     );
 }
 
-/// A client that only writes has no request that tells that it is back.
+/// A client that only writes asks for nothing new.
 #[test]
 fn others_need_not_wait_for_the_end_of_grace() {
     let long = Duration::from_secs(900);

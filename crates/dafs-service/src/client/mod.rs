@@ -125,7 +125,7 @@ impl ClientKind {
     }
 
     /// True if such a client is recorded before its first state, because no request of its own
-    /// begins or completes its reclaims.
+    /// begins its reclaims, and none need complete them.
     pub(crate) fn is_recorded_with_state(self) -> bool {
         matches!(self, Self::Dafs | Self::Nlm)
     }

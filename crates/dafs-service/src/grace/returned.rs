@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * A client counts as complete when its state is the one that it held when the former server ended:
-//!   then it has nothing left to reclaim, and needs no operation to say so.
+//!   then it has nothing left to reclaim, and need not say so.
 //! * A digest stands for a client and its state. One that is unknown here, such as that of another
 //!   version, costs time alone: the client is awaited as after a crash.
 //! * Clients with layouts have none, because what they wrote is still to be told.
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Clients {
-    /// Returns a digest of each client that has no operation to complete its reclaims, with its state. The
+    /// Returns a digest of each client that need not say when it has reclaimed all, with its state. The
     /// server calls it at an orderly end, when no request is served any more.
     pub fn state_digests(&self) -> Vec<u64> {
         let (mut digests, mut room) = (Vec::new(), STATE_DIGESTED_MAX);

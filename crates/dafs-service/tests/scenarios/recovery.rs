@@ -325,6 +325,78 @@ fn records_of_many_that_hold_nothing_are_removed_together() {
     assert_eq!(world.disk.removals.load(Ordering::Relaxed), 1);
 }
 
+/// A DAFS client that only reads asks for nothing new.
+#[test]
+fn grace_ends_when_all_dafs_clients_have_said_that_they_have_reclaimed() {
+    let mut world = World::new();
+    let handles = ["a", "b"].map(|name| {
+        let client = world.dafs(name);
+        *world.open_patiently(&client, name, READ).unwrap().state.handle()
+    });
+    world.restart();
+    let (one, two, other) = (world.dafs("a"), world.dafs("b"), world.dafs("c"));
+    world.reclaim(&one, &handles[0], READ).unwrap();
+    world.service.clients.count_reclaimed(&one);
+    world.pass_with(&[&one, &two, &other], SECOND_NS);
+    assert!(world.service.clients.in_grace(), "the other one is awaited");
+    assert!(!world.service.clients.grace_ends_soon());
+    // Another session of the first one may be behind.
+    world.reclaim(&one, &handles[0], READ).unwrap();
+    world.service.clients.count_reclaimed(&one);
+    assert!(!world.service.clients.grace_ends_soon());
+    world.reclaim(&two, &handles[1], READ).unwrap();
+    let (writes, removals) = (&world.disk.writes, &world.disk.removals);
+    let before = (writes.load(Ordering::Relaxed), removals.load(Ordering::Relaxed));
+    world.service.clients.count_reclaimed(&two);
+    assert_eq!(before, (writes.load(Ordering::Relaxed), removals.load(Ordering::Relaxed)));
+    assert!(world.service.clients.grace_ends_soon());
+    assert_eq!(error(world.open_patiently(&other, "d", READ)), ServiceError::Grace);
+    world.pass_with(&[&one, &two, &other], SECOND_NS);
+    assert!(!world.service.clients.in_grace());
+    world.open_patiently(&other, "d", READ).unwrap();
+    world.service.clients.count_reclaimed(&one);
+    assert_eq!(error(world.reclaim(&one, &handles[0], READ)), ServiceError::NoGrace);
+    // Both may reclaim after the next restart.
+    world.restart();
+    for (name, handle) in ["a", "b"].iter().zip(&handles) {
+        world.reclaim(&world.dafs(name), handle, READ).unwrap();
+    }
+}
+
+#[test]
+fn a_client_that_says_too_early_that_it_has_reclaimed_harms_itself_alone() {
+    let mut world = World::new();
+    let handles = ["hasty", "honest"].map(|name| {
+        let client = world.dafs(name);
+        *world.open_patiently(&client, name, DENY_WRITE).unwrap().state.handle()
+    });
+    let third = holder(&world, "nfs", "third");
+    world.restart();
+    let (hasty, stranger) = (world.dafs("hasty"), world.dafs("stranger"));
+    // It speaks for no stranger, nor for a client of another protocol.
+    let nfs = world.returning("nfs", 1);
+    for client in [&hasty, &stranger, &nfs, &hasty] {
+        world.service.clients.count_reclaimed(client);
+    }
+    world.pass_with(&[&hasty, &stranger, &nfs], SECOND_NS);
+    assert!(world.service.clients.in_grace());
+    let honest = world.dafs("honest");
+    world.reclaim(&honest, &handles[1], DENY_WRITE).unwrap();
+    world.service.clients.count_reclaimed(&honest);
+    world.pass_with(&[&hasty, &stranger, &nfs, &honest], SECOND_NS);
+    assert!(world.service.clients.in_grace(), "the NFS client has not completed its reclaims");
+    world.reclaim(&nfs, &third, DENY_WRITE).unwrap();
+    world.service.clients.reclaim_complete(&nfs).unwrap();
+    assert!(!world.service.clients.in_grace());
+    let late = world.reclaim(&hasty, &handles[0], DENY_WRITE);
+    assert_eq!(error(late), ServiceError::NoGrace);
+    world.open_patiently(&stranger, "hasty", WRITE).unwrap();
+    for name in ["honest", "third"] {
+        let opened = world.open_patiently(&stranger, name, WRITE);
+        assert_eq!(error(opened), ServiceError::ShareDenied);
+    }
+}
+
 /// A thousand clients that come back at once do not wait for a thousand writes.
 #[test]
 fn a_client_that_is_back_is_not_written_down_again() {

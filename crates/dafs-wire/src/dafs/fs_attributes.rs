@@ -122,4 +122,6 @@ attribute_block! {
     49 X_CANCEL x_cancel: bool, 1, 1;
     /// True if clients may read blocks from memory of the server (an extension).
     50 X_OPTIMISTIC x_optimistic: bool, 1, 1;
+    /// True if clients can say that they have reclaimed all, by X_RECLAIM_COMPLETE (an extension).
+    51 X_RECLAIM_COMPLETE x_reclaim_complete: bool, 1, 1;
 }

@@ -108,6 +108,7 @@ procedures! {
     XGetXattr = 167, "X_GETXATTR", BulkFetch;
     XCancel = 168, "X_CANCEL", Special;
     XExposeGet = 169, "X_EXPOSE_GET", Special;
+    XReclaimComplete = 170, "X_RECLAIM_COMPLETE", Special;
 }
 
 impl<'a> Field<'a> for Procedure {

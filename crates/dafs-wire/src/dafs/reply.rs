@@ -194,6 +194,7 @@ replies! {
     XGetXattr(DirectReply), fixed, x_get_xattr;
     XCancel(XCancelReply<'a>), fixed, x_cancel;
     XExposeGet(XExposeGetReply<'a>), fixed, x_expose_get;
+    XReclaimComplete, unit;
 }
 
 /// The body of an error reply (DAFS O13).

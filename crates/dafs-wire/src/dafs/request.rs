@@ -184,6 +184,7 @@ requests! {
     XGetXattr(XGetXattr<'a>), fixed;
     XCancel(XCancel<'a>), fixed;
     XExposeGet(XExposeGet), fixed;
+    XReclaimComplete, unit;
 }
 
 /// Decodes a whole request.

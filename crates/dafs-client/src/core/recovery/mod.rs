@@ -21,6 +21,7 @@
 //! * An answer that breaks the rules ends the session, so recovery does not loop for ever.
 
 mod check;
+mod complete;
 mod reclaim;
 
 use self::reclaim::Reclaim;
@@ -62,7 +63,8 @@ pub(crate) enum Step {
     Server,
     /// The opens are reclaimed, and with each its locks.
     Opens,
-    /// Opens that could not be reclaimed, and that conflict with no other, are opened anew.
+    /// The server is told that all was reclaimed. Opens that could not be, and that conflict with no
+    /// other, are opened anew.
     Anew,
 }
 
@@ -504,6 +506,8 @@ impl SessionCore {
             if next == Step::Server {
                 self.link.stats.restarts += 1;
                 self.meet_server(adapter);
+            } else if next == Step::Anew {
+                self.reclaims_are_over(adapter);
             }
         }
     }
@@ -515,41 +519,6 @@ impl SessionCore {
                 return recovery.is_answered();
             };
             self.send_own(adapter, purpose, &request);
-        }
-        false
-    }
-
-    /// Sends as many reclaims as there are credits for; true when all requests of this step are
-    /// answered.
-    fn reclaim_some(&mut self, adapter: &mut dyn Adapter, step: Step) -> bool {
-        while let Some(recovery) = in_step(&mut self.recovery, step) {
-            let Some(asked) = recovery.reclaim.next(step, self.link.conn.has_room()) else {
-                return recovery.reclaim.is_over(step);
-            };
-            // Copied, because sending needs all of the session; it is a few dozen bytes.
-            let open = self.calls.opens.open(asked.name()).cloned();
-            // The user that opened the file opens it again; locks belong to the open.
-            let user = open.as_ref().filter(|_| asked.is_open()).and_then(|open| open.user.clone());
-            match self.take_turn(adapter, user.as_ref()) {
-                Ok(true) => {}
-                Ok(false) => {
-                    if let Some(recovery) = in_step(&mut self.recovery, step) {
-                        recovery.reclaim.put_back(asked);
-                    }
-                    return false;
-                }
-                Err(status) => {
-                    self.calls.give_up_open(asked.name(), status);
-                    continue;
-                }
-            }
-            let Some(recovery) = in_step(&mut self.recovery, step) else { return false };
-            let request =
-                open.as_ref().and_then(|open| asked.request(open, &self.link, &self.calls));
-            if let Some(request) = request {
-                let number = recovery.reclaim.ask(asked);
-                self.send_own_as(adapter, Purpose::Reclaim(number), &request, user);
-            }
         }
         false
     }

@@ -6,12 +6,13 @@
 //!   are done, and accepts no reclaim after that.
 //! * A request that the server delays for ever is given up before the session is.
 
-use super::{Calls, Link, Recovery, Step};
+use super::{Calls, Link, Recovery, Step, in_step};
 use crate::backoff::is_passing;
-use crate::core::call::ReplyMessage;
+use crate::core::call::{Purpose, ReplyMessage};
 use crate::core::open_states::{HeldLock, OpenState};
+use crate::core::session::SessionCore;
 use crate::core::users::User;
-use dafs_dat::Instant;
+use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::{Open, OpenClaim, Outcome, Path, Reply, Request, StateId, Status};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -199,8 +200,45 @@ impl Recovery {
     }
 }
 
+impl SessionCore {
+    /// Sends as many reclaims as there are credits for; true when all requests of this step are
+    /// answered.
+    pub(super) fn reclaim_some(&mut self, adapter: &mut dyn Adapter, step: Step) -> bool {
+        while let Some(recovery) = in_step(&mut self.recovery, step) {
+            let Some(asked) = recovery.reclaim.next(step, self.link.conn.has_room()) else {
+                return recovery.reclaim.is_over(step);
+            };
+            // Copied, because sending needs all of the session; it is a few dozen bytes.
+            let open = self.calls.opens.open(asked.name()).cloned();
+            // The user that opened the file opens it again; locks belong to the open.
+            let user = open.as_ref().filter(|_| asked.is_open()).and_then(|open| open.user.clone());
+            match self.take_turn(adapter, user.as_ref()) {
+                Ok(true) => {}
+                Ok(false) => {
+                    if let Some(recovery) = in_step(&mut self.recovery, step) {
+                        recovery.reclaim.put_back(asked);
+                    }
+                    return false;
+                }
+                Err(status) => {
+                    self.calls.give_up_open(asked.name(), status);
+                    continue;
+                }
+            }
+            let Some(recovery) = in_step(&mut self.recovery, step) else { return false };
+            let request =
+                open.as_ref().and_then(|open| asked.request(open, &self.link, &self.calls));
+            if let Some(request) = request {
+                let number = recovery.reclaim.ask(asked);
+                self.send_own_as(adapter, Purpose::Reclaim(number), &request, user);
+            }
+        }
+        false
+    }
+}
+
 impl Calls {
-    pub(super) fn give_up_open(&mut self, name: StateId, status: Status) {
+    fn give_up_open(&mut self, name: StateId, status: Status) {
         tracing::warn!(%status, "an open or a lock could not be taken back after a restart");
         let told = if is_gone(status) { Status::Stale } else { Status::StaleStateId };
         self.opens.lost(name, told);

@@ -106,6 +106,8 @@ pub struct FakeServer {
     pub credentials: Credentials,
     /// It offers X_CANCEL.
     pub cancels: bool,
+    /// It offers X_RECLAIM_COMPLETE.
+    pub completes: bool,
     /// X_CANCEL is answered with NOTSUPP, whatever was offered.
     pub forgets_cancels: bool,
     /// The items of X_CANCEL.
@@ -161,6 +163,7 @@ impl FakeServer {
             shown: shown::ShownSide::default(),
             credentials: Credentials::default(),
             cancels: false,
+            completes: false,
             forgets_cancels: false,
             canceled: Vec::new(),
         }
@@ -309,10 +312,7 @@ impl FakeServer {
                     lease_time: Some(self.lease_seconds),
                     max_read: Some(1 << 20),
                     max_write: Some(1 << 20),
-                    supported_fsattr: Some(match self.cancels {
-                        true => FsAttrMask::ALL.0,
-                        false => (FsAttrMask::ALL.0) & !FsAttrMask::X_CANCEL.0,
-                    }),
+                    supported_fsattr: Some(self.supported().0),
                     ..FsAttributes::default()
                 },
             }),
@@ -327,6 +327,10 @@ impl FakeServer {
                     args.items.iter().map(|_| CancelResult { outcome }).collect();
                 let outcomes = Seq::new(&outcomes);
                 return self.reply(header, &Reply::XCancel(XCancelReply { outcomes }), spoil);
+            }
+            Request::XReclaimComplete => {
+                assert!(self.completes, "it was not offered");
+                Reply::XReclaimComplete
             }
             Request::Open(args) => Reply::Open(OpenReply {
                 fh: ROOT,
@@ -512,6 +516,14 @@ impl FakeServer {
         self.past.opens.clear();
         self.past.locks.clear();
         self.past.last_open = 0;
+    }
+
+    /// The file-system attributes that it knows, and with them its extensions.
+    fn supported(&self) -> FsAttrMask {
+        let unless = |offered: bool, of| if offered { FsAttrMask::NONE } else { of };
+        FsAttrMask::ALL
+            .difference(unless(self.cancels, FsAttrMask::X_CANCEL))
+            .difference(unless(self.completes, FsAttrMask::X_RECLAIM_COMPLETE))
     }
 
     fn range(&self, offset: u64, bytes: u32) -> (usize, usize) {

@@ -5,12 +5,14 @@
 
 mod disguise;
 mod ending;
+mod records;
 mod requests;
 mod store;
 
 pub use dafs_testkit::raw::{Answer, Client, Memory, SERVER};
 pub use dafs_testkit::requests::*;
 pub use disguise::{Disguise, Mask};
+pub use records::Recorded;
 pub use requests::*;
 pub use store::{Disk, OnDisk};
 
@@ -23,8 +25,8 @@ use dafs_engine::{
 use dafs_journal::sim::SimDisk;
 use dafs_service::durable::JournalConfig;
 use dafs_service::{
-    ClientRecord, ClientRecords, Export, ExportOptions, Identities, Job, LockChange, LockRecord,
-    Namespace, Owner, Place, Pool, RecordsError, Service, ServiceConfig, WriteVerifier,
+    Export, ExportOptions, Identities, Job, Namespace, Owner, Place, Pool, Service, ServiceConfig,
+    WriteVerifier,
 };
 use dafs_store::{FsId, MemoryOptions, MemoryStore, Store, Waits};
 use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};
@@ -66,6 +68,8 @@ pub struct Setup {
     pub run: u32,
     /// Clients are recorded before they get any state.
     pub records: bool,
+    /// Their records, which a later run loads.
+    pub recorded: Recorded,
     /// Clients read exposed memory by RDMA.
     pub exposes: bool,
 }
@@ -88,36 +92,9 @@ impl Default for Setup {
             journal: None,
             run: 7,
             records: false,
+            recorded: Recorded::default(),
             exposes: false,
         }
-    }
-}
-
-/// Records that are written and never read.
-struct Blank;
-
-impl ClientRecords for Blank {
-    fn load(&self) -> Result<Vec<ClientRecord>, RecordsError> {
-        Ok(Vec::new())
-    }
-
-    fn put(&self, _: &ClientRecord) -> Result<(), RecordsError> {
-        assert_may_wait();
-        Ok(())
-    }
-
-    fn remove(&self, _: &[ClientRecord]) -> Result<(), RecordsError> {
-        assert_may_wait();
-        Ok(())
-    }
-
-    fn load_locks(&self) -> Result<Vec<LockRecord>, RecordsError> {
-        Ok(Vec::new())
-    }
-
-    fn change_locks(&self, _: &[LockChange]) -> Result<(), RecordsError> {
-        assert_may_wait();
-        Ok(())
     }
 }
 
@@ -232,7 +209,10 @@ impl World {
         let namespace = Namespace::new(exports).unwrap();
         let config = ServiceConfig::new(LEASE, setup.run);
         let service = match setup.records {
-            true => Service::with_records(config, namespace, Box::new(Blank), 0).unwrap(),
+            true => {
+                let recorded = Box::new(setup.recorded.clone());
+                Service::with_records(config, namespace, recorded, 0).unwrap()
+            }
             false => Service::new(config, namespace),
         };
         let service = Arc::new(service);

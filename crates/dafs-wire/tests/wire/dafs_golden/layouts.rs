@@ -1,4 +1,4 @@
-//! Layouts and optimistic reads, two extensions: messages as in the tables of `docs/protocol.md`.
+//! Layouts, optimistic reads and the end of reclaims, extensions: messages as in the tables of `docs/protocol.md`.
 
 use super::layout::*;
 use dafs_wire::dafs::*;
@@ -128,5 +128,13 @@ fn the_place_of_exposed_blocks_has_its_golden_bytes() {
         let (windows, segments) = (Seq::new(&windows), Seq::new(&segments));
         let reply = XExposeGetReply { exposure: 9, windows, segments, base: 16 * 77 };
         check_reply(&layout, Reply::XExposeGet(reply));
+    }
+}
+
+#[test]
+fn the_end_of_reclaims_is_a_header_alone() {
+    for order in ORDERS {
+        check_request(&Layout::request(order, 170, 40), Request::XReclaimComplete);
+        check_reply(&Layout::reply(order, 0, 40), Reply::XReclaimComplete);
     }
 }

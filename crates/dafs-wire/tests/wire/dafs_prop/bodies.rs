@@ -320,7 +320,7 @@ bodies! {
         BcBatchCompletion = body, AppendInline = body, AppendDirect = body, GetFencingList = body,
         SetFencingList = body, HurryUp = body, XLayoutGet = body, XLayoutCommit = body,
         XLayoutReturn = body, XNodeInfo = body, XBcLayoutRecall = body, XSeek = body,
-        XGetXattr = body, XCancel = body, XExposeGet = body;
+        XGetXattr = body, XCancel = body, XExposeGet = body, XReclaimComplete;
     replies
         ClientAuth = body, ClientConnect = body, ClientConnectAuth = body, ConnectBind = body,
         Disconnect, RegisterCred = body, ReleaseCred, SecInfo = body, ServerAuth = body,
@@ -335,7 +335,7 @@ bodies! {
         BcBatchCompletion, AppendInline = body, AppendDirect = body, GetFencingList = body,
         SetFencingList, HurryUp, XLayoutGet = body, XLayoutCommit = body, XLayoutReturn,
         XNodeInfo = body, XBcLayoutRecall, XSeek = body, XGetXattr = body, XCancel = body,
-        XExposeGet = body
+        XExposeGet = body, XReclaimComplete
 }
 
 /// A failure of the procedure, with its body (DAFS O13).

@@ -238,4 +238,5 @@ make_block!(FsAttributes {
     supported_fattr supported_fsattr files_available files_free files_total max_file_size max_read
     max_write quota_hard quota_soft quota_used space_available space_free space_total fshandle
     failover_locations max_append pref_io_size fh_expire_type x_layouts x_cancel x_optimistic
+    x_reclaim_complete
 });
