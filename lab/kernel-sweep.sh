@@ -15,7 +15,8 @@ set -euo pipefail
 place=$1 rounds=$2 milliseconds=$3
 if [[ $place == host && ! ${LAB_NET:-} ]]; then
     [[ $(id -u) == 0 ]] || { echo "this host mounts NFS only for root"; exit 77; }
-    said=$(unshare --mount true 2>&1) || { echo "this host lets nobody mount: $said"; exit 77; }
+    said=$(unshare --mount --pid --fork --mount-proc true 2>&1) ||
+        { echo "this host lets nobody mount: $said"; exit 77; }
     LAB_NET=host exec unshare --mount --pid --fork --kill-child --mount-proc "$0" "$@"
 fi
 source "$(dirname "$0")/nfs.sh"
@@ -184,6 +185,6 @@ for ((round = 1; round <= rounds; round++)); do
         for block in "${blocks[@]}"; do measure "$operation" "$block"; done
     done
 done
-here "umount ${file%/*}"
+here "umount '${file%/*}'"
 images=()
 stop_server

@@ -67,8 +67,8 @@ check() {
 
 ready() {
     check
-    # A build holds the lock. In a network of its own the script builds nothing.
-    flock -n "$cache/lock" env LAB_NET=1 "$here/image.sh" "$cache" >/dev/null 2>&1 ||
+    # A build holds the lock, and each test for a moment. In a network of its own the script builds nothing.
+    flock -w 10 "$cache/lock" env LAB_NET=1 "$here/image.sh" "$cache" >/dev/null 2>&1 ||
         die "it is not built, or not from these sources; run: lab/lab.sh build"
 }
 

@@ -215,6 +215,7 @@ impl Sweep {
             bail!("a sample has other numbers: {line}");
         };
         ensure!(block > 0 && bytes >= block, "nothing was moved: {line}");
+        ensure!(elapsed_us > 0, "no time has passed: {line}");
         ensure!(crossed >= bytes, "{crossed} of {bytes} bytes crossed: {line}");
         let sample = Sample {
             operations: bytes / block,
@@ -340,6 +341,8 @@ mod tests {
             "sample read 4096 8192 8192 2000 600",
             "sample read 4096 8192 8192 fast 600 0",
             "sample read 4096 0 0 2000 600 0",
+            // The script has not understood dd.
+            "sample read 4096 8192 8192 0 600 0",
             // The bytes took another way.
             "sample read 4096 8192 4096 2000 600 0",
         ] {
