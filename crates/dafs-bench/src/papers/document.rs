@@ -167,7 +167,7 @@ const LEGEND: &str = "\
 | `slow` | the same as `link`, and the client has a fifth of a processor |
 | `frames1500`, `frames9000` | a link without a rate and without segmentation offload |
 
-| door | of programs |
+| way of programs | |
 |---|---|
 | `run` | `dafs run`, which reads ahead; without a link over shared memory |
 | `run-plain` | the same with the file open for writing as well, for which it never reads ahead |
@@ -255,11 +255,14 @@ fn description(results: &Results) -> String {
     let machine: Vec<String> =
         results.machine.iter().map(|(name, value)| format!("{name} {value}")).collect();
     let mut text = format!(
-        "The sources are of version `{}`. The machine has: {}. Each row is the median of {} rounds of {} ms, \
-         and ratios are of the same round. Links pass {} Mbit/s.\n",
+        "The sources are of version `{}`. The machine has: {}. Each row is {} of {} ms, and ratios are of the \
+         same round. Links pass {} Mbit/s.\n",
         results.version,
         machine.join(", "),
-        results.rounds,
+        match results.rounds {
+            1 => "one round".to_owned(),
+            rounds => format!("the median of {rounds} rounds"),
+        },
         results.milliseconds,
         results.megabits,
     );
