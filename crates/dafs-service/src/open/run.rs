@@ -208,9 +208,17 @@ impl Opens {
             check_key_right(export, &cred, request, &handle)?;
         }
         // A request that has made a file is not idempotent, so it waits here if it must. That
-        // happens only when another client has found and opened the new file at this moment.
+        // happens only when another client has found and opened the new file at this moment, or when
+        // the client has held nothing for a lease just now.
         let wait = if made.created { Wait::Allowed } else { caller.wait };
-        let reserved = self.reserve(Caller { wait, ..caller }, export, request, handle)?;
+        let patient = Caller { wait, ..caller };
+        let mut reserved = self.reserve(patient, export, request, handle);
+        if made.created && reserved.is_err() && self.clients.needs_record(caller.client) {
+            // Its record was removed meanwhile. The new one stays for a lease.
+            self.clients.record(caller.client);
+            reserved = self.reserve(patient, export, request, handle);
+        }
+        let reserved = reserved?;
         let installed = self.install(export, &cred, request, &reserved, made.file);
         let opened = self.finish(
             caller,

@@ -5,7 +5,10 @@ use dafs_service::{
     ClientAddress, ExchangeId, Handle, Host, Identity, LockKind, LockRequest, Protection,
     RemoveMode, ServiceError, StateRef,
 };
+use dafs_store::MemoryStore;
+use dafs_testkit::stores::layer::{Call, Layer, Layered};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier, Mutex};
 
 /// Makes a client with an open file.
 fn holder(world: &World, name: &str, file: &str) -> Handle {
@@ -309,6 +312,50 @@ fn no_client_waits_for_a_connected_one_that_has_held_nothing_for_a_lease() {
     assert!(world.disk.owners().is_empty());
     world.restart();
     assert!(!world.service.clients.in_grace());
+}
+
+/// A store whose next creation of a file waits, once when it begins and once more before it goes on.
+#[derive(Default)]
+struct Creation(Mutex<Option<Arc<Barrier>>>);
+
+impl Layer for Creation {
+    fn before(&self, call: Call<'_>) -> dafs_store::Result<()> {
+        let stop = match call {
+            Call::Create(..) => self.0.lock().unwrap().take(),
+            _ => None,
+        };
+        if let Some(stop) = stop {
+            stop.wait();
+            stop.wait();
+        }
+        Ok(())
+    }
+}
+
+/// A retry would find the file, and fail if it must be new.
+#[test]
+fn an_open_that_makes_a_file_succeeds_when_the_record_is_removed_meanwhile() {
+    let store = Arc::new(Layered::new(Arc::new(MemoryStore::default()), Creation::default()));
+    let world = World::over(store.clone());
+    let idle = world.dafs("idle");
+    idle.session_started();
+    world.pass_with(&[&idle], SECOND_NS);
+    world.pass_with(&[&idle], LEASE_NS);
+    assert_eq!(world.disk.owners(), [b"idle"]);
+    let (stop, service) = (Arc::new(Barrier::new(2)), &world.service);
+    *store.0.lock().unwrap() = Some(stop.clone());
+    let now_ns = world.now_ns.get() + SECOND_NS;
+    let opened = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            stop.wait();
+            service.tick(now_ns);
+            stop.wait();
+        });
+        world.open(&idle, "f", READ).unwrap()
+    });
+    assert!(opened.created);
+    assert_eq!(world.disk.removals.load(Ordering::Relaxed), 1);
+    assert_eq!(world.disk.owners(), [b"idle"], "it holds an open");
 }
 
 /// The end of a job leaves many idle clients at once.
