@@ -68,7 +68,6 @@ const BLOCK_512K: &[usize] = &[512 << 10];
 const FROM_16K: &[usize] = &[16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
 const FROM_32K: &[usize] = &[32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
 
-const GANESHA: &str = "NFS is libnfs and NFS-Ganesha";
 const OWN_NFS: &str =
     "NFS is our client below its mounts, NFSv4.1 over TCP, which copies results out";
 const IDEAL: &str = "shared memory stands for an ideal adapter";
