@@ -28,10 +28,17 @@ const LEGEND_HEIGHT: f64 = 12.0;
 const COLOURS: [&str; 8] =
     ["#4477aa", "#cc6677", "#228833", "#aa7744", "#884499", "#222255", "#999933", "#dd5500"];
 
-/// Draws the panels, two in a row, with `steps` along each horizontal axis.
+/// Draws the panels, two in a row, with `steps` along each horizontal axis. A name has the same colour in
+/// all panels.
 pub(crate) fn draw(title: &str, steps: &[String], panels: &[Panel]) -> String {
     let rows = panels.len().div_ceil(COLUMNS);
     let (width, height) = (WIDTH * COLUMNS as f64, HEIGHT * rows as f64 + 30.0);
+    let mut names = Vec::new();
+    for line in panels.iter().flat_map(|panel| &panel.lines) {
+        if !names.contains(&line.name) {
+            names.push(line.name);
+        }
+    }
     let mut svg = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(
@@ -45,14 +52,14 @@ pub(crate) fn draw(title: &str, steps: &[String], panels: &[Panel]) -> String {
     for (index, panel) in panels.iter().enumerate() {
         let (x, y) = ((index % COLUMNS) as f64 * WIDTH, (index / COLUMNS) as f64 * HEIGHT + 30.0);
         let _ = writeln!(svg, "<g transform=\"translate({x} {y})\">");
-        draw_panel(&mut svg, steps, panel);
+        draw_panel(&mut svg, steps, panel, &names);
         svg.push_str("</g>\n");
     }
     svg.push_str("</svg>\n");
     svg
 }
 
-fn draw_panel(svg: &mut String, steps: &[String], panel: &Panel) {
+fn draw_panel(svg: &mut String, steps: &[String], panel: &Panel, names: &[&str]) {
     let [left, right, top, bottom] = MARGINS;
     let legend_rows = panel.lines.len().div_ceil(LEGEND_COLUMNS).max(1);
     let top = top + LEGEND_HEIGHT * (legend_rows - 1) as f64;
@@ -83,10 +90,12 @@ fn draw_panel(svg: &mut String, steps: &[String], panel: &Panel) {
     }
     for (step, name) in steps.iter().enumerate() {
         let (x, y) = (x_of(step), HEIGHT - bottom + 16.0);
+        let name = name.replace(" KiB", "K").replace(" MiB", "M");
         let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{name}</text>");
     }
     for (index, line) in panel.lines.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
+        let place = names.iter().position(|name| *name == line.name).unwrap_or(index);
+        let colour = COLOURS[place % COLOURS.len()];
         let points = line.values.iter().enumerate();
         let points = points.filter(|(_, value)| value.is_finite());
         let points: Vec<_> = points.map(|(step, value)| (x_of(step), y_of(*value))).collect();
@@ -140,7 +149,8 @@ mod tests {
     fn every_value_gets_a_mark_and_the_highest_stays_inside() {
         let lines = vec![Line { name: "one", values: vec![1.0, 3.9] }];
         let panel = Panel { title: "t".into(), unit: "u", lines };
-        let svg = draw("figure", &["4K".into(), "8K".into()], &[panel]);
+        let svg = draw("figure", &["4 KiB".into(), "1 MiB".into()], &[panel]);
+        assert!(svg.contains(">4K<") && svg.contains(">1M<"));
         assert_eq!(svg.matches("<circle").count(), 2);
         assert!(!svg.contains("cy=\"-"));
     }
@@ -153,5 +163,16 @@ mod tests {
         assert_eq!(svg.matches("y=\"28\"").count(), LEGEND_COLUMNS);
         assert_eq!(svg.matches("y=\"40\"").count(), 2);
         assert!(COLOURS[..7].iter().all(|colour| svg.contains(colour)));
+    }
+
+    #[test]
+    fn a_name_has_one_colour() {
+        let panel = |names: &[&'static str]| {
+            let line = |&name| Line { name, values: vec![1.0] };
+            Panel { title: "t".into(), unit: "u", lines: names.iter().map(line).collect() }
+        };
+        let svg = draw("figure", &["4 KiB".into()], &[panel(&["a", "b"]), panel(&["b"])]);
+        let of_b = format!("fill=\"{}\">b</text>", COLOURS[1]);
+        assert_eq!(svg.matches(&of_b).count(), 2);
     }
 }
