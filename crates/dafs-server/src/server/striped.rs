@@ -380,6 +380,12 @@ impl DataServers for Striped {
     }
 
     fn repair(&self, file: &FileId, node: u32) -> Result<(), String> {
+        // All other copies would be made like it.
+        if self.store.has_lost_copy(file, node).is_ok_and(|is_lost| is_lost) {
+            return Err(format!(
+                "node {node} has lost its copy, or cannot read it: name a node that still has the file"
+            ));
+        }
         self.store.give_up_copies(file, &|number| number != node).map_err(|error| match error {
             StoreError::NotSupported => "it has no copies".to_owned(),
             StoreError::Invalid => {

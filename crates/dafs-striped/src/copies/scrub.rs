@@ -87,6 +87,16 @@ impl StripedStore {
         self.shared.state(file).scrub(pace)
     }
 
+    /// Does a copy lack bytes at the start of the file that another one has, or can its node not read them?
+    /// False if the node cannot be asked, or has no copy that counts.
+    ///
+    /// # Errors
+    /// * [`StoreError::NotSupported`] for a file without copies.
+    /// * Those of the metadata.
+    pub fn has_lost_copy(&self, file: &FileId, node: u32) -> Result<bool> {
+        self.shared.state(file).has_lost_copy(node)
+    }
+
     /// Gives up the copies of a file on nodes for whose numbers `is_wrong` is true. Repair makes
     /// them equal to the others.
     ///
@@ -239,6 +249,23 @@ impl FileState {
             }
             self.shared().clock().sleep(RETRY_PAUSE);
         }
+    }
+
+    fn has_lost_copy(&self, node: u32) -> Result<bool> {
+        let place = self.enter()?;
+        let Some((record, _)) = copied(&place) else { return Err(StoreError::NotSupported) };
+        let record = record.clone();
+        drop(place);
+        let places: Vec<_> = record.fresh().collect();
+        let Some(asked) = places.iter().position(|&at| record.nodes[at] == node) else {
+            return Ok(false);
+        };
+        let digests = self.digests(&record, &places, (0, DIGEST_BYTES_MAX));
+        let has_bytes = |digest: &Result<Digest>| digest.as_ref().is_ok_and(|it| it.count > 0);
+        Ok(match &digests[asked] {
+            Err(error) => *error == StoreError::Io,
+            Ok(found) => found.count == 0 && digests.iter().any(has_bytes),
+        })
     }
 
     fn give_up_copies(&self, is_wrong: &dyn Fn(u32) -> bool) -> Result<()> {

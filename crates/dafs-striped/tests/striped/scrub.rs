@@ -63,8 +63,12 @@ fn a_copy_that_was_lost_or_cannot_be_read_is_made_anew() {
     let [first, second] = [nodes[0].number(), nodes[1].number()];
     let missing = faulty(&[(second, Fault::Missing)], Some(first));
     assert_eq!(scrub(&world, &id), missing);
+    let is_lost = |node| world.store().has_lost_copy(&id, node);
+    assert_eq!((is_lost(first), is_lost(second)), (Ok(false), Ok(true)));
     mend(&world, &id);
+    assert_eq!((is_lost(first), is_lost(second)), (Ok(false), Ok(false)));
     nodes[0].set_unreadable();
+    assert_eq!((is_lost(first), is_lost(second)), (Ok(true), Ok(false)));
     let unreadable = faulty(&[(first, Fault::Unreadable)], Some(second));
     assert_eq!(scrub(&world, &id), unreadable);
     mend(&world, &id);
