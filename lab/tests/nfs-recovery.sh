@@ -22,7 +22,10 @@ wait_for='wait_for() { until grep -q "$1" "$2" 2>/dev/null; do read -r -t 0.05 -
 # start_load N [killed] -- guest N appends with fsync to a journal and makes, renames and removes
 # files; `killed` as in fileop.c. When this returns, some work was acknowledged.
 start_load() {
-    guest "$1" "killed='${2:-}'; $wait_for"'
+    local killed=${2:-}
+    # See end_load.
+    [[ ! $killed || $layouts != glusterfs ]] || killed=both
+    guest "$1" "killed='$killed'; $wait_for"'
         fileop journal /mnt/a/journal-$guest /tmp/out/acknowledged-$guest >/tmp/journal & journal=$!
         fileop churn /mnt/a/churn-$guest file $killed >/tmp/churn & churn=$!
         wait_for begun /tmp/journal

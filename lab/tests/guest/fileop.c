@@ -415,17 +415,18 @@ static void journal(char **args)
     printf("%d records, the slowest took %.0f ms\n", i, longest * 1e3);
 }
 
-/* churn DIRECTORY TAG [killed] -- make, fill, rename and remove files, and check each step; none may
+/* churn DIRECTORY TAG [killed|both] -- make, fill, rename and remove files, and check each step; none may
  * happen twice or not at all. Prints the longest pause when told to end.
  *
  * A server that is killed forgets what it has just answered, so that a rename or removal that is
  * asked for again finds nothing. With `killed` that is no failure if it did happen. Nor is a file
  * that exists already: Linux asks for an exclusive create with another verifier after it was told to
- * wait for the end of the grace period. */
+ * wait for the end of the grace period. With `both` a rename that was cut short may have left the file
+ * with both names, and then the one that is asked for again is refused. */
 static void churn(char **args)
 {
     double longest = 0;
-    int i, killed = args[2] != NULL, again = 0;
+    int i, killed = args[2] != NULL, both = killed && !strcmp(args[2], "both"), again = 0;
 
     if (mkdir(args[0], 0755) && errno != EEXIST)
         fail("mkdir");
@@ -436,7 +437,7 @@ static void churn(char **args)
     for (i = 0; !is_asked_to_end(); i++) {
         char a[64], b[64];
         double start = now_seconds(), took;
-        struct stat status;
+        struct stat status, old;
         snprintf(a, sizeof a, "%s-%d", args[1], i);
         snprintf(b, sizeof b, "%s-%d.new", args[1], i);
         int fd = open(b, O_CREAT | O_EXCL | O_WRONLY, 0644);
@@ -449,7 +450,10 @@ static void churn(char **args)
         if (write(fd, b, strlen(b)) != (ssize_t)strlen(b) || close(fd))
             fail("write %s", b);
         if (rename(b, a)) {
-            if (!killed || errno != ENOENT)
+            int error = errno, is_cut = error == EEXIST && both && !stat(a, &status) && !stat(b, &old) &&
+                                        status.st_ino == old.st_ino;
+            errno = error;
+            if (!is_cut && (!killed || errno != ENOENT))
                 fail("rename to %s", a);
             again++;
         }
