@@ -156,6 +156,9 @@ fn sweep(
     command.args(BLOCKS.map(|block| block.to_string()));
     command.env("TMPDIR", folder.path()).env("DAFS", fronts::dafs()?);
     command.env("LAB_TRANSPORT", way.transport).env("LAB_SERVER", way.server);
+    for other in ["LAB_LAYOUTS", "LAB_SECURITY", "LAB_XPRTSEC"] {
+        command.env_remove(other);
+    }
     let passes = u32::try_from(rounds)?.saturating_mul((BLOCKS.len() * OPERATIONS.len()) as u32);
     let limit = START_TIME + (Duration::from_millis(milliseconds) + PASS_SLACK) * passes;
     let sweep = listen(&mut command, limit, interrupt)?;
