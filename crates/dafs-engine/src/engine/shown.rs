@@ -16,6 +16,8 @@
 //! * A device finds no entry in a segment that is discarded: the device is noted before the grant.
 //! * While the server has not looked for local changes for a while, no channel is bound and none of
 //!   their reads is answered.
+//! * The answer to a read leaves before blocks are filled: its client does not wait for copies that later
+//!   reads may need.
 
 use super::Engine;
 use super::back::Mail;
@@ -290,7 +292,7 @@ impl Context<'_> {
     /// Notes that a request has read `len` bytes of a file. Blocks that are read often and are in
     /// memory are exposed to clients with a grant.
     pub(crate) fn note_read(
-        &self,
+        &mut self,
         file: &dyn OpenFile,
         open: Option<&OpenState>,
         (offset, len): (u64, usize),
@@ -301,6 +303,8 @@ impl Context<'_> {
         }
         let noted = self.shared.service.note_read(open, (offset, len as u64), self.now.0);
         let Some((exposed, fills)) = noted else { return };
+        // Over iWARP the answer has not left yet, and over shared memory its reader may sleep.
+        self.link.adapter.flush();
         // Behind a block that is not in memory, others are not worth a try.
         let mut is_cold = false;
         for fill in fills {

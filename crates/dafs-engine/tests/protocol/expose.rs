@@ -9,6 +9,8 @@ use dafs_wire::dafs::{
     ExposedSegment, ExposedWindow, FsAttrMask, Reply, Request, Seq, SessionId, SessionOptions,
     Status, XExposeGetReply,
 };
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const BLOCK: usize = 4096;
@@ -189,6 +191,32 @@ fn blocks_that_direct_reads_ask_for_are_shown() {
     let content = pattern(3 * BLOCK + 100, 3);
     let blocks: Vec<_> = content.chunks(BLOCK).map(|block| Some(block.to_vec())).collect();
     assert_eq!(reader.blocks(&mut world), blocks);
+    world.end();
+}
+
+/// A client does not wait while blocks are copied for its later reads.
+#[test]
+fn an_answer_leaves_before_blocks_are_filled() {
+    let mut world = World::new(showing());
+    let (client, session) = session(&mut world, 2, "a", SessionOptions::default());
+    let file = world.open(client, b"f");
+    let content = pattern(3 * BLOCK + 100, 3);
+    world.write(client, file, 0, &content);
+    let _channel = channel(&mut world, client, session);
+    assert_ne!(ask(&mut world, client, get(file, 1)).0, 0);
+    let counts = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let (network, seen) = (world.network.clone(), counts.clone());
+    world.disk.on_read(move |bytes| {
+        // The request itself reads more than a block, or less.
+        if bytes == BLOCK {
+            let has_left = network.next_event().is_some();
+            seen[usize::from(has_left)].fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    assert_eq!(world.read(client, file), content);
+    let [early, behind] = [0, 1].map(|at: usize| counts[at].load(Ordering::Relaxed));
+    assert!(behind >= 4, "{behind} fills");
+    assert_eq!(early, 0, "fills before the answer has left");
     world.end();
 }
 

@@ -39,6 +39,8 @@ struct Knobs {
     advised: Mutex<Result<Advised>>,
     /// Runs once, inside the next open of an existing file.
     on_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// Runs inside each read, with the number of its bytes.
+    on_read: Mutex<Option<Box<dyn Fn(usize) + Send>>>,
     /// The descriptor that all files lend.
     lent: OnceLock<OwnedFd>,
 }
@@ -56,6 +58,7 @@ impl Disk {
             advice: Mutex::default(),
             advised: Mutex::new(Ok(Advised::Followed)),
             on_open: Mutex::new(None),
+            on_read: Mutex::new(None),
             lent: OnceLock::new(),
         });
         Self { knobs, store: 0 }
@@ -111,6 +114,11 @@ impl Disk {
         *self.knobs.on_open.lock().unwrap() = Some(Box::new(act));
     }
 
+    /// Runs `look` in the middle of each read from now on, with the number of its bytes.
+    pub fn on_read(&self, look: impl Fn(usize) + Send + 'static) {
+        *self.knobs.on_read.lock().unwrap() = Some(Box::new(look));
+    }
+
     /// Returns the number of calls that wrote data.
     pub fn writes(&self) -> u64 {
         self.knobs.writes.load(Ordering::Relaxed)
@@ -121,6 +129,9 @@ impl FileLayer for Disk {
     fn judge(&self, transfer: Transfer) -> Result<Verdict> {
         let Transfer { offset, bytes: len, wait, writes } = transfer;
         assert!(!self.knobs.mad_transfer.swap(false, Ordering::Relaxed), "on purpose");
+        if !writes && let Some(look) = &*self.knobs.on_read.lock().unwrap() {
+            look(len);
+        }
         let slow_writes = self.knobs.slow_writes.load(Ordering::Relaxed) == self.store;
         let is_slow = self.knobs.slow.load(Ordering::Relaxed) || writes && slow_writes;
         if wait == Wait::Never && is_slow {
