@@ -220,6 +220,12 @@ fn rows(wake: &str, together: bool) -> Vec<Row> {
     let mut cpu_row = row(name, Way::Hit, SMALL, 1, floor(SMALL), Some(Target::ratio(0.02)));
     cpu_row.case.measure = Measure::ServerCpu;
     rows.push(cpu_row);
+    for (way, target) in [(Way::Read, None), (Way::Hit, Some(Target::ratio(1.0)))] {
+        let kind = if way == Way::Hit { "hit" } else { "read" };
+        let local = Some("local pread 4 KiB".to_owned());
+        let deep = row(format!("{kind} 4 KiB, depth {DEPTH}"), way, SMALL, 1, local, target);
+        rows.push(Row { depth: DEPTH, ..deep });
+    }
     // Threads need CPUs of their own.
     for threads in THREADS.into_iter().filter(|_| !together) {
         let floor = (threads > 1).then(|| "hit 4 KiB, threads: 1".to_owned());
