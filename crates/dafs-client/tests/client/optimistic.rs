@@ -7,6 +7,7 @@ use dafs_client::{
 };
 use dafs_testkit::eventually;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) const BLOCK: usize = 4096;
 /// Not whole blocks, and more than one window.
@@ -210,6 +211,55 @@ fn a_fenced_client_reads_nothing_more() {
     assert_eq!(status(file.read_at(&mut bytes, 0)), Status::Fenced);
     assert_eq!(hits(&client), before);
     assert_eq!(served.exposure_counts().files, 0);
+}
+
+/// Threads read as fast as they can, and another client fences theirs. No read that begins when the fence was
+/// answered is served.
+pub(crate) fn fence_readers(served: &Served, transport: TransportChoice) {
+    served.with_file("file", 20 * BLOCK);
+    let client = served.client_with(|options| {
+        options.transport = transport;
+        options.optimistic = true;
+        options.fence_id = Some("reader".to_owned());
+    });
+    let other = served.client_with(|options| options.fence_id = Some("other".to_owned()));
+    let (file, is_fenced) = (open(&client), AtomicBool::new(false));
+    warm(&client, &file, 0, 4 * BLOCK);
+    let before = hits(&client);
+    let storm = |thread: usize| {
+        let mut bytes = vec![0; BLOCK];
+        loop {
+            let is_behind = is_fenced.load(Ordering::SeqCst);
+            match status(file.read_at(&mut bytes, (thread * BLOCK) as u64)) {
+                Status::Ok => assert!(!is_behind, "a read behind the fence"),
+                Status::Fenced => return,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let storm = &storm;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || storm(thread));
+        }
+        for block in 0..2000 {
+            read(&file, block % 4 * BLOCK, BLOCK);
+        }
+        let list = FenceChange::Set(&[b"other"]);
+        let fenced = other.set_fence(file.handle(), FenceObject::File, list);
+        is_fenced.store(true, Ordering::SeqCst);
+        fenced.unwrap();
+    });
+    let after = hits(&client);
+    assert!(after > before, "the storm was of requests");
+    assert_eq!(status(file.read_at(&mut [0; 100], 0)), Status::Fenced);
+    assert_eq!(hits(&client), after);
+    assert_eq!(served.exposure_counts().files, 0);
+}
+
+#[test]
+fn a_fence_ends_a_storm_of_reads() {
+    fence_readers(&served(), TransportChoice::Shm);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Optimistic reads over a network: by RDMA from memory of a real server, without a request.
 
+use crate::optimistic::fence_readers;
 use crate::served::{Served, Wire, pattern, requests, status};
 use dafs_client::{
     Client, FenceChange, FenceObject, File, OpenOptions, SetAttributes, Site, Stability, Status,
@@ -207,6 +208,11 @@ fn a_fenced_client_reads_nothing_more() {
     assert_eq!(status(file.read_at(&mut bytes, 0)), Status::Fenced);
     assert_eq!(hits(&client), before);
     assert_eq!(served.exposure_counts().files, 0);
+}
+
+#[test]
+fn a_fence_ends_a_storm_of_reads() {
+    fence_readers(&served(), TransportChoice::Iwarp);
 }
 
 #[test]
