@@ -5,8 +5,9 @@
 
 mod served;
 
-use dafs_client::{CacheOptions, Create, OpenOptions, Stability};
+use dafs_client::{CacheOptions, Create, OpenOptions, Stability, TransportChoice};
 use dafs_mem::{Site, copied_bytes};
+use dafs_testkit::eventually;
 use served::{Served, TRANSPORTS, connected, pattern};
 
 /// Bytes copied since `before`, by site, without the inspections of the test.
@@ -83,4 +84,43 @@ fn bulk_data_is_placed_once() {
     assert!(found.contains(&(Site::ClientCache, 2 * BYTES as u64)), "{found:?}");
     let total: u64 = found.iter().map(|(_, bytes)| bytes).sum();
     assert!(total < 2 * BYTES as u64 + (64 << 10), "{found:?}");
+
+    hits_are_copied_once();
+}
+
+/// Optimistic reads. Over shared memory the one copy is that of the reader. By RDMA the adapter places the bytes,
+/// but for the head of what arrives with other bytes.
+fn hits_are_copied_once() {
+    const BYTES: usize = 16 << 10;
+    const READS: u64 = 100;
+    for transport in TRANSPORTS {
+        let is_mapped = transport == TransportChoice::Shm;
+        let served = Served::with(|setup| match is_mapped {
+            true => setup.optimistic = true,
+            false => setup.optimistic_remotely = true,
+        });
+        served.with_file("shown", 32 * 4096);
+        let client = served.client_with(|options| {
+            options.transport = transport;
+            options.optimistic = true;
+        });
+        let file = client.open(b"shown", &OpenOptions::read()).unwrap();
+        let buffer = client.buffer(BYTES).unwrap();
+        let mut before = Vec::new();
+        eventually("all reads are hits", || {
+            let hits = client.optimistic_stats().hits;
+            before = snapshot();
+            for _ in 0..READS {
+                file.read_into(&buffer, 0..BYTES, 0).unwrap();
+            }
+            client.optimistic_stats().hits - hits == READS
+        });
+        let found = copied(&before);
+        let mapped = (Site::ShmRdma, READS * BYTES as u64);
+        assert_eq!(found.contains(&mapped), is_mapped, "{found:?}");
+        let own = [Site::ClientInlineRead, Site::ClientStaging, Site::ServerInline];
+        assert!(!found.iter().any(|(site, _)| own.contains(site)), "{found:?}");
+        let total: u64 = found.iter().map(|(_, bytes)| bytes).sum();
+        assert!(!is_mapped || total < mapped.1 + (64 << 10), "{found:?}");
+    }
 }
