@@ -143,11 +143,13 @@ if can_mount; then
     point=$work/point
     mkdir "$point"
     undo+=("umount -l '$work/point' 2>/dev/null")
-    "$dafs" mount "$url/?optimistic=yes&transport=shm" "$point"
+    "$dafs" mount --log-file "$work/mount.log" "$url/?optimistic=yes&transport=shm" "$point"
     read_without_requests
     # The kernel believes the size of a file for a moment, so the file is not cut.
     change_under_a_reader "write 1000"
     "$dafs" umount "$point"
+    tells_hits() { grep -qE 'counts .*optimistic_hits=[1-9]' "$work/mount.log"; }
+    eventually tells_hits
     point=
 else
     step "no mount, which needs root and /dev/fuse"

@@ -186,6 +186,7 @@ fn log_counts(client: &Client) {
         credits = stats.credits,
         connections_lost = stats.recoveries,
         server_restarts = stats.restarts,
+        optimistic_hits = client.optimistic_stats().hits,
         "counts"
     );
 }
