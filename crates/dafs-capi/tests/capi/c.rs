@@ -93,6 +93,17 @@ fn hints_reach_the_cache_of_the_server() {
 }
 
 #[test]
+fn blocks_that_the_server_shows_are_read_without_requests() {
+    let served = Served::with(|setup| setup.optimistic = true);
+    std::fs::write(served.path().join("file"), pattern(20 * 4096)).unwrap();
+    let said = program("tests/c/optimistic.c", &served, &[]);
+    assert!(said.ends_with("done\n"), "{said}");
+    let counts = served.exposure_counts();
+    assert!(counts.grants > 0 && counts.published >= 20, "{counts:?}");
+    assert!(counts.missed < 10_000, "{counts:?}");
+}
+
+#[test]
 fn the_examples_work() {
     let served = Served::new();
     for transport in ["1", "2"] {
