@@ -234,6 +234,9 @@ fn keys_are_good_on_their_channel_alone() {
     let stranger = channel(&mut world, other, theirs);
     assert_eq!(read(&mut world, stranger, remote), None);
     assert_eq!(world.status(other, &Request::Null), Status::Ok);
+    // On a channel of its own process that is not bound.
+    let unbound = world.connect_beside(reader.client, 8, ByteOrder::Little);
+    assert_eq!(read(&mut world, unbound, remote), None);
     assert!(reader.read(&mut world, remote).is_some());
     // Out of bounds, and for writing.
     let far = RemoteBuffer { address: frames.address + u64::from(frames.bytes) - 50, ..remote };
