@@ -332,6 +332,19 @@ restart_server() {
     eventually 30 is_another
     ! server_ended || fail "the server did not end in order"
 }
+# Another process takes over from our server on this host, which was started without `held`.
+take_over_server() {
+    local former=$server status=0
+    "${DAFS:-$lab/../target/debug/dafs}" serve --config "$work/dafs.toml" --log "${LAB_LOG:-info}" --take-over \
+        >>"$work/server.out" 2>>"$work/$server_log" &
+    server=$!
+    started+=("$server")
+    has_decided() { ! kill -0 "$former" 2>/dev/null || server_ended; }
+    eventually 60 has_decided
+    ! server_ended || fail "the next server did not start"
+    wait "$former" || status=$?
+    [[ $status == 0 ]] || fail "the former server ended with status $status"
+}
 kill_server() {
     if [[ $server_guest ]]; then
         guest "$server_guest" 'kill -9 "$server"; wait "$server" || true'

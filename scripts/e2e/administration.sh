@@ -47,6 +47,9 @@ grep -q '"front_end":"dafs"' "$work/clients" || { cat "$work/clients"; fail "no 
 # It has ended, and the server keeps its name for the lease.
 is_marked() { "$dafs" clients "${place[@]}" | grep ' (disconnected)$' >/dev/null; }
 eventually is_marked
+"$dafs" --transport iwarp cat "$url/one/file" >/dev/null
+has_address() { "$dafs" clients "${place[@]}" --json | grep '"front_end":"dafs".*"address":"127\.0\.0\.1:[0-9]' >/dev/null; }
+eventually has_address
 
 step "top"
 "$dafs" top "${place[@]}" --seconds 1 --count 1 >"$work/top"

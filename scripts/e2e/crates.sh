@@ -30,6 +30,9 @@ for each in packages:
     for field in ("description", "license", "keywords", "categories", "rust_version"):
         if not each[field]:
             wrong.append(f"{each['name']} has no {field}")
+    # The others are parts of these.
+    if each["name"] in ("dafs", "dafs-client", "dafs-nfs-client", "dafs-rpc") and not each["readme"]:
+        wrong.append(f"{each['name']} has no readme")
     for needed in each["dependencies"]:
         if needed["kind"] is None and needed.get("path") and needed["req"] == "*":
             wrong.append(f"{each['name']} needs {needed['name']} without a version")

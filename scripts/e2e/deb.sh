@@ -65,6 +65,11 @@ for script in "$work"/control-*/{preinst,postinst,prerm,postrm}; do
     [[ ! -e $script ]] || sh -n "$script" || fail "${script#"$work"/} is no script"
 done
 grep -q 'deb-systemd-helper purge .*dafs.service' "$work/control-dafs/postrm" || fail "the unit stays after purge"
+# A purge takes the state of a server, all of which docs/serving.md lists.
+removed=" $(sed -n '/for name in inventory/,/; do/p' "$work/control-dafs/postrm" | tr -d '\\;' | xargs) "
+state=$(sed -n '/^## The state directory/,/^A server does not start/p' docs/serving.md | sed -n 's/^| \(`[^|]*\)|.*/\1/p' | tr -d '`,')
+[[ $state == *handle-key* ]] || fail "docs/serving.md lists no state"
+for name in $state; do [[ $removed == *" $name "* ]] || fail "the state $name stays after purge"; done
 # The enabled state of an administrator is kept, and none is made.
 grep -q "deb-systemd-helper debian-installed .*dafs.service" "$work/control-dafs/postinst" || fail "a unit is enabled"
 ! grep -q 'deb-systemd-invoke start' "$work/control-dafs/postinst" || fail "a unit is started"

@@ -1,12 +1,13 @@
 #!/bin/bash
 # The Debian packages in a bare system of the Debian of this machine: apt installs them, the configuration is made and
-# checked, the server serves, clients use it, an upgrade keeps the files of the administrator and the work of a client,
-# and nothing is left after a purge. It needs root, debootstrap and a mirror of Debian (DAFS_MIRROR, else that of apt).
-# DAFS_RELEASE=trixie tries them in another Debian than this one, without the engine for this one's fio.
+# checked, the server serves, DAFS clients and a stock NFS client use it, an upgrade keeps the files of the administrator
+# and the work of a client, and nothing is left after a purge. It needs root, debootstrap and a mirror of Debian
+# (DAFS_MIRROR, else that of apt). DAFS_RELEASE=trixie tries them in another Debian than this one, without the engine for
+# this one's fio; in an earlier one they cannot be installed.
 source "$(dirname "$0")/lib.sh"
 
 is_root || skip "making a bare system needs root"
-for tool in dpkg-buildpackage dh debootstrap curl; do
+for tool in dpkg-buildpackage dh debootstrap curl nfs-cat nfs-cp; do
     command -v "$tool" >/dev/null || skip "there is no $tool; install it with: scripts/setup.sh test"
 done
 # shellcheck disable=SC1091
@@ -58,7 +59,8 @@ step "configured and served"
 mkdir -p "$root/srv/projects"
 echo content >"$root/srv/projects/file"
 expect 0 'is made' inside dafs config init
-sed -i -e 's/:20490/:0/' -e '/^path/a squash = "none"' -e '/^path/a durable_replies = "crash"' "$root/etc/dafs/dafs.toml"
+sed -i -e 's/:20490/:0/' -e '/^listen/i admin_listen = "127.0.0.1:0"' -e '/^path/a squash = "none"' \
+    -e '/^path/a durable_replies = "crash"' -e '$a [nfs]\nlisten = ["127.0.0.1:0"]' "$root/etc/dafs/dafs.toml"
 expect 0 'right, 1 export' inside dafs config check
 # start [--take-over]
 start() {
@@ -73,10 +75,18 @@ start() {
     url=$(sed -n 's/^ready //p' "$log.out")
     url=${url%/}
     [[ $url ]] || { cat "$log"; fail "the server does not start"; }
+    nfs=$(sed -n 's/.*listening for NFS.*:\([0-9]*\).*/\1/p' "$log" | head -n 1)
+    [[ $nfs ]] || { cat "$log"; fail "the log does not say where NFS is served"; }
 }
+# The stock client is Debian's libnfs, and no part of dafs.
+by_nfs() { echo "nfs://127.0.0.1/projects/$1?version=3&nfsport=$nfs&mountport=$nfs"; }
 start
 [[ $("$dafs" cat "$url/projects/file") == content ]] || fail "a client outside does not read"
 [[ $(inside dafs cat "$url/projects/file") == content ]] || fail "a client inside does not read"
+[[ $(nfs-cat "$(by_nfs file)") == content ]] || fail "a stock NFS client does not read"
+echo stock >"$work/stock"
+nfs-cp "$work/stock" "$(by_nfs stock)" >/dev/null || fail "a stock NFS client does not write"
+[[ $("$dafs" cat "$url/projects/stock") == stock ]] || fail "the file of the NFS client is another one"
 [[ $(inside timeout 60 dafs run --at "/data=$url/projects" cat /data/file) == content ]] || fail "dafs run does not read"
 inside python3 - "$url/projects" <<'END' || fail "Python does not read"
 import sys, dafs
@@ -116,12 +126,15 @@ forget_process "$former"
 wait "$copy" || { cat "$work/copied"; fail "the copy failed"; }
 forget_process "$copy"
 same <(contents "$work/tree") <(contents "$root/srv/projects/tree") "the copied files"
+[[ $(nfs-cat "$(by_nfs stock)") == stock ]] || fail "a stock NFS client does not read after the upgrade"
 stop_server
 
 step "removed, then purged"
 mapfile -t names < <(for file in "$root"/packages/*.deb; do dpkg-deb -f "$file" Package; done)
 inside apt-get -qq -y remove "${names[@]}" >"$work/said" 2>&1 || { cat "$work/said"; fail "apt does not remove them"; }
-[[ -e $root/etc/dafs/dafs.toml && -e $root/var/lib/dafs/handle-key ]] || fail "removing has taken what a purge takes"
+for file in etc/dafs/dafs.toml var/lib/dafs/handle-key var/lib/dafs/admin-token; do
+    [[ -e $root/$file ]] || fail "removing has taken what a purge takes: $file"
+done
 # Of the others apt knows nothing any more, as nothing of them is left.
 mapfile -t left < <(inside dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' | awk '$1 == "rc" && $2 ~ /dafs/ { print $2 }')
 inside apt-get -qq -y purge "${left[@]}" >"$work/said" 2>&1 || { cat "$work/said"; fail "apt does not purge them"; }

@@ -30,6 +30,17 @@ for transport in shm iwarp; do
         "${small[@]/#/$url/source/}") || fail "the small files differ"
     "$dafs" rm -r "$url/source"
 done
+step "on the server, by sync, whose next run goes on when there is space"
+for transport in shm iwarp; do
+    sync=("$dafs" --transport "$transport" sync "$work/source" "$url/synced")
+    expect 1 'the file system is full (NOSPC); free some space on the server' "${sync[@]}"
+    has_small "$work/small/synced" || fail "not the small files"
+    mount -o remount,size=256m "$work/small"
+    "${sync[@]}" || fail "the next run fails"
+    "$dafs" check "$work/source" "$url/synced" || fail "the trees differ"
+    "$dafs" rm -r "$url/synced"
+    eventually mount -o remount,size=16m "$work/small"
+done
 step "space comes back when files are removed"
 head -c 10M /dev/urandom >"$work/fits"
 for _ in 1 2 3; do

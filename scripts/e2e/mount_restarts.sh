@@ -1,6 +1,6 @@
 #!/bin/bash
 # The server of a mount is killed and restarted while files are written, and loses its unstable
-# data: no program on the mount gets an error, and all data is there in the end.
+# data: no program on the mount gets an error, all data is there in the end, and the log of the mount tells of it.
 source "$(dirname "$0")/lib.sh"
 
 needs_mounts
@@ -11,7 +11,7 @@ mkdir -m 777 "$export" "$point"
 undo+=("umount -l '$point' 2>/dev/null")
 serve "$export" --no-root-squash --durable-replies crash
 address=${url#dafs://}
-"$dafs" mount "$url/" "$point"
+"$dafs" mount --log-file "$work/mount.log" "$url/" "$point"
 keeper=$(pgrep -f -- "^[^ ]* mount .*$point")
 started+=("$keeper")
 
@@ -42,3 +42,8 @@ exec 6<&- 7>&-
 is_gone() { ! kill -0 "$keeper" 2>/dev/null; }
 eventually is_gone
 stop_server
+
+step "the log of the mount"
+for line in 'mounted ' 'connection lost, making another' 'session recovered' 'counts .* connections_lost=[1-9]'; do
+    grep -q "INFO .*$line" "$work/mount.log" || { cat "$work/mount.log"; fail "the log of the mount lacks: $line"; }
+done

@@ -214,6 +214,7 @@ def look(browser, url, token, user, pictures):
     browser.key("Enter", 13, "\r")
     browser.eventually("!document.querySelector('main').hidden && document.querySelector('#enter').hidden")
     browser.eventually(f"document.querySelector('#clients').textContent.includes({json.dumps(user)})")
+    browser.eventually("document.querySelector('#clients').textContent.includes('127.0.0.1:')")
     for plot in ("throughput", "requests", "latency"):
         browser.eventually(f"document.querySelector('#{plot} > svg path.one').getAttribute('d').includes('L')", 60)
     # A read is in most intervals, and each of the two last ones will do.

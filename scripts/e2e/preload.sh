@@ -190,6 +190,11 @@ looked() { served --report - env PATH="${1:-}$PATH" true 2>&1 | sed -n 's/.* env
 once=$(looked)
 [[ $once && $once == "$(looked /no:/such:/place:)" ]] || fail "places of \$PATH are told as calls: $once, $(looked /no:/such:/place:)"
 
+step "a server that nobody reaches is told once"
+timeout 120 "$dafs" run --at /data=dafs://127.0.0.1:1/ sh -c 'read -r line </data/line; read -r line </data/line' \
+    >"$work/said" 2>&1 && fail "a file of no server was read"
+[[ $(grep -c '^dafs run: dafs://127.0.0.1:1' "$work/said") == 1 ]] || { cat "$work/said"; fail "the lost server is not told once"; }
+
 step "a path that is left to this machine"
 # The prefix is a directory here, too.
 mkdir -p "$work/here/local" "$work/tree/local"

@@ -35,6 +35,13 @@ DAFS=$(realpath "$dafs") "$venv/bin/pytest" -q -p no:cacheprovider \
     --rootdir crates/dafs-python -c crates/dafs-python/pyproject.toml crates/dafs-python/tests ||
     fail "the tests of the Python package"
 
+step "many small reads through fsspec"
+# A loaded machine and a build without optimisation take longer, so the times are printed, and judged by people.
+mkdir "$work/small"
+serve "$work/small" ${squash[@]+"${squash[@]}"}
+timeout 300 "$venv/bin/python" crates/dafs-python/tests/measure_many.py "$url/" "$work/small" || fail "contents differ"
+stop_server
+
 # The wheels of torch from elsewhere are gigabytes, so that of Debian is used.
 debian=/usr/bin/python3
 "$debian" -c 'import numpy, pytest, torch' 2>"$work/said" || {

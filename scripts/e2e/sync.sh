@@ -391,12 +391,12 @@ serve "$work/export" --lease 3 --no-root-squash
 
 step "a narrow terminal, and one without a name"
 if command -v script >/dev/null; then
-    for terminal in xterm dumb ''; do
+    for terminal in TERM=xterm TERM=dumb TERM= --unset=TERM; do
         rm -rf "$work/back"
-        env TERM="$terminal" script -qec "stty cols 20; '$dafs' sync '$url/b' '$work/back'" /dev/null \
-            >"$work/drawn" </dev/null || fail "it failed on a terminal '$terminal'"
+        env "$terminal" script -qec "stty cols 20; '$dafs' sync '$url/b' '$work/back'" /dev/null \
+            >"$work/drawn" </dev/null || fail "it failed with $terminal"
         same_trees "$work/a" "$work/back" || fail "the trees differ"
-        [[ $terminal == xterm ]] || ! grep -q $'\x1b' "$work/drawn" || fail "it draws on '$terminal'"
+        [[ $terminal == TERM=xterm ]] || ! grep -q $'\x1b' "$work/drawn" || fail "it draws with $terminal"
     done
     rm -rf "$work/got" "$work/export/shown"
     for copy in "get --verify $url/long $work/got" "put --verify $work/empty/long $url/shown"; do

@@ -1,6 +1,6 @@
 //! The DAFS client library: sessions, direct transfers into the application's own buffers, many in
-//! flight, and a blocking layer on top. Modelled on the published description of the DAFS API, not
-//! on its specification text (DAFS 18).
+//! flight, and a blocking layer on top. The calls follow the published description of the DAFS API,
+//! not its specification (DAFS 18).
 //!
 //! ```no_run
 //! use dafs_client::{Client, ConnectOptions, DafsUrl, OpenOptions};

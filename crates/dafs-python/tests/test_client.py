@@ -112,6 +112,11 @@ def test_paths_of_all_kinds(server, client, folder):
         client.stat(17)
 
 
+def test_an_option_that_does_not_exist_is_named(server):
+    with pytest.raises(TypeError, match="dafs.connect has no option 'deadlin'; there are: transport"):
+        dafs.connect(server.url, deadlin=3)
+
+
 def test_a_client_can_be_pickled(client, folder):
     other = pickle.loads(pickle.dumps(client))
     assert other.url == client.url

@@ -303,6 +303,8 @@ mod tests {
             "dafs get -r dafs://h/a b",
             "dafs put --recursive a dafs://h/",
             "dafs sync -r a dafs://h/",
+            "dafs sync -P a dafs://h/",
+            "dafs put --progress a dafs://h/",
             "dafs df -h dafs://h/",
             "dafs unmount /mnt",
         ] {

@@ -185,8 +185,14 @@ pub(crate) fn write(
         kernel_clients: kernel,
     };
     std::fs::write(options.results.join("pnfs.json"), serde_json::to_string_pretty(&all)?)?;
-    let steps: Vec<_> =
-        options.clients.iter().map(|clients| format!("{clients} clients")).collect();
+    let steps: Vec<_> = options
+        .clients
+        .iter()
+        .map(|&clients| match clients {
+            1 => "1 client".to_owned(),
+            _ => format!("{clients} clients"),
+        })
+        .collect();
     let panels: Vec<_> = panels(options)
         .map(|panel| {
             let line = |architecture: Architecture| Line {

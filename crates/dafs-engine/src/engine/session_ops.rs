@@ -381,6 +381,8 @@ fn client_registered(
     };
     cx.shared.registry.add_session(id, entry);
     registered.client.set_front(Arc::<BackFront>::downgrade(cx.front));
+    let address = cx.connection.peer.address.map(|address| address.to_string());
+    registered.client.set_peer(address.unwrap_or_default());
     cx.connection.establish(Phase::Ready);
     cx.connection.proofs = 0;
     cx.begin_share();

@@ -124,7 +124,7 @@ static NODES: [Column; 6] = [
     Column::number("read/s", 6),
     Column::number("written/s", 9),
     Column::number("free", 6),
-    Column::number("to mend", 8),
+    Column::number("to repair", 9),
     Column::text("state", 8),
     Column::text("data server", 0),
 ];
