@@ -10,6 +10,10 @@
 //! * "unpack", "configure" and "build": the stages of a build of a C program (`build`).
 //! * "files": makes small files, and then reads them, one after the other, each in one call where
 //!   NFSv4 is in use; for kernel clients, which have no other patterns here.
+//!
+//! Not obvious
+//! * A client does as a kernel does for its program: it keeps the handle of its folder, and it makes what
+//!   fits one request stable by that request. CephFS's client keeps its folder as well.
 
 use super::load::{Load, WINDOW, finish, go, piece};
 use super::{UNIT_BYTES, build, checkpoint};
@@ -41,7 +45,7 @@ const LARGE_BYTES: u64 = 4 << 20;
 const SMALL_BYTES_MAX: u64 = 23_000;
 
 /// The last component of a path.
-fn last_of(path: &str) -> &str {
+pub(super) fn last_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
@@ -109,7 +113,8 @@ pub(crate) fn run(pattern: &str, mount: &Mount, path: &str, load: &Load) -> Resu
         _ => {}
     }
     let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let run = Run { mount, path, memory, random, bytes: 0 };
+    let directory = mount.resolve_parent(path.as_bytes())?.dir;
+    let run = Run { mount, path, directory, memory, random, bytes: 0 };
     match pattern {
         "atlas" => run.atlas(bytes),
         "oltp" => run.oltp(bytes),
@@ -136,6 +141,12 @@ fn atlas_requests(bytes: u64, random: &mut Random) -> Vec<(u64, u64)> {
 
 /// Writes the whole content of a new file, and makes it stable.
 pub(super) fn write_all(file: &File, memory: &Memory, content: &[u8]) -> Result<()> {
+    if (1..=UNIT_BYTES).contains(&content.len()) {
+        let memory = piece(memory, 0, content.len())?;
+        memory.view().copy_from(content, Site::Inspect);
+        file.write(memory, 0, StableHow::FileSync)?;
+        return Ok(());
+    }
     let mut under_way = VecDeque::new();
     for (number, part) in content.chunks(UNIT_BYTES).enumerate() {
         if under_way.len() >= WINDOW {
@@ -156,6 +167,8 @@ pub(super) fn write_all(file: &File, memory: &Memory, content: &[u8]) -> Result<
 struct Run<'a> {
     mount: &'a Mount,
     path: &'a str,
+    /// The folder of its files.
+    directory: Handle,
     memory: Memory,
     random: Random,
     /// Bytes written and read.
@@ -165,7 +178,18 @@ struct Run<'a> {
 impl Run<'_> {
     fn create(&self, name: &str) -> Result<File> {
         let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o666);
-        Ok(self.mount.open(name.as_bytes(), &options)?)
+        Ok(self.mount.open_at(&self.directory, last_of(name).as_bytes(), &options)?)
+    }
+
+    /// Writes a range and makes it stable: by the request itself where one does.
+    fn write_range(&mut self, file: &File, begin: u64, len: u64) -> Result<()> {
+        if !(1..=UNIT_BYTES as u64).contains(&len) {
+            return self.write(file, [(begin, len)].into_iter());
+        }
+        let memory = piece(&self.memory, 0, len as usize)?;
+        file.write(memory, begin, StableHow::FileSync)?;
+        self.bytes += len;
+        Ok(())
     }
 
     /// Writes ranges, with several pieces outstanding.
@@ -204,7 +228,7 @@ impl Run<'_> {
     fn files(mut self) -> Result<Done> {
         let name = |number| format!("{}-{number}", self.path);
         let names: Vec<_> = (0..SMALL_FILES).map(name).collect();
-        let directory = self.mount.resolve_parent(self.path.as_bytes())?.dir;
+        let directory = self.directory.clone();
         let data = vec![7_u8; SMALL_FILE_BYTES as usize];
         go()?;
         names.iter().try_for_each(|name| self.make_small(&directory, name, &data))?;
@@ -274,13 +298,14 @@ impl Run<'_> {
     fn make(&mut self, name: &str) -> Result<u64> {
         let file = self.create(name)?;
         let len = 1 + self.random.below(FILE_BYTES_MAX);
-        self.write(&file, [(0, len)].into_iter())?;
+        self.write_range(&file, 0, len)?;
         file.close()?;
         Ok(len)
     }
 
     fn read_whole(&mut self, name: &str, len: u64) -> Result<()> {
-        let file = self.mount.open(name.as_bytes(), &OpenOptions::read())?;
+        let name_in_folder = last_of(name).as_bytes();
+        let file = self.mount.open_at(&self.directory, name_in_folder, &OpenOptions::read())?;
         let (mut reader, mut got) = (file.reader(0, UNIT_BYTES, WINDOW as u32)?, 0);
         while let Some(piece) = reader.next_piece()? {
             got += piece.view.len() as u64;
@@ -292,7 +317,6 @@ impl Run<'_> {
 
     fn postmark(mut self) -> Result<Done> {
         let mut files = VecDeque::new();
-        let directory = self.mount.resolve_parent(self.path.as_bytes())?.dir;
         for number in 0..FILES {
             let name = format!("{}-{number}", self.path);
             let len = self.make(&name)?;
@@ -309,7 +333,7 @@ impl Run<'_> {
             } else {
                 let more = 1 + self.random.below(APPEND_BYTES_MAX);
                 let file = self.create(&name)?;
-                self.write(&file, [(len, more)].into_iter())?;
+                self.write_range(&file, len, more)?;
                 file.close()?;
                 files[at].1 += more;
             }
@@ -319,8 +343,7 @@ impl Run<'_> {
                 let len = self.make(&name)?;
                 files.push_back((name, len));
             } else if let Some((name, _)) = files.pop_front() {
-                let own = name.rsplit('/').next().unwrap_or(&name);
-                self.mount.remove(&directory, own.as_bytes())?;
+                self.mount.remove(&self.directory, last_of(&name).as_bytes())?;
             }
         }
         Ok(Done { bytes: self.bytes, transactions: POSTMARK_TRANSACTIONS })
