@@ -135,6 +135,9 @@ done
 "$bench" papers --scale 1 --rounds 1 --only P3-H2 --blocks 1024 --json "$work/inline.json" --document "$work/inline.md"
 grep -q '"way":"nfs-inline"' "$work/inline.json" && grep -q '"way":"nfs-direct"' "$work/inline.json" ||
     fail "no NFS inside messages"
+# A sample of long blocks is short, and what comes before it must not count.
+"$bench" papers --scale 1 --rounds 1 --only P2-T1 --blocks 1048576 --json "$work/floors.json" --document "$work/floors.md"
+! grep 'crossed the network for' "$work/floors.md" || fail "a floor that moves more bytes than it counts"
 expect 1 "there is no experiment P9-F1" "$bench" papers --only P9-F1 --json "$work/none.json"
 "$bench" papers --scale 1 --only P2-F1 --folder "$work/none" --json "$work/none.json" --document "$work/none.md"
 grep -q '^| all | there is no file in ' "$work/none.md" || fail "no reason"
