@@ -26,12 +26,17 @@ use std::collections::VecDeque;
 
 const RECORD_BYTES: usize = 8192;
 
-/// Transactions of one client.
-const OLTP_TRANSACTIONS: u64 = 128;
-const POSTMARK_TRANSACTIONS: u64 = 64;
+/// The amount of each client in the paper, and its transactions, and the fewest. Other amounts have as
+/// many for each byte.
+const PAPER_BYTES: u64 = 500_000_000;
+const OLTP_TRANSACTIONS: u64 = 20_000;
+const OLTP_TRANSACTIONS_MIN: u64 = 128;
+const POSTMARK_TRANSACTIONS: u64 = 2000;
+const POSTMARK_TRANSACTIONS_MIN: u64 = 64;
 
-/// Files that one client begins with, and their lengths.
-const FILES: usize = 16;
+/// Files that one client of postmark begins with, as above, and their lengths.
+const FILES: u64 = 100;
+const FILES_MIN: u64 = 16;
 const FILE_BYTES_MAX: u64 = 500_000;
 const APPEND_BYTES_MAX: u64 = 65_536;
 
@@ -47,6 +52,11 @@ const SMALL_BYTES_MAX: u64 = 23_000;
 /// The last component of a path.
 pub(super) fn last_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A number of the paper for an amount of data.
+fn scaled(paper: u64, least: u64, bytes: u64) -> u64 {
+    (paper * bytes / PAPER_BYTES).max(least)
 }
 
 /// xorshift, which is short in every language.
@@ -118,7 +128,7 @@ pub(crate) fn run(pattern: &str, mount: &Mount, path: &str, load: &Load) -> Resu
     match pattern {
         "atlas" => run.atlas(bytes),
         "oltp" => run.oltp(bytes),
-        "postmark" => run.postmark(),
+        "postmark" => run.postmark(bytes),
         "files" => run.files(),
         other => anyhow::bail!("there is no pattern {other}"),
     }
@@ -272,13 +282,14 @@ impl Run<'_> {
 
     fn oltp(mut self, bytes: u64) -> Result<Done> {
         let file = self.create(self.path)?;
+        let transactions = scaled(OLTP_TRANSACTIONS, OLTP_TRANSACTIONS_MIN, bytes);
         self.write(&file, [(0, bytes)].into_iter())?;
         let mut wanted = vec![0_u64; bytes as usize / RECORD_BYTES];
         let record = piece(&self.memory, 0, RECORD_BYTES)?;
         let count = record.view().slice(0, 8).context("records are longer")?;
         self.bytes = 0;
         go()?;
-        for _ in 0..OLTP_TRANSACTIONS {
+        for _ in 0..transactions {
             let at = self.random.below(wanted.len() as u64);
             let (offset, known) = (at * RECORD_BYTES as u64, &mut wanted[at as usize]);
             let got = file.read(record.clone(), offset)?;
@@ -292,7 +303,7 @@ impl Run<'_> {
             self.bytes += 2 * RECORD_BYTES as u64;
         }
         file.close()?;
-        Ok(Done { bytes: self.bytes, transactions: OLTP_TRANSACTIONS })
+        Ok(Done { bytes: self.bytes, transactions })
     }
 
     fn make(&mut self, name: &str) -> Result<u64> {
@@ -315,17 +326,19 @@ impl Run<'_> {
         Ok(file.close()?)
     }
 
-    fn postmark(mut self) -> Result<Done> {
+    fn postmark(mut self, bytes: u64) -> Result<Done> {
+        let transactions = scaled(POSTMARK_TRANSACTIONS, POSTMARK_TRANSACTIONS_MIN, bytes);
+        let count = scaled(FILES, FILES_MIN, bytes);
         let mut files = VecDeque::new();
-        for number in 0..FILES {
+        for number in 0..count {
             let name = format!("{}-{number}", self.path);
             let len = self.make(&name)?;
             files.push_back((name, len));
         }
-        let mut made = FILES;
+        let mut made = count;
         self.bytes = 0;
         go()?;
-        for _ in 0..POSTMARK_TRANSACTIONS {
+        for _ in 0..transactions {
             let at = self.random.below(files.len() as u64) as usize;
             let (name, len) = files[at].clone();
             if self.random.below(2) == 0 {
@@ -346,13 +359,21 @@ impl Run<'_> {
                 self.mount.remove(&self.directory, last_of(&name).as_bytes())?;
             }
         }
-        Ok(Done { bytes: self.bytes, transactions: POSTMARK_TRANSACTIONS })
+        Ok(Done { bytes: self.bytes, transactions })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_papers_amount_has_the_papers_transactions_and_a_small_one_has_some() {
+        let oltp = |bytes| scaled(OLTP_TRANSACTIONS, OLTP_TRANSACTIONS_MIN, bytes);
+        assert_eq!([oltp(PAPER_BYTES), oltp(24 << 20), oltp(1 << 20)], [20_000, 1006, 128]);
+        let files = |bytes| scaled(FILES, FILES_MIN, bytes);
+        assert_eq!([files(PAPER_BYTES), files(24 << 20)], [100, 16]);
+    }
 
     #[test]
     fn of_the_atlas_mix_few_requests_have_most_bytes_and_all_bytes_are_written_once() {
