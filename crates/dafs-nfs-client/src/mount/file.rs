@@ -316,6 +316,11 @@ impl File {
         self.mount().protocol().begin(Transfer { open, offset, memory, direction })
     }
 
+    /// Its size when it was opened, if that is known.
+    pub(crate) fn known_size(&self) -> Option<u64> {
+        self.inner.open.known_size()
+    }
+
     /// One transfer within the server's limits, from beginning to end.
     fn transfer(&self, memory: MemorySlice, offset: u64, direction: Direction) -> Result<Moved> {
         let open = self.inner.open.clone();
