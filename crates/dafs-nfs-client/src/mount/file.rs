@@ -136,7 +136,7 @@ impl Mount {
 /// True if an open of what a lookup finds would be refused as well.
 fn is_final(why: Status, create: Create) -> bool {
     match create {
-        // Nothing may be found.
+        // The name must not be there.
         Create::New => true,
         Create::No if why == Status::NoEnt => true,
         // The client has waited already.
