@@ -6,13 +6,17 @@
 #
 # `guest` mounts in a guest of the lab. With LAB_SERVER=guest or LAB_TRANSPORT=rxe the server runs in
 # another one. `host` mounts on this machine as root: over TCP, or over RDMA (LAB_TRANSPORT=rdma) by a
-# device that is there already.
+# device that is there already. Other variables of the laboratory would change what is measured, so the
+# script takes none but those about its place.
 #
 # Invariants
 # * The script ends at the end of its input, so that guests, mounts and namespaces go with its caller.
 # * Over RDMA a sample counts only if the kernel has counted a chunk for each call.
 set -euo pipefail
 place=$1 rounds=$2 milliseconds=$3
+for variable in "${!LAB_@}"; do
+    [[ $variable =~ ^LAB_(TRANSPORT|SERVER|NET|CACHE|KERNEL_SOURCE)$ ]] || unset "$variable"
+done
 if [[ $place == host && ! ${LAB_NET:-} ]]; then
     [[ $(id -u) == 0 ]] || { echo "this host mounts NFS only for root"; exit 77; }
     said=$(unshare --mount --pid --fork --mount-proc true 2>&1) ||
@@ -115,6 +119,13 @@ find_device() {
 # port WORDS -- of the address that the server's log tells with these words.
 port() { sed -n "s/.*listening for NFS$1 *address=.*:\([0-9]*\).*/\1/p" "$work/server.log" | head -n 1; }
 
+# lacks MODULE FUNCTION -- true if the kernel certainly lacks a module: no file has it, and the kernel's list
+# of functions, where it is to be read, has none whose name begins so.
+lacks() {
+    ! modprobe -q "$1" 2>/dev/null && grep ' nfs_' /proc/kallsyms >/dev/null 2>&1 &&
+        ! grep " $2" /proc/kallsyms >/dev/null
+}
+
 # Serves and mounts on this machine.
 mount_here() {
     local own='' said rdma_port='' options
@@ -122,8 +133,10 @@ mount_here() {
     command -v mount.nfs >/dev/null || skip "there is no mount.nfs; install nfs-common"
     grep -w nfs /proc/filesystems >/dev/null || modprobe -q nfs 2>/dev/null ||
         skip "this host has a kernel without an NFS client"
+    ! lacks nfsv3 nfs3_proc_ || skip "this host has a kernel without a client of NFSv3"
     address=127.0.0.1
     if [[ $transport != tcp ]]; then
+        ! lacks rpcrdma xprt_rdma_ || skip "this host has a kernel without NFS over RDMA"
         find_device 2>/dev/null ||
             skip "there is no active RDMA device with an IPv4 address; one in software: rdma link add rxe0 type rxe netdev DEVICE"
         own="rdma_verbs_listen = [\"$address:20049\"]"

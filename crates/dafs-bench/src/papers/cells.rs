@@ -273,7 +273,7 @@ const WITH_FLOORS: [Way; 9] = [
 ];
 const DAFS: [Way; 2] = [Way::DafsIwarp, Way::DafsShm];
 
-static EXPERIMENTS: [Experiment; 15] = {
+static EXPERIMENTS: [Experiment; 16] = {
     use Network::{Far, Frames1500, Frames9000, Free, Link, Slow};
     use Order::{CopiedJoin, Join, Random, Sequential};
     [
@@ -369,6 +369,14 @@ static EXPERIMENTS: [Experiment; 15] = {
             ids: &["P3-F15", "P3-F16", "P3-F17", "P3-F18"],
             networks: &[Free, Link],
             ways: &OWN,
+            blocks: &ALL_BLOCKS,
+            depths: &READ_AHEADS,
+            order: Sequential,
+        },
+        Experiment {
+            ids: &["P3-F16"],
+            networks: &[Slow],
+            ways: &[Way::NocopyIwarp, Way::Prepost],
             blocks: &ALL_BLOCKS,
             depths: &READ_AHEADS,
             order: Sequential,

@@ -216,7 +216,7 @@ fn page(results: &Results) -> String {
             let _ = writeln!(page, "| {} | {} |", skipped.rows(), cell(&skipped.reason));
         }
         for skipped in &groups.skipped {
-            let _ = writeln!(page, "| {} | {} |", skipped.group.title(), cell(&skipped.reason));
+            let _ = writeln!(page, "| {} | {} |", skipped.rows(), cell(&skipped.reason));
         }
     }
     if !results.retried.is_empty() {

@@ -57,11 +57,34 @@ pub(crate) struct Row {
     pub(crate) value: f64,
 }
 
-/// A group that this machine cannot measure.
+/// A group that this machine cannot measure, or one of its ways.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Skipped {
     pub(crate) group: Group,
+    /// The way, by the start of its rows' names.
+    #[serde(default)]
+    pub(crate) way: Option<String>,
     pub(crate) reason: String,
+}
+
+impl Skipped {
+    /// The rows in words.
+    pub(super) fn rows(&self) -> String {
+        let title = self.group.title();
+        self.way.as_ref().map_or_else(|| title.to_owned(), |way| format!("{title}, {way}"))
+    }
+
+    /// True if a row is missing for this reason: that of its group, of its way, or of the way beside which
+    /// it is judged.
+    fn explains(&self, place: Place) -> bool {
+        let is_of = |way: &String| {
+            let rest = place.case.strip_prefix(way.as_str());
+            let beside = place.case.strip_suffix(way.as_str());
+            rest.is_some_and(|rest| rest.starts_with(": "))
+                || beside.is_some_and(|beside| beside.ends_with(" / "))
+        };
+        self.group == place.group && self.way.as_ref().is_none_or(is_of)
+    }
 }
 
 /// The groups of a run.
@@ -83,7 +106,7 @@ impl Groups {
     pub(crate) fn value(&self, place: Place) -> Result<f64, String> {
         let is_it = |row: &&Row| row.group == place.group && row.case == place.case;
         self.rows.iter().find(is_it).map(|row| row.value).ok_or_else(|| {
-            let skipped = self.skipped.iter().find(|skipped| skipped.group == place.group);
+            let skipped = self.skipped.iter().find(|skipped| skipped.explains(place));
             let reason = skipped.map(|skipped| skipped.reason.clone());
             reason.unwrap_or_else(|| "its group was not measured in this run".to_owned())
         })
@@ -352,8 +375,17 @@ pub(super) fn measure(
 
 /// Notes a group that cannot be, and says why.
 pub(super) fn skip(results: &mut Results, group: Group, reason: String) {
-    println!("papers: SKIPPED {}, {reason}", group.title());
-    results.groups.skipped.push(Skipped { group, reason });
+    note(results, Skipped { group, way: None, reason });
+}
+
+/// The same for one way of a group.
+pub(super) fn skip_way(results: &mut Results, group: Group, way: &str, reason: String) {
+    note(results, Skipped { group, way: Some(way.to_owned()), reason });
+}
+
+fn note(results: &mut Results, skipped: Skipped) {
+    println!("papers: SKIPPED {}, {}", skipped.rows(), skipped.reason);
+    results.groups.skipped.push(skipped);
 }
 
 #[cfg(test)]
@@ -369,11 +401,31 @@ mod tests {
         let reason = groups.value(place).expect_err("no row");
         assert_eq!(reason, "its group was not measured in this run");
         let reason = "there is no fio".to_owned();
-        groups.skipped.push(Skipped { group: Group::Fio, reason });
+        groups.skipped.push(Skipped { group: Group::Fio, way: None, reason });
         assert_eq!(groups.value(place).expect_err("no row"), "there is no fio");
         let row = |group, value| Row { group, case: "one".into(), unit: "MB/s".into(), value };
         groups.rows = vec![row(Group::Rdma, 1.0), row(Group::Fio, 2.0)];
         assert!((groups.value(place).expect("it is there") - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_way_that_was_skipped_is_no_reason_for_the_rows_of_another() {
+        let mut results = Results::new(1, 1, 1000);
+        for way in ["TCP", "rxe"] {
+            skip_way(&mut results, Group::Guest, way, format!("no {way}"));
+        }
+        let reason = |case| results.groups.value(Place { group: Group::Guest, case });
+        let unknown = "its group was not measured in this run";
+        for (case, why) in [
+            ("TCP: read 4 KiB", "no TCP"),
+            ("siw: best read / TCP", "no TCP"),
+            ("rxe: best read / TCP to a guest", "no rxe"),
+            ("siw: read 4 KiB", unknown),
+            ("TCP to a guest: read 4 KiB", unknown),
+        ] {
+            assert_eq!(reason(case).expect_err("no row"), why, "{case}");
+        }
+        assert_eq!(results.groups.skipped[1].rows(), "P3: the kernel's client in a guest, rxe");
     }
 
     #[test]

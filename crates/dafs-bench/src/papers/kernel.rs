@@ -114,7 +114,7 @@ pub(super) fn measure(
             Ok(sweep) => {
                 sweeps.insert(way.name, sweep);
             }
-            Err(error) => groups::skip(results, group, format!("{error:#} ({})", way.name)),
+            Err(error) => groups::skip_way(results, group, way.name, format!("{error:#}")),
         }
     }
     Ok(rows(group, ways, &sweeps))
@@ -156,9 +156,8 @@ fn sweep(
     command.args(BLOCKS.map(|block| block.to_string()));
     command.env("TMPDIR", folder.path()).env("DAFS", fronts::dafs()?);
     command.env("LAB_TRANSPORT", way.transport).env("LAB_SERVER", way.server);
-    for other in ["LAB_LAYOUTS", "LAB_SECURITY", "LAB_XPRTSEC"] {
-        command.env_remove(other);
-    }
+    // The script makes its own network, and drops the other variables of the laboratory.
+    command.env_remove("LAB_NET");
     let passes = u32::try_from(rounds)?.saturating_mul((BLOCKS.len() * OPERATIONS.len()) as u32);
     let limit = START_TIME + (Duration::from_millis(milliseconds) + PASS_SLACK) * passes;
     let sweep = listen(&mut command, limit, interrupt)?;

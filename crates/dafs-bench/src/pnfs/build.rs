@@ -12,10 +12,11 @@
 
 use super::UNIT_BYTES;
 use super::load::{WINDOW, go};
-use super::patterns::{Done, write_all};
+use super::patterns::{Done, last_of, write_all};
 use anyhow::{Context, Result, bail, ensure};
 use dafs_mem::Site;
-use dafs_nfs_client::mount::{Create, Memory, Mount, OpenOptions};
+use dafs_nfs_client::mount::{Create, Handle, Memory, Mount, OpenOptions};
+use dafs_wire::nfs4::Status;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -136,6 +137,8 @@ struct Build<'a> {
     mount: &'a Mount,
     /// The prefix of all names on the server.
     path: &'a str,
+    /// The folder of its files there.
+    directory: Handle,
     memory: &'a Memory,
     /// The working directory of the compiler.
     folder: tempfile::TempDir,
@@ -174,17 +177,16 @@ pub(super) fn unpack(mount: &Mount, path: &str, memory: &Memory, tree: &Path) ->
 /// first. A transaction is a feature.
 pub(super) fn configure(mount: &Mount, path: &str, memory: &Memory) -> Result<Done> {
     let mut build = Build::new(mount, path, memory)?;
-    let directory = mount.resolve_parent(path.as_bytes())?.dir;
     go()?;
     for feature in 0..FEATURES {
         let (source, absent) = (format!("feature{feature}.c"), format!("feature{feature}.h"));
         build.store(&source, FEATURE_SOURCE)?;
         build.fetch(&source)?;
-        let found = mount.open(build.name(&absent).as_bytes(), &OpenOptions::read());
-        ensure!(found.is_err(), "there is a file {absent}");
-        let name = build.name(&source);
-        let own = name.rsplit('/').next().unwrap_or(&name);
-        mount.remove(&directory, own.as_bytes())?;
+        let found =
+            mount.open_at(&build.directory, build.name(&absent).as_bytes(), &OpenOptions::read());
+        let status = found.map(drop).err().and_then(|error| error.status());
+        ensure!(status == Some(Status::NoEnt), "the open of {absent}: {status:?}");
+        mount.remove(&build.directory, build.name(&source).as_bytes())?;
     }
     Ok(Done { bytes: build.bytes, transactions: FEATURES })
 }
@@ -224,16 +226,19 @@ pub(super) fn run(mount: &Mount, path: &str, memory: &Memory, tree: &Path) -> Re
 impl<'a> Build<'a> {
     fn new(mount: &'a Mount, path: &'a str, memory: &'a Memory) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir()?;
-        Ok(Self { mount, path, memory, folder, known: BTreeSet::new(), bytes: 0 })
+        let directory = mount.resolve_parent(path.as_bytes())?.dir;
+        Ok(Self { mount, path, directory, memory, folder, known: BTreeSet::new(), bytes: 0 })
     }
 
+    /// The name of a file in the folder of the server.
     fn name(&self, name: &str) -> String {
-        format!("{}-{name}", self.path)
+        format!("{}-{name}", last_of(self.path))
     }
 
     /// Opens a file of the server, reads it if it is not there yet, and closes it.
     fn fetch(&mut self, name: &str) -> Result<()> {
-        let file = self.mount.open(self.name(name).as_bytes(), &OpenOptions::read())?;
+        let (directory, options) = (&self.directory, OpenOptions::read());
+        let file = self.mount.open_at(directory, self.name(name).as_bytes(), &options)?;
         if self.known.insert(name.to_owned()) {
             let (mut reader, mut content) =
                 (file.reader(0, UNIT_BYTES, WINDOW as u32)?, Vec::new());
@@ -258,7 +263,7 @@ impl<'a> Build<'a> {
 
     fn store(&mut self, name: &str, content: &[u8]) -> Result<()> {
         let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o666);
-        let file = self.mount.open(self.name(name).as_bytes(), &options)?;
+        let file = self.mount.open_at(&self.directory, self.name(name).as_bytes(), &options)?;
         write_all(&file, self.memory, content)?;
         self.bytes += content.len() as u64;
         Ok(file.close()?)

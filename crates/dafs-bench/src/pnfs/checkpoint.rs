@@ -6,11 +6,13 @@
 //!   processes in turn. One process therefore writes 2560 bytes at once, between the bytes of
 //!   others.
 //! * A step is collective: no process begins the next one before all have made theirs stable.
+//! * Rows that are neighbours go into one request, as from a page cache. Only a single process has some.
 //!
 //! Invariants
 //! * Each row has unique content. Every row is compared when it is read back, by another process
 //!   than its writer.
 
+use super::UNIT_BYTES;
 use super::load::{WINDOW, finish, go, piece};
 use super::patterns::Done;
 use anyhow::{Context, Result, ensure};
@@ -19,9 +21,13 @@ use dafs_nfs_client::mount::{
     Create, File, Memory, MemorySlice, Mount, OpenOptions, PendingRead, StableHow,
 };
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// 64 points with five values of eight bytes.
 const ROW_BYTES: usize = 64 * 5 * 8;
+
+/// The most rows of a request.
+const RUN_ROWS: u64 = (UNIT_BYTES / ROW_BYTES) as u64;
 
 /// Number of times the grid is written, each time behind the last.
 pub(super) const STEPS: u64 = 4;
@@ -95,41 +101,60 @@ pub(super) fn run(
     Ok(Done { bytes: place(rows), transactions: rows })
 }
 
+/// Rows in runs of neighbours: the first of each run, and their number.
+fn runs(rows: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for number in rows {
+        match runs.last_mut() {
+            Some((first, count)) if *first + *count == number && *count < RUN_ROWS => *count += 1,
+            _ => runs.push((number, 1)),
+        }
+    }
+    runs
+}
+
 /// Writes rows and makes them stable; returns their number.
 fn write(file: &File, memory: &Memory, rows: impl Iterator<Item = u64>) -> Result<u64> {
-    let (mut under_way, mut count) = (VecDeque::new(), 0);
-    for (turn, number) in rows.enumerate() {
+    let (mut under_way, mut done) = (VecDeque::new(), 0);
+    for (turn, (first, count)) in runs(rows).into_iter().enumerate() {
         if under_way.len() >= WINDOW {
             finish(under_way.pop_front())?;
         }
-        let memory = piece(memory, turn, ROW_BYTES)?;
-        memory.view().copy_from(&row(number), Site::Inspect);
-        under_way.push_back(file.submit_write(memory, place(number), StableHow::Unstable)?);
-        count += 1;
+        let memory = piece(memory, turn, count as usize * ROW_BYTES)?;
+        for number in first..first + count {
+            let part = memory.view().slice((number - first) as usize * ROW_BYTES, ROW_BYTES);
+            part.context("a run is too long")?.copy_from(&row(number), Site::Inspect);
+        }
+        under_way.push_back(file.submit_write(memory, place(first), StableHow::Unstable)?);
+        done += count;
     }
     while !under_way.is_empty() {
         finish(under_way.pop_front())?;
     }
     file.commit()?;
-    Ok(count)
+    Ok(done)
 }
 
 /// Reads rows and compares them; returns their number.
 fn read(file: &File, memory: &Memory, rows: impl Iterator<Item = u64>) -> Result<u64> {
-    let mut under_way: VecDeque<(PendingRead, MemorySlice, u64)> = VecDeque::new();
-    let (mut rows, mut count) = (rows.enumerate(), 0);
+    let mut under_way: VecDeque<(PendingRead, MemorySlice, Range<u64>)> = VecDeque::new();
+    let (mut runs, mut done) = (runs(rows).into_iter().enumerate(), 0);
     loop {
         while under_way.len() < WINDOW
-            && let Some((turn, number)) = rows.next()
+            && let Some((turn, (first, count))) = runs.next()
         {
-            let memory = piece(memory, turn, ROW_BYTES)?;
-            under_way.push_back((file.submit_read(memory.clone(), place(number))?, memory, number));
+            let memory = piece(memory, turn, count as usize * ROW_BYTES)?;
+            let read = file.submit_read(memory.clone(), place(first))?;
+            under_way.push_back((read, memory, first..first + count));
         }
-        let Some((read, memory, number)) = under_way.pop_front() else { return Ok(count) };
-        let (got, mut found) = (read.wait()?, [0; ROW_BYTES]);
+        let Some((read, memory, numbers)) = under_way.pop_front() else { return Ok(done) };
+        let (got, mut found) = (read.wait()?, vec![0; memory.len()]);
         memory.view().copy_to(&mut found, Site::Inspect);
-        check(number, found.get(..got).context("more than a row")?)?;
-        count += 1;
+        let mut rows = found.get(..got).context("more than was asked for")?.chunks(ROW_BYTES);
+        for number in numbers {
+            check(number, rows.next().unwrap_or_default())?;
+            done += 1;
+        }
     }
 }
 
@@ -173,6 +198,16 @@ mod tests {
         }
         assert!(Share::new(8, 8, 1 << 20).is_err());
         assert!(Share::new(0, 8, 8 * 2560).is_err(), "some would have nothing");
+    }
+
+    #[test]
+    fn neighbours_go_into_one_request_of_a_unit_at_most() {
+        assert!(RUN_ROWS as usize * ROW_BYTES <= UNIT_BYTES);
+        assert_eq!(runs(7..7 + RUN_ROWS + 2), [(7, RUN_ROWS), (7 + RUN_ROWS, 2)]);
+        assert_eq!(runs([1, 3, 4, 9].into_iter()), [(1, 1), (3, 2), (9, 1)]);
+        let share = Share::new(1, 2, 1 << 20).expect("a share");
+        assert!(runs(share.of_step(1)).iter().all(|(_, count)| *count == 1));
+        assert!(runs(std::iter::empty()).is_empty());
     }
 
     #[test]

@@ -134,13 +134,19 @@ def atlas(path, random, length):
     return done, len(requests)
 
 
+def scaled(paper, least, length):
+    """A number of the paper for an amount of data, as in patterns.rs."""
+    return max(paper * length // 500_000_000, least)
+
+
 def oltp(path, random, length):
     fd = create(path)
     fill(fd, 0, length)
     fs.fsync(fd, 0)
     wanted = [0] * (length // STAMP)
+    transactions = scaled(20_000, 128, length)
     go()
-    for _ in range(128):
+    for _ in range(transactions):
         at = random.below(len(wanted))
         record = bytearray(fs.read(fd, at * STAMP, STAMP))
         if len(record) != STAMP or struct.unpack_from("<Q", record)[0] != wanted[at]:
@@ -150,7 +156,7 @@ def oltp(path, random, length):
         fs.write(fd, bytes(record), at * STAMP)
         fs.fsync(fd, 0)
     fs.close(fd)
-    return 128 * 2 * STAMP, 128
+    return transactions * 2 * STAMP, transactions
 
 
 def make(path, random):
@@ -172,11 +178,12 @@ def read_whole(path, length):
     return got
 
 
-def postmark(path, random, _length):
-    files = [[f"{path}-{number}", make(f"{path}-{number}", random)] for number in range(16)]
-    made, done = 16, 0
+def postmark(path, random, length):
+    transactions, made = scaled(2000, 64, length), scaled(100, 16, length)
+    files = [[f"{path}-{number}", make(f"{path}-{number}", random)] for number in range(made)]
+    done = 0
     go()
-    for _ in range(64):
+    for _ in range(transactions):
         file = files[random.below(len(files))]
         if random.below(2) == 0:
             done += read_whole(*file)
@@ -194,7 +201,7 @@ def postmark(path, random, _length):
             done += files[-1][1]
         else:
             fs.unlink(files.pop(0)[0])
-    return done, 64
+    return done, transactions
 
 
 ROW = 64 * 5 * 8

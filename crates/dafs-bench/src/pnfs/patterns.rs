@@ -10,6 +10,10 @@
 //! * "unpack", "configure" and "build": the stages of a build of a C program (`build`).
 //! * "files": makes small files, and then reads them, one after the other, each in one call where
 //!   NFSv4 is in use; for kernel clients, which have no other patterns here.
+//!
+//! Not obvious
+//! * A client does as a kernel does for its program: it keeps the handle of its folder, and it makes what
+//!   fits one request stable by that request. CephFS's client keeps its folder as well.
 
 use super::load::{Load, WINDOW, finish, go, piece};
 use super::{UNIT_BYTES, build, checkpoint};
@@ -22,12 +26,17 @@ use std::collections::VecDeque;
 
 const RECORD_BYTES: usize = 8192;
 
-/// Transactions of one client.
-const OLTP_TRANSACTIONS: u64 = 128;
-const POSTMARK_TRANSACTIONS: u64 = 64;
+/// The amount of each client in the paper, and its transactions, and the fewest. Other amounts have as
+/// many for each byte.
+const PAPER_BYTES: u64 = 500_000_000;
+const OLTP_TRANSACTIONS: u64 = 20_000;
+const OLTP_TRANSACTIONS_MIN: u64 = 128;
+const POSTMARK_TRANSACTIONS: u64 = 2000;
+const POSTMARK_TRANSACTIONS_MIN: u64 = 64;
 
-/// Files that one client begins with, and their lengths.
-const FILES: usize = 16;
+/// Files that one client of postmark begins with, as above, and their lengths.
+const FILES: u64 = 100;
+const FILES_MIN: u64 = 16;
 const FILE_BYTES_MAX: u64 = 500_000;
 const APPEND_BYTES_MAX: u64 = 65_536;
 
@@ -41,8 +50,13 @@ const LARGE_BYTES: u64 = 4 << 20;
 const SMALL_BYTES_MAX: u64 = 23_000;
 
 /// The last component of a path.
-fn last_of(path: &str) -> &str {
+pub(super) fn last_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A number of the paper for an amount of data.
+fn scaled(paper: u64, least: u64, bytes: u64) -> u64 {
+    (paper * bytes / PAPER_BYTES).max(least)
 }
 
 /// xorshift, which is short in every language.
@@ -109,11 +123,12 @@ pub(crate) fn run(pattern: &str, mount: &Mount, path: &str, load: &Load) -> Resu
         _ => {}
     }
     let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let run = Run { mount, path, memory, random, bytes: 0 };
+    let directory = mount.resolve_parent(path.as_bytes())?.dir;
+    let run = Run { mount, path, directory, memory, random, bytes: 0 };
     match pattern {
         "atlas" => run.atlas(bytes),
         "oltp" => run.oltp(bytes),
-        "postmark" => run.postmark(),
+        "postmark" => run.postmark(bytes),
         "files" => run.files(),
         other => anyhow::bail!("there is no pattern {other}"),
     }
@@ -136,6 +151,12 @@ fn atlas_requests(bytes: u64, random: &mut Random) -> Vec<(u64, u64)> {
 
 /// Writes the whole content of a new file, and makes it stable.
 pub(super) fn write_all(file: &File, memory: &Memory, content: &[u8]) -> Result<()> {
+    if (1..=UNIT_BYTES).contains(&content.len()) {
+        let memory = piece(memory, 0, content.len())?;
+        memory.view().copy_from(content, Site::Inspect);
+        file.write(memory, 0, StableHow::FileSync)?;
+        return Ok(());
+    }
     let mut under_way = VecDeque::new();
     for (number, part) in content.chunks(UNIT_BYTES).enumerate() {
         if under_way.len() >= WINDOW {
@@ -156,6 +177,8 @@ pub(super) fn write_all(file: &File, memory: &Memory, content: &[u8]) -> Result<
 struct Run<'a> {
     mount: &'a Mount,
     path: &'a str,
+    /// The folder of its files.
+    directory: Handle,
     memory: Memory,
     random: Random,
     /// Bytes written and read.
@@ -165,7 +188,18 @@ struct Run<'a> {
 impl Run<'_> {
     fn create(&self, name: &str) -> Result<File> {
         let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o666);
-        Ok(self.mount.open(name.as_bytes(), &options)?)
+        Ok(self.mount.open_at(&self.directory, last_of(name).as_bytes(), &options)?)
+    }
+
+    /// Writes a range and makes it stable: by the request itself where one does.
+    fn write_range(&mut self, file: &File, begin: u64, len: u64) -> Result<()> {
+        if !(1..=UNIT_BYTES as u64).contains(&len) {
+            return self.write(file, [(begin, len)].into_iter());
+        }
+        let memory = piece(&self.memory, 0, len as usize)?;
+        file.write(memory, begin, StableHow::FileSync)?;
+        self.bytes += len;
+        Ok(())
     }
 
     /// Writes ranges, with several pieces outstanding.
@@ -204,7 +238,7 @@ impl Run<'_> {
     fn files(mut self) -> Result<Done> {
         let name = |number| format!("{}-{number}", self.path);
         let names: Vec<_> = (0..SMALL_FILES).map(name).collect();
-        let directory = self.mount.resolve_parent(self.path.as_bytes())?.dir;
+        let directory = self.directory.clone();
         let data = vec![7_u8; SMALL_FILE_BYTES as usize];
         go()?;
         names.iter().try_for_each(|name| self.make_small(&directory, name, &data))?;
@@ -248,13 +282,14 @@ impl Run<'_> {
 
     fn oltp(mut self, bytes: u64) -> Result<Done> {
         let file = self.create(self.path)?;
+        let transactions = scaled(OLTP_TRANSACTIONS, OLTP_TRANSACTIONS_MIN, bytes);
         self.write(&file, [(0, bytes)].into_iter())?;
         let mut wanted = vec![0_u64; bytes as usize / RECORD_BYTES];
         let record = piece(&self.memory, 0, RECORD_BYTES)?;
         let count = record.view().slice(0, 8).context("records are longer")?;
         self.bytes = 0;
         go()?;
-        for _ in 0..OLTP_TRANSACTIONS {
+        for _ in 0..transactions {
             let at = self.random.below(wanted.len() as u64);
             let (offset, known) = (at * RECORD_BYTES as u64, &mut wanted[at as usize]);
             let got = file.read(record.clone(), offset)?;
@@ -268,19 +303,20 @@ impl Run<'_> {
             self.bytes += 2 * RECORD_BYTES as u64;
         }
         file.close()?;
-        Ok(Done { bytes: self.bytes, transactions: OLTP_TRANSACTIONS })
+        Ok(Done { bytes: self.bytes, transactions })
     }
 
     fn make(&mut self, name: &str) -> Result<u64> {
         let file = self.create(name)?;
         let len = 1 + self.random.below(FILE_BYTES_MAX);
-        self.write(&file, [(0, len)].into_iter())?;
+        self.write_range(&file, 0, len)?;
         file.close()?;
         Ok(len)
     }
 
     fn read_whole(&mut self, name: &str, len: u64) -> Result<()> {
-        let file = self.mount.open(name.as_bytes(), &OpenOptions::read())?;
+        let name_in_folder = last_of(name).as_bytes();
+        let file = self.mount.open_at(&self.directory, name_in_folder, &OpenOptions::read())?;
         let (mut reader, mut got) = (file.reader(0, UNIT_BYTES, WINDOW as u32)?, 0);
         while let Some(piece) = reader.next_piece()? {
             got += piece.view.len() as u64;
@@ -290,18 +326,19 @@ impl Run<'_> {
         Ok(file.close()?)
     }
 
-    fn postmark(mut self) -> Result<Done> {
+    fn postmark(mut self, bytes: u64) -> Result<Done> {
+        let transactions = scaled(POSTMARK_TRANSACTIONS, POSTMARK_TRANSACTIONS_MIN, bytes);
+        let count = scaled(FILES, FILES_MIN, bytes);
         let mut files = VecDeque::new();
-        let directory = self.mount.resolve_parent(self.path.as_bytes())?.dir;
-        for number in 0..FILES {
+        for number in 0..count {
             let name = format!("{}-{number}", self.path);
             let len = self.make(&name)?;
             files.push_back((name, len));
         }
-        let mut made = FILES;
+        let mut made = count;
         self.bytes = 0;
         go()?;
-        for _ in 0..POSTMARK_TRANSACTIONS {
+        for _ in 0..transactions {
             let at = self.random.below(files.len() as u64) as usize;
             let (name, len) = files[at].clone();
             if self.random.below(2) == 0 {
@@ -309,7 +346,7 @@ impl Run<'_> {
             } else {
                 let more = 1 + self.random.below(APPEND_BYTES_MAX);
                 let file = self.create(&name)?;
-                self.write(&file, [(len, more)].into_iter())?;
+                self.write_range(&file, len, more)?;
                 file.close()?;
                 files[at].1 += more;
             }
@@ -319,17 +356,24 @@ impl Run<'_> {
                 let len = self.make(&name)?;
                 files.push_back((name, len));
             } else if let Some((name, _)) = files.pop_front() {
-                let own = name.rsplit('/').next().unwrap_or(&name);
-                self.mount.remove(&directory, own.as_bytes())?;
+                self.mount.remove(&self.directory, last_of(&name).as_bytes())?;
             }
         }
-        Ok(Done { bytes: self.bytes, transactions: POSTMARK_TRANSACTIONS })
+        Ok(Done { bytes: self.bytes, transactions })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_papers_amount_has_the_papers_transactions_and_a_small_one_has_some() {
+        let oltp = |bytes| scaled(OLTP_TRANSACTIONS, OLTP_TRANSACTIONS_MIN, bytes);
+        assert_eq!([oltp(PAPER_BYTES), oltp(24 << 20), oltp(1 << 20)], [20_000, 1006, 128]);
+        let files = |bytes| scaled(FILES, FILES_MIN, bytes);
+        assert_eq!([files(PAPER_BYTES), files(24 << 20)], [100, 16]);
+    }
 
     #[test]
     fn of_the_atlas_mix_few_requests_have_most_bytes_and_all_bytes_are_written_once() {

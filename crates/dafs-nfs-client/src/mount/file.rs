@@ -11,6 +11,7 @@ use super::options::OpenOptions;
 use super::path::{Follow, component};
 use super::pending::{Parts, PendingRead, PendingWrite, check_not_empty, least_stable};
 use super::reader::Reader;
+use super::url::NfsVersion;
 use super::{Create, Handle, Mount};
 use dafs_mem::Mutex;
 use dafs_rpc::client::MemorySlice;
@@ -70,6 +71,9 @@ impl Mount {
             self.resolve(split.parent, Follow::Yes)?;
             return Err(MountError::Refused { operation: "OPEN", status: Status::IsDir });
         }
+        if let Some(opened) = self.open_by_name(path, options) {
+            return opened;
+        }
         // The last component may be a link, and an open by name does not follow it.
         match (options.create, self.resolve(path, Follow::Yes)) {
             (Create::No | Create::IfMissing, Ok(found)) => {
@@ -82,6 +86,24 @@ impl Mount {
                 let place = self.resolve_parent(path)?;
                 self.open_at(&place.dir, &place.name, options)
             }
+        }
+    }
+
+    /// Opens a file by its name, without a lookup of the name. `None` if the server refuses that, and may
+    /// permit an open of what a lookup finds: a link, or an existing file where none can be created.
+    /// NFSv3 has no opens, and its CREATE may need a right that an existing file does not.
+    fn open_by_name(&self, path: &[u8], options: &OpenOptions) -> Option<Result<File>> {
+        let split = SplitPath::of(path);
+        if self.version() == NfsVersion::V3 || split.wants_directory || split.name.is_empty() {
+            return None;
+        }
+        let place = match self.resolve_parent(path) {
+            Ok(place) => place,
+            Err(error) => return Some(Err(error)),
+        };
+        match self.open_at(&place.dir, &place.name, options) {
+            Err(error) if error.status().is_some_and(|why| !is_final(why, options.create)) => None,
+            opened => Some(opened),
         }
     }
 
@@ -108,6 +130,17 @@ impl Mount {
         let closed = AtomicBool::new(false);
         let mount = self.clone();
         File { inner: Arc::new(Inner { mount, open, closed, unstable: Mutex::default() }) }
+    }
+}
+
+/// True if an open of what a lookup finds would be refused as well.
+fn is_final(why: Status, create: Create) -> bool {
+    match create {
+        // The name must not be there.
+        Create::New => true,
+        Create::No if why == Status::NoEnt => true,
+        // The client has waited already.
+        Create::No | Create::IfMissing => matches!(why, Status::Delay | Status::Grace),
     }
 }
 
@@ -281,6 +314,11 @@ impl File {
         }
         let open = self.inner.open.clone();
         self.mount().protocol().begin(Transfer { open, offset, memory, direction })
+    }
+
+    /// Its size when it was opened, if that is known.
+    pub(crate) fn known_size(&self) -> Option<u64> {
+        self.inner.open.known_size()
     }
 
     /// One transfer within the server's limits, from beginning to end.

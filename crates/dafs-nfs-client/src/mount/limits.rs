@@ -15,7 +15,8 @@ pub(crate) const TRANSFER_BYTES_DEFAULT: u32 = 1 << 20;
 pub(crate) const READ_AHEAD_MAX: u32 = 256;
 
 /// The growth of a sequential reader's READs under way after each that returned all it asked for.
-/// It begins with one, which is enough for most files.
+/// It begins with one, which is enough for most files, or with the pieces of a file of known size, up to
+/// this number.
 pub(crate) const READ_AHEAD_GROWTH: usize = 4;
 
 /// READs under way ahead of a sequential reader, by default.

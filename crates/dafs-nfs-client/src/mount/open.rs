@@ -49,6 +49,11 @@ impl Open {
         Self { size, ..self }
     }
 
+    /// The size of the file at the open, if the open asked for it.
+    pub(crate) fn known_size(&self) -> Option<u64> {
+        self.size
+    }
+
     /// The part of so many bytes that a read may find, as far as the size is known.
     pub(crate) fn readable(&self, offset: u64, bytes: u64) -> u64 {
         self.size.map_or(bytes, |size| bytes.min(size.saturating_sub(offset)))

@@ -4,6 +4,7 @@
 //! * Names are raw bytes; only the slash, "." and ".." mean something.
 //! * A path is followed through at most `SYMLINKS_FOLLOWED_MAX` links, so a loop ends.
 //! * An absolute link text starts at the root of the server's name space.
+//! * That root is a directory, so its attributes are read only for a caller that wants them.
 //! * A slash, "." or ".." at the end of a path asks for a directory, also of a link's text (POSIX
 //!   4.13).
 
@@ -41,6 +42,15 @@ impl Mount {
     /// # Errors
     /// The server's answer for the component that failed, or too many links.
     pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Found> {
+        let Here { handle, attributes } = self.walk(path, follow)?;
+        let attributes = match attributes {
+            Some(attributes) => attributes,
+            None => self.protocol().attributes(&handle)?,
+        };
+        Ok(Found { handle, attributes })
+    }
+
+    fn walk(&self, path: &[u8], follow: Follow) -> Result<Here> {
         let mut walk = Walk { mount: self, trail: Vec::new(), left: VecDeque::new() };
         walk.prepend(path)?;
         walk.run(follow)
@@ -96,7 +106,7 @@ impl Mount {
             // An error earlier on the path comes first.
             self.resolve(path, Follow::Yes)?;
         }
-        let dir = self.resolve(split.parent, Follow::Yes)?.handle;
+        let dir = self.walk(split.parent, Follow::Yes)?.handle;
         Ok(Place { dir, name: component(split.name)?.to_vec() })
     }
 
@@ -123,6 +133,12 @@ pub(crate) fn component(name: &[u8]) -> Result<&[u8]> {
     }
 }
 
+/// The current object of a walk; without attributes it is the root of the server's name space.
+struct Here {
+    handle: Handle,
+    attributes: Option<Attributes>,
+}
+
 /// The state of a path's resolution.
 struct Walk<'a> {
     mount: &'a Mount,
@@ -145,7 +161,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn run(mut self, follow: Follow) -> Result<Found> {
+    fn run(mut self, follow: Follow) -> Result<Here> {
         let mut links = 0;
         loop {
             while self.left.front().is_some_and(|name| name == b"..") {
@@ -162,7 +178,9 @@ impl Walk<'_> {
                 self.left.push_front(name);
                 continue;
             }
-            check_directory(&here.attributes)?;
+            if let Some(attributes) = &here.attributes {
+                check_directory(attributes)?;
+            }
             if name == b"." {
                 continue;
             }
@@ -187,16 +205,15 @@ impl Walk<'_> {
 
     /// The current object of the walk. At the root, or outside of known objects, the server is
     /// asked for the start of the rest of the path.
-    fn here(&mut self) -> Result<Found> {
+    fn here(&mut self) -> Result<Here> {
         if let Some((_, Some(found))) = self.trail.last() {
-            return Ok(found.clone());
+            let Found { handle, attributes } = found.clone();
+            return Ok(Here { handle, attributes: Some(attributes) });
         }
         let ahead = self.left.iter().take_while(|name| !is_dots(name));
         let path: Vec<&[u8]> =
             self.trail.iter().map(|(name, _)| name).chain(ahead).map(Vec::as_slice).collect();
         let start = self.mount.protocol().start(&path)?;
-        let attributes = self.mount.protocol().attributes(&start.handle)?;
-        let found = Found { handle: start.handle, attributes };
         while self.trail.len() > start.components {
             if let Some((name, _)) = self.trail.pop() {
                 self.left.push_front(name);
@@ -208,9 +225,12 @@ impl Walk<'_> {
                 None => return Err(MountError::protocol("a root lies below its own path")),
             }
         }
-        if let Some(last) = self.trail.last_mut() {
-            last.1 = Some(found.clone());
-        }
-        Ok(found)
+        let handle = start.handle;
+        let Some(last) = self.trail.last_mut() else {
+            return Ok(Here { handle, attributes: None });
+        };
+        let attributes = self.mount.protocol().attributes(&handle)?;
+        last.1 = Some(Found { handle: handle.clone(), attributes: attributes.clone() });
+        Ok(Here { handle, attributes: Some(attributes) })
     }
 }

@@ -57,7 +57,12 @@ impl Reader {
         let part = |at: usize| memory.slice(at * piece_bytes..(at + 1) * piece_bytes);
         let free = (0..pieces).rev().filter_map(part).collect();
         let under_way = VecDeque::with_capacity(pieces);
-        Ok(Self { file, free, under_way, ahead: 1, shown: None, offset, ended: false })
+        let known = file.known_size().map_or(1, |size| {
+            let pieces = size.saturating_sub(offset).div_ceil(piece_bytes as u64);
+            usize::try_from(pieces).unwrap_or(usize::MAX)
+        });
+        let ahead = known.clamp(1, READ_AHEAD_GROWTH);
+        Ok(Self { file, free, under_way, ahead, shown: None, offset, ended: false })
     }
 
     /// The next piece; `None` at the end of the file. It stays valid until the next call.

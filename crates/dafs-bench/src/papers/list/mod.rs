@@ -68,10 +68,14 @@ const BLOCK_512K: &[usize] = &[512 << 10];
 const FROM_16K: &[usize] = &[16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
 const FROM_32K: &[usize] = &[32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
 
-const OWN_NFS: &str =
-    "NFS is our client below its mounts, NFSv4.1 over TCP, which copies results out";
+const OWN_NFS: &str = "NFS is our client below its mounts, NFSv4.1 over TCP, which copies results out; \
+    iWARP in software is TCP below, with frames of its own";
 const IDEAL: &str = "shared memory stands for an ideal adapter";
 const SOFTWARE: &str = "iWARP in software pays the kernel's TCP at both ends";
-const SAME_CLIENT: &str = "both are the same client, which receives TCP into the place of the data";
+const SAME_CLIENT: &str = "both are the same client, which receives TCP into the place of the data; \
+    iWARP in software is TCP below, with frames of its own";
 const NO_FLIPS: &str = "our NFS over RDMA flips no pages, whose cost the paper's had";
-const CPU_LIMIT: &str = "the client has a fifth of a processor (cgroup), which is its limit";
+const IDEAL_POLLS: &str =
+    "shared memory stands for an ideal adapter, and the client polls while the server copies";
+const FLAT: &str = "without a link copies in memory are the limit, so that all blocks from 64 KiB on \
+    come close to the best";

@@ -2,6 +2,7 @@
 
 use super::base::Base;
 use super::core::Connection;
+use super::spinning::Spinning;
 use crate::client::BackHandler;
 use crate::client::core::ServerCall;
 use dafs_dat::{Adapter, EndpointId, Event, Instant};
@@ -25,6 +26,7 @@ pub(super) struct Driver {
     called: VecDeque<EndpointId>,
     events: Vec<Event>,
     pub(super) leader: Leader,
+    pub(super) spinning: Spinning,
     /// Threads that wait for the leader.
     pub(super) followers: Vec<Thread>,
     /// Posted calls that may not have left.
@@ -41,6 +43,7 @@ impl Driver {
             called: VecDeque::new(),
             events: Vec::new(),
             leader: Leader::Nobody,
+            spinning: Spinning::default(),
             followers: Vec::new(),
             held_back: 0,
             drives: 0,

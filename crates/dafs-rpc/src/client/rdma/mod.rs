@@ -11,6 +11,7 @@ mod helper;
 mod link;
 mod port;
 mod sleep;
+mod spinning;
 mod staging;
 mod waiter;
 

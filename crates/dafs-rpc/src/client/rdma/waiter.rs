@@ -50,6 +50,9 @@ impl<'a> Waiter<'a> {
             let ended = driver.progress(coarse_now());
             driver = self.shared.take_back_calls(driver);
             if ended > 0 {
+                if self.spins > 0 {
+                    driver.spinning.helped();
+                }
                 self.spins = 0;
                 driver = self.lend(driver);
             } else if let Some(result) = done(&mut driver) {
@@ -62,11 +65,11 @@ impl<'a> Waiter<'a> {
     }
 
     /// Spins or sleeps, as the policy says.
-    fn pause(&mut self, driver: Guard<'a>) -> Guard<'a> {
+    fn pause(&mut self, mut driver: Guard<'a>) -> Guard<'a> {
         let spin = match self.shared.policy {
             WaitPolicy::Poll => true,
             WaitPolicy::Sleep => false,
-            WaitPolicy::Adaptive { spin } => self.spins < spin,
+            WaitPolicy::Adaptive { spin } => self.spins < driver.spinning.polls(spin),
         };
         if !spin && driver.base.adapter.descriptor().is_some() {
             return self.sleep(driver);
@@ -123,9 +126,12 @@ impl<'a> Waiter<'a> {
         }
         driver.leader = Leader::Sleeping;
         drop(driver);
+        let began = Instant::now();
         self.shared.sleep.sleep(&transport, time);
+        let slept = began.elapsed();
         let mut driver = self.shared.lock();
         driver.leader = Leader::Polling;
+        driver.spinning.slept(slept);
         driver
     }
 

@@ -2,8 +2,8 @@
 
 use super::harness::{PLAIN, Served, WAYS, mount};
 use dafs_nfs_client::mount::{
-    Create, FileType, Follow, Mount, MountError, MountOptions, NfsUrl, NfsVersion, OpenOptions,
-    Owner, SetAttributes, SetTime, SpecialFile, Time,
+    Create, File, FileType, Follow, Mount, MountError, MountOptions, NfsUrl, NfsVersion,
+    OpenOptions, Owner, SetAttributes, SetTime, SpecialFile, Time,
 };
 use dafs_wire::nfs4::Status;
 use std::collections::BTreeSet;
@@ -113,6 +113,44 @@ fn paths_lead_through_links_and_up() {
         assert_eq!(place.name, b"new");
         assert_eq!(mount.lookup(&place.dir, b"file").unwrap().1.size, 7);
         assert!(mount.resolve_parent(b"/").is_err());
+    }
+}
+
+#[test]
+fn an_open_by_a_path_follows_links_and_makes_what_is_missing() {
+    for way in WAYS {
+        let served = Served::new();
+        let here = |name: &str| served.path().join(name);
+        std::fs::create_dir(here("d")).unwrap();
+        std::fs::write(here("d/f"), b"content").unwrap();
+        for (text, link) in [("d/f", "to-f"), ("d", "to-d"), ("none", "to-none")] {
+            symlink(text, here(link)).unwrap();
+        }
+        let mount = served.mount(way);
+        let open = |path: &str, options: &OpenOptions| {
+            mount.open(path.as_bytes(), options).and_then(File::close)
+        };
+        let status = |path: &str, options: &OpenOptions| open(path, options).unwrap_err().status();
+        let (read, write) = (OpenOptions::read(), OpenOptions::write());
+        let (either, new) = (write.create(Create::IfMissing), write.create(Create::New));
+        for path in ["/d/f", "/to-d/f", "/to-f", "to-f"] {
+            open(path, &read).unwrap();
+            open(path, &either).unwrap();
+        }
+        assert_eq!(status("/to-d/f", &new), Some(Status::Exist), "{way:?}");
+        assert_eq!(std::fs::read(here("d/f")).unwrap(), b"content");
+        open("/to-f", &either.truncate(true)).unwrap();
+        assert_eq!(std::fs::read(here("d/f")).unwrap(), b"");
+        assert!(here("to-f").symlink_metadata().unwrap().is_symlink(), "{way:?}");
+        for path in ["/to-none", "/none", "/d/none", "/none/f"] {
+            assert_eq!(status(path, &read), Some(Status::NoEnt), "{way:?}: {path}");
+        }
+        assert_eq!(status("/d/f/x", &either), Some(Status::NotDir), "{way:?}");
+        assert_eq!(status("/none/f", &either), Some(Status::NoEnt), "{way:?}");
+        for (path, options) in [("/to-d/one", &either), ("other", &new)] {
+            open(path, options).unwrap();
+        }
+        assert!(here("d/one").exists() && here("other").exists(), "{way:?}");
     }
 }
 
