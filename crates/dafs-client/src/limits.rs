@@ -124,13 +124,6 @@ pub(crate) const BELLS_KEPT: usize = 32;
 
 pub use dafs_dat::SPIN_POLLS;
 
-/// The lower bound of polls before an adaptive waiter sleeps, however little polling has helped.
-pub const SPIN_POLLS_MIN: u32 = 4;
-
-/// A sleep shorter than this would have been better spent polling: sleeping and waking up take
-/// about as long.
-pub const SPIN_WORTH: Duration = Duration::from_micros(50);
-
 /// The time between two waits from which on the second one sleeps after a few polls. About four
 /// times as long as polling lasts.
 pub const SPIN_GAP_MAX: Duration = Duration::from_micros(200);

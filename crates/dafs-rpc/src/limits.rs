@@ -51,13 +51,6 @@ pub(crate) const BACK_ANSWERS_MAX: u32 = 64;
 /// The most credits that a client on RDMA uses.
 pub(crate) const CREDITS_MAX: u32 = 1024;
 
-/// The lower bound of polls before an adaptive waiter sleeps, however little polling has helped.
-pub(crate) const SPIN_POLLS_MIN: u32 = 4;
-
-/// A sleep shorter than this would have been better spent polling: sleeping and waking up take about as
-/// long.
-pub(crate) const SPIN_WORTH: Duration = Duration::from_micros(50);
-
 /// Empty polls before a waiter begins to yield the CPU.
 pub(crate) const SPINS_BEFORE_YIELD: u32 = 8;
 

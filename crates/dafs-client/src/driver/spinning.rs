@@ -4,12 +4,12 @@
 //! answers gains little by an earlier answer, and pays for polling with a part of its time: it
 //! sleeps.
 
-use crate::limits::{SPIN_GAP_MAX, SPIN_POLLS_MIN, SPIN_WORTH};
-use dafs_dat::{Instant, YieldCost};
+use crate::limits::SPIN_GAP_MAX;
+use dafs_dat::{Instant, PollBudget, YieldCost};
 
 #[derive(Debug)]
 pub(super) struct Spinning {
-    polls: u32,
+    budget: PollBudget,
     yield_cost: YieldCost,
     /// The time of the last wait that was not over at once.
     waited_at: Instant,
@@ -17,20 +17,24 @@ pub(super) struct Spinning {
 
 impl Default for Spinning {
     fn default() -> Self {
-        Self { polls: u32::MAX, yield_cost: YieldCost::default(), waited_at: Instant(0) }
+        Self {
+            budget: PollBudget::default(),
+            yield_cost: YieldCost::default(),
+            waited_at: Instant(0),
+        }
     }
 }
 
 impl Spinning {
     /// The number of polls before sleeping, `most` at most. `now` may be some milliseconds late.
     pub(super) fn polls(&mut self, most: u32, now: Instant) -> u32 {
-        self.polls = self.polls.min(most);
-        if self.yield_cost.is_high(now) { 0 } else { self.polls }
+        let polls = self.budget.polls(most);
+        if self.yield_cost.is_high(now) { 0 } else { polls }
     }
 
     /// An event came while polling.
     pub(super) fn helped(&mut self) {
-        self.polls = self.polls.saturating_mul(2);
+        self.budget.helped();
     }
 
     /// True when the last wait was so long ago that this one should sleep.
@@ -47,13 +51,7 @@ impl Spinning {
     /// All polling was in vain, and the sleep after it took so long.
     pub(super) fn slept(&mut self, before: Instant, after: Instant) {
         self.waited_at = after;
-        let time = after.since(before);
-        self.polls = match time < SPIN_WORTH {
-            true => u32::MAX,
-            // Answers take longer than polling lasts, for instance because polling keeps other work
-            // of this CPU waiting.
-            false => (self.polls / 2).max(SPIN_POLLS_MIN),
-        };
+        self.budget.slept(after.since(before));
     }
 }
 
@@ -65,21 +63,13 @@ mod tests {
     const START: Instant = Instant(1_000_000_000_000);
 
     #[test]
-    fn polling_stops_where_it_does_not_help_and_begins_again_where_it_would() {
+    fn the_policy_bounds_the_polls() {
         let mut spinning = Spinning::default();
         assert_eq!(spinning.polls(100, START), 100);
-        let slept = |spinning: &mut Spinning, time| spinning.slept(START, START + time);
-        slept(&mut spinning, SPIN_WORTH);
+        spinning.slept(START, START + Duration::from_millis(1));
         assert_eq!(spinning.polls(100, START), 50);
-        for _ in 0..10 {
-            slept(&mut spinning, SPIN_WORTH);
-        }
-        assert_eq!(spinning.polls(100, START), SPIN_POLLS_MIN);
         spinning.helped();
-        assert_eq!(spinning.polls(100, START), 2 * SPIN_POLLS_MIN);
-        slept(&mut spinning, SPIN_WORTH / 2);
-        assert_eq!(spinning.polls(100, START), 100);
-        assert_eq!(spinning.polls(3, START), 3, "the policy has the last word");
+        assert_eq!(spinning.polls(3, START), 3);
     }
 
     #[test]

@@ -2,10 +2,9 @@
 
 use super::base::Base;
 use super::core::Connection;
-use super::spinning::Spinning;
 use crate::client::BackHandler;
 use crate::client::core::ServerCall;
-use dafs_dat::{Adapter, EndpointId, Event, Instant};
+use dafs_dat::{Adapter, EndpointId, Event, Instant, PollBudget};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +25,9 @@ pub(super) struct Driver {
     called: VecDeque<EndpointId>,
     events: Vec<Event>,
     pub(super) leader: Leader,
-    pub(super) spinning: Spinning,
+    /// Polls before the leader sleeps. Data that comes from a slow link wakes it with each segment, and
+    /// polling for the next one is in vain.
+    pub(super) budget: PollBudget,
     /// Threads that wait for the leader.
     pub(super) followers: Vec<Thread>,
     /// Posted calls that may not have left.
@@ -43,7 +44,7 @@ impl Driver {
             called: VecDeque::new(),
             events: Vec::new(),
             leader: Leader::Nobody,
-            spinning: Spinning::default(),
+            budget: PollBudget::default(),
             followers: Vec::new(),
             held_back: 0,
             drives: 0,

@@ -11,7 +11,6 @@ mod helper;
 mod link;
 mod port;
 mod sleep;
-mod spinning;
 mod staging;
 mod waiter;
 

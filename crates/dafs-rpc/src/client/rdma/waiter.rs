@@ -51,7 +51,7 @@ impl<'a> Waiter<'a> {
             driver = self.shared.take_back_calls(driver);
             if ended > 0 {
                 if self.spins > 0 {
-                    driver.spinning.helped();
+                    driver.budget.helped();
                 }
                 self.spins = 0;
                 driver = self.lend(driver);
@@ -69,7 +69,7 @@ impl<'a> Waiter<'a> {
         let spin = match self.shared.policy {
             WaitPolicy::Poll => true,
             WaitPolicy::Sleep => false,
-            WaitPolicy::Adaptive { spin } => self.spins < driver.spinning.polls(spin),
+            WaitPolicy::Adaptive { spin } => self.spins < driver.budget.polls(spin),
         };
         if !spin && driver.base.adapter.descriptor().is_some() {
             return self.sleep(driver);
@@ -131,7 +131,7 @@ impl<'a> Waiter<'a> {
         let slept = began.elapsed();
         let mut driver = self.shared.lock();
         driver.leader = Leader::Polling;
-        driver.spinning.slept(slept);
+        driver.budget.slept(slept);
         driver
     }
 
