@@ -23,6 +23,10 @@ pub const THREADS_DEFAULT: usize = 32;
 /// The most threads that may be asked for.
 pub const THREADS_MAX: usize = 256;
 
+/// Threads that wait for a request at a time. With one request after the other they take turns, and
+/// so does their memory.
+pub const RECEIVERS_MAX: usize = 4;
+
 /// Further threads, each for one request that may wait for other mounts, when all others are busy.
 pub const ASIDE_MAX: usize = 256;
 
