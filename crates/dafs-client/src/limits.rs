@@ -135,8 +135,11 @@ pub const SPIN_WORTH: Duration = Duration::from_micros(50);
 /// times as long as polling lasts.
 pub const SPIN_GAP_MAX: Duration = Duration::from_micros(200);
 
-/// Polls before a waiter begins to yield the CPU.
+/// Polls before a waiter begins to yield the CPU, if a poll makes no system call.
 pub const SPINS_BEFORE_YIELD: u32 = 8;
+
+/// The same, if it makes one. No answer comes so soon, and the server may need this CPU to give it.
+pub const SPINS_BEFORE_YIELD_BY_SYSTEM_CALL: u32 = 1;
 
 /// The lease assumed until the server has reported its own.
 pub const LEASE_ASSUMED: Duration = Duration::from_secs(30);
@@ -288,6 +291,8 @@ pub const LENT_REGISTRATIONS_MAX: usize = 512;
 
 const _: () = assert!(MESSAGE_BYTES_MIN <= REQUEST_BYTES_PROPOSED);
 const _: () = assert!(REQUEST_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
+const _: () = assert!(1 <= SPINS_BEFORE_YIELD_BY_SYSTEM_CALL);
+const _: () = assert!(SPINS_BEFORE_YIELD_BY_SYSTEM_CALL <= SPINS_BEFORE_YIELD);
 const _: () = assert!(RESPONSE_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
 const _: () = assert!(INLINE_BYTES_DEFAULT + INLINE_WRITE_HEADER_BYTES <= REQUEST_BYTES_PROPOSED);
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
