@@ -13,6 +13,10 @@ pub const CREDITS_MAX: u16 = 256;
 /// Credits proposed at connect.
 pub const CREDITS_PROPOSED: u16 = 32;
 
+/// Bytes of each of the two rings of a connection over shared memory: some twenty chains that make
+/// a small file. Pages that are never used cost nothing.
+pub const SHM_RING_BYTES: u32 = 64 << 10;
+
 /// The request size proposed at connect, in bytes: a batch of 64 transfers of one piece each (DAFS
 /// 13.2), which is more than an inline write of 8 KiB behind its padding.
 pub const REQUEST_BYTES_PROPOSED: u32 = 64 * 144 + 512;
