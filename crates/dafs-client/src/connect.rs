@@ -10,6 +10,7 @@ use crate::file::OPENS;
 use crate::limit::{self, Limit};
 use crate::limits::{
     CONNECT_PAUSES, DEVICE_CONNECT_PAUSES, DEVICE_CONNECT_TIME, GROUPS_MAX, GSS_REQUEST_BYTES,
+    SHM_RING_BYTES,
 };
 use crate::options::{
     Authentication, ConnectOptions, Credential, TWO_PROOFS, TWO_USERS, Transport, TransportChoice,
@@ -265,6 +266,7 @@ impl Target {
                     handshake_timeout: self.options.connect_timeout,
                     guarded: true,
                     shareable_buffers_max,
+                    ring_bytes: SHM_RING_BYTES,
                     ..usual
                 })
                 .map_err(Attempt::unreachable)?;

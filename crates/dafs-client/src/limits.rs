@@ -13,6 +13,10 @@ pub const CREDITS_MAX: u16 = 256;
 /// Credits proposed at connect.
 pub const CREDITS_PROPOSED: u16 = 32;
 
+/// Bytes of each of the two rings of a connection over shared memory: some twenty chains that make
+/// a small file. Pages that are never used cost nothing.
+pub const SHM_RING_BYTES: u32 = 64 << 10;
+
 /// The request size proposed at connect, in bytes: a batch of 64 transfers of one piece each (DAFS
 /// 13.2), which is more than an inline write of 8 KiB behind its padding.
 pub const REQUEST_BYTES_PROPOSED: u32 = 64 * 144 + 512;
@@ -128,8 +132,11 @@ pub use dafs_dat::SPIN_POLLS;
 /// times as long as polling lasts.
 pub const SPIN_GAP_MAX: Duration = Duration::from_micros(200);
 
-/// Polls before a waiter begins to yield the CPU.
+/// Polls before a waiter begins to yield the CPU, if a poll makes no system call.
 pub const SPINS_BEFORE_YIELD: u32 = 8;
+
+/// The same, if it makes one. No answer comes so soon, and the server may need this CPU to give it.
+pub const SPINS_BEFORE_YIELD_BY_SYSTEM_CALL: u32 = 1;
 
 /// The lease assumed until the server has reported its own.
 pub const LEASE_ASSUMED: Duration = Duration::from_secs(30);
@@ -281,6 +288,8 @@ pub const LENT_REGISTRATIONS_MAX: usize = 512;
 
 const _: () = assert!(MESSAGE_BYTES_MIN <= REQUEST_BYTES_PROPOSED);
 const _: () = assert!(REQUEST_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
+const _: () = assert!(1 <= SPINS_BEFORE_YIELD_BY_SYSTEM_CALL);
+const _: () = assert!(SPINS_BEFORE_YIELD_BY_SYSTEM_CALL <= SPINS_BEFORE_YIELD);
 const _: () = assert!(RESPONSE_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
 const _: () = assert!(INLINE_BYTES_DEFAULT + INLINE_WRITE_HEADER_BYTES <= REQUEST_BYTES_PROPOSED);
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));

@@ -358,6 +358,11 @@ pub trait Adapter: Send {
     /// `now` drives set-up and tear-down timeouts.
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> usize;
 
+    /// True if a poll asks the kernel, so that a vain one costs as much as yielding the CPU does.
+    fn polls_by_system_call(&self) -> bool {
+        false
+    }
+
     /// Passes held-back work to the transport.
     fn flush(&mut self);
 

@@ -17,7 +17,7 @@
 //! | `locking` | locks of ranges and files |
 //! | `kernel` | decoding of the kernel's requests, encoding of answers |
 //! | `serve` | dispatch of requests to these |
-//! | `session` | the threads that serve requests |
+//! | `session`, `turns` | the threads that serve requests |
 //! | `mounting`, `attach` | mounting and unmounting |
 //! | `handover` | handing a mount over to another process |
 //!
@@ -55,6 +55,7 @@ mod rights;
 mod serve;
 mod session;
 mod tree;
+mod turns;
 mod wake;
 mod xattrs;
 

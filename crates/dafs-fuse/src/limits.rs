@@ -23,6 +23,10 @@ pub const THREADS_DEFAULT: usize = 32;
 /// The most threads that may be asked for.
 pub const THREADS_MAX: usize = 256;
 
+/// Threads that wait for a request at a time. With one request after the other they take turns, and
+/// so does their memory.
+pub const RECEIVERS_MAX: usize = 4;
+
 /// Further threads, each for one request that may wait for other mounts, when all others are busy.
 pub const ASIDE_MAX: usize = 256;
 
@@ -83,6 +87,15 @@ pub const KEPT_PIECE_BYTES_MAX: usize = 64 << 10;
 /// The assumed overhead of a piece, in bytes: its place in a tree whose nodes are half full, and
 /// the overhead of a short allocation.
 pub const KEPT_PIECE_COST: usize = 320;
+
+/// The bytes of a file after which its retained writes are made stable early: at first, and the
+/// fewest. About as many as the caches of a processor hold.
+pub const EARLY_COMMIT_BYTES_FIRST: usize = 8 << 20;
+/// See [`EARLY_COMMIT_BYTES_FIRST`].
+pub const EARLY_COMMIT_BYTES_MIN: usize = 4 << 20;
+
+/// The reciprocal of the part of the time of writing that early commits may take.
+pub const EARLY_COMMIT_SHARE: u32 = 32;
 
 /// Attempts in a row to retransmit the writes of a file, for a server that loses them again and
 /// again, or while more is added than is made stable.
@@ -147,6 +160,8 @@ pub const BLOCK_BYTES: u32 = 4096;
 const _: () = assert!(HANDED_READ_BYTES_MAX <= READ_BYTES_MAX);
 const _: () = assert!(KEPT_UNCOPIED_MIN <= WRITE_BYTES_MAX as usize);
 const _: () = assert!(KEPT_BYTES_MAX >= 2 * (WRITE_BYTES_MAX as usize + KEPT_PIECE_COST));
+const _: () = assert!(EARLY_COMMIT_BYTES_MIN <= EARLY_COMMIT_BYTES_FIRST);
+const _: () = assert!(2 * EARLY_COMMIT_BYTES_FIRST <= KEPT_BYTES_MAX);
 const _: () = assert!(HANDOVER_FILL.as_secs() + 5 <= HANDOVER_PATIENCE.as_secs());
 const _: () = assert!(
     KEPT_PATIENCE.as_secs()

@@ -11,6 +11,7 @@ use crate::kernel::{
 };
 use crate::limits::{ASIDE_MAX, HANDOVER_STOP_PATIENCE, WRITE_BYTES_MAX};
 use crate::serve::Server;
+use crate::turns::Turns;
 use dafs_mem::{Condvar, Mutex};
 use rustix::thread::{Pid, gettid};
 use signal_hook::consts::SIGUSR1;
@@ -41,8 +42,10 @@ pub(crate) struct Session {
     running: Mutex<Vec<Pid>>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Those of [`threads`](Self::threads) that do not receive.
+    /// Those of [`threads`](Self::threads) that carry out a request.
     busy: AtomicUsize,
+    /// Turns to receive.
+    turns: Turns,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +106,7 @@ impl Session {
             state: Mutex::default(),
             changed: Condvar::new(),
             busy: AtomicUsize::new(0),
+            turns: Turns::default(),
         }
     }
 
@@ -124,6 +128,8 @@ impl Session {
                 let panicked = |_| Err(io::Error::other("a thread panicked"));
                 session.state.lock().ended.get_or_insert(ended.unwrap_or_else(panicked));
                 session.changed.notify_all();
+                // The others see it, too.
+                session.turns.set_open(true);
             })?;
             self.state.lock().made += 1;
         }
@@ -176,7 +182,10 @@ impl Session {
                 // answer.
                 tracing::debug!(%error, "no memory for transfers");
             }
-            match self.server.device.receive(&mut room) {
+            self.turns.take();
+            let received = self.server.device.receive(&mut room);
+            self.turns.pass();
+            match received {
                 Ok(Received::Request(bytes)) => self.carry_out(&mut room, bytes),
                 Ok(Received::Nothing) => {}
                 Ok(Received::Unmounted) => return Ok(Ended::Unmounted),
@@ -262,5 +271,6 @@ impl Session {
         self.stops.store(stops, Ordering::SeqCst);
         drop(state);
         self.changed.notify_all();
+        self.turns.set_open(stops);
     }
 }

@@ -29,6 +29,7 @@ mod limits;
 mod log;
 mod scan;
 pub mod sim;
+mod turn;
 mod workers;
 
 pub use disk::{Disk, Spawn};

@@ -13,6 +13,7 @@ use crate::disk::{Disk, Spawn};
 use crate::error::LogFailed;
 use crate::format::{HEADER_BYTES, Header, KEY_BYTES, Kind, Record, Seal};
 use crate::limits::BUFFER_SPARE_BYTES_MAX;
+use crate::turn::{Turn, Turns};
 use dafs_mem::{Condvar, Mutex};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -104,8 +105,8 @@ pub struct Log {
     gathered: Condvar,
     /// Held while segments are made.
     maker: Mutex<()>,
-    /// Held during a sync, so that one thread at a time handles the dirty segments.
-    sync: Mutex<()>,
+    /// Taken during a sync, so that one thread at a time handles the dirty segments.
+    sync: Turns,
     records: AtomicU64,
     bytes: AtomicU64,
     syncs: AtomicU64,
@@ -159,7 +160,7 @@ impl Log {
             written: AtomicU64::new(sequence - 1),
             gathered: Condvar::new(),
             maker: Mutex::new(()),
-            sync: Mutex::new(()),
+            sync: Turns::default(),
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
@@ -391,13 +392,9 @@ impl Log {
     /// The disk has failed, now or earlier.
     pub fn sync_through(&self, sequence: u64) -> Result<(), LogFailed> {
         // A caller whose records are stable does not wait for others.
-        if self.is_stable(sequence) {
-            return Ok(());
-        }
-        let sync = self.sync.lock();
-        match self.is_stable(sequence) {
-            true => Ok(()),
-            false => self.sync_all(&sync),
+        match self.sync.take(|| self.is_stable(sequence)) {
+            None => Ok(()),
+            Some(turn) => self.sync_all(&turn),
         }
     }
 
@@ -416,10 +413,10 @@ impl Log {
     /// # Errors
     /// The disk has failed, now or earlier.
     pub fn sync_now(&self) -> Result<(), LogFailed> {
-        self.sync_all(&self.sync.lock())
+        self.sync.take(|| false).map_or(Ok(()), |turn| self.sync_all(&turn))
     }
 
-    fn sync_all(&self, _sync: &MutexGuard<'_, ()>) -> Result<(), LogFailed> {
+    fn sync_all(&self, _turn: &Turn<'_>) -> Result<(), LogFailed> {
         let mut io = self.io.lock();
         self.write_pending(&mut io)?;
         let dirty = std::mem::take(&mut io.dirty);

@@ -4,8 +4,9 @@ use dafs_mem::{Site, VolatileSlice};
 use dafs_rpc::Reply;
 use dafs_store::{OpenFile, Result, Stability, StoreError, Wait};
 
-/// The largest piece that is handed to a file at once where waiting is not allowed.
-const PIECE_BYTES: usize = 128 << 10;
+/// The largest piece that is handed to a file at once where waiting is not allowed. EXT4 looks at all
+/// blocks of a large folio of the page cache in each call, so long calls cost less.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// Fills the view from `offset` on, up to the end of the file. With `Wait::Never`, returns
 /// [`StoreError::WouldBlock`] when not all of it is in memory.

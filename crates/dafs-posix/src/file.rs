@@ -139,8 +139,7 @@ impl PosixFile {
                 Err(error) => return Err(error.into()),
             }
         }
-        // A small buffered write goes to the page cache. It rarely waits for a journal or for dirty
-        // pages.
+        // A buffered write goes to the page cache. It rarely waits for a journal or for dirty pages.
         let len = views.iter().map(VolatileSlice::len).sum::<usize>();
         if len > INLINE_WRITE_BYTES_MAX || !self.edges_are_in_memory(offset, len as u64)? {
             return Err(StoreError::WouldBlock);
@@ -364,6 +363,25 @@ mod tests {
         }
         assert_eq!(write(page + 1, 5, Wait::Allowed), Ok(5));
         assert_eq!(write(page + 2, 5, Wait::Never), Ok(5), "the page is in memory now");
+    }
+
+    #[test]
+    fn a_long_write_is_done_inline_in_one_call() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (store, made) = new_file(dir.path());
+        if store.export.in_memory {
+            println!("SKIPPED: the file system keeps everything in memory");
+            return;
+        }
+        store.export.no_nowait_write.store(true, Ordering::Relaxed);
+        let mut bytes = vec![7; INLINE_WRITE_BYTES_MAX + 1];
+        let views = [VolatileSlice::from_mut(&mut bytes)];
+        let write = |len: usize| {
+            let part = [views[0].slice(0, len).unwrap()];
+            made.file.write_at(&part, 0, Stability::Unstable, Wait::Never)
+        };
+        assert_eq!(write(INLINE_WRITE_BYTES_MAX), Ok(INLINE_WRITE_BYTES_MAX));
+        assert_eq!(write(INLINE_WRITE_BYTES_MAX + 1), Err(StoreError::WouldBlock));
     }
 
     #[test]

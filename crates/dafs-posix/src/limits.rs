@@ -85,8 +85,8 @@ pub(crate) const DIRECTORY_STREAMS_MAX: usize = 32;
 pub(crate) const DIRECTORY_BUFFER_BYTES: usize = 32 * 1024;
 
 /// The largest buffered write that is done inline where the file system cannot promise not to
-/// block.
-pub(crate) const INLINE_WRITE_BYTES_MAX: usize = 128 * 1024;
+/// block. Front ends hand over no larger pieces.
+pub(crate) const INLINE_WRITE_BYTES_MAX: usize = 1024 * 1024;
 
 /// The most objects with a count of changes within one tick of the clock.
 pub(crate) const CHANGE_COUNTS_MAX: usize = 1 << 16;

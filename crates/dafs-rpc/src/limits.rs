@@ -51,8 +51,11 @@ pub(crate) const BACK_ANSWERS_MAX: u32 = 64;
 /// The most credits that a client on RDMA uses.
 pub(crate) const CREDITS_MAX: u32 = 1024;
 
-/// Empty polls before a waiter begins to yield the CPU.
+/// Empty polls before a waiter begins to yield the CPU, if a poll makes no system call.
 pub(crate) const SPINS_BEFORE_YIELD: u32 = 8;
+
+/// The same, if it makes one. No answer comes so soon, and the server may need this CPU to give it.
+pub(crate) const SPINS_BEFORE_YIELD_BY_SYSTEM_CALL: u32 = 1;
 
 /// Times that a spinning leader checks whether the threads that want the lock have got it.
 pub(crate) const CONTENDER_SPINS: u32 = 10_000;

@@ -15,7 +15,9 @@ use super::followers::{Bells, ring};
 use super::{Driver, Guard, Leader, Shared, coarse_now};
 use crate::error::{Error, Result};
 use crate::limit;
-use crate::limits::{CONTENDER_SPINS, SPINS_BEFORE_YIELD, STOP_PERIOD};
+use crate::limits::{
+    CONTENDER_SPINS, SPINS_BEFORE_YIELD, SPINS_BEFORE_YIELD_BY_SYSTEM_CALL, STOP_PERIOD,
+};
 use crate::options::WaitPolicy;
 use dafs_dat::Instant;
 use std::sync::atomic::Ordering;
@@ -150,13 +152,17 @@ impl<'a> Waiter<'a> {
             return self.sleep(driver);
         }
         self.spins = self.spins.wrapping_add(1);
-        if self.shared.policy == WaitPolicy::Poll || self.spins < SPINS_BEFORE_YIELD {
+        let before_yield = match driver.adapter.polls_by_system_call() {
+            true => SPINS_BEFORE_YIELD_BY_SYSTEM_CALL,
+            false => SPINS_BEFORE_YIELD,
+        };
+        if self.shared.policy == WaitPolicy::Poll || self.spins < before_yield {
             drop(driver);
             std::hint::spin_loop();
             return self.lock();
         }
         let before = Instant::now();
-        let is_first = self.spins == SPINS_BEFORE_YIELD;
+        let is_first = self.spins == before_yield;
         if is_first && driver.spinning.is_seldom(before) && driver.adapter.descriptor().is_some() {
             return self.sleep(driver);
         }

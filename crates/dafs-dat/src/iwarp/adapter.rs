@@ -326,6 +326,10 @@ impl Adapter for IwarpAdapter {
         count
     }
 
+    fn polls_by_system_call(&self) -> bool {
+        true
+    }
+
     fn flush(&mut self) {
         self.send_now();
     }

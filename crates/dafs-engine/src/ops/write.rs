@@ -35,8 +35,9 @@ use std::sync::Arc;
 
 pub(crate) const WRITE: OpenMode = OpenMode { read: false, write: true };
 
-/// The largest piece that the reactor hands to the file at once.
-const PIECE_BYTES: usize = 128 << 10;
+/// The largest piece that the reactor hands to the file at once. EXT4 looks at all blocks of a large
+/// folio of the page cache in each call, so a few long calls cost less than many short ones.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// The outcome of a write without waiting.
 enum WriteNow {

@@ -5,6 +5,7 @@
 //!   the server under the last two.
 
 use super::memory::{Charge, Memory, Reachable};
+use super::pace::Fresh;
 use super::pieces::{Data, Origin, Pieces};
 use crate::kernel::Errno;
 use crate::limits::{KEPT_ATTEMPTS_MAX, KEPT_PIECE_COST, KEPT_UNCOPIED_MIN, WRITE_BYTES_MAX};
@@ -16,6 +17,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::time::Instant;
 
 /// The reason why an operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +90,8 @@ struct State<S: Store> {
     writes: u64,
     /// The verifier of the last write, while writes are retained.
     verifier: Option<Verifier>,
+    /// The writes since the last commit began, while writes are retained.
+    fresh: Fresh,
     /// Place in the queue, while writes are retained.
     turn: Option<u64>,
     /// The number of losses, and the reason of the last one.
@@ -147,6 +151,7 @@ impl<S: Store> RetainedFile<S> {
             pieces: Pieces::default(),
             writes: 0,
             verifier: None,
+            fresh: Fresh::default(),
             turn: None,
             failures: 0,
             reason: Errno::EIO,
@@ -232,11 +237,16 @@ impl<S: Store> RetainedFile<S> {
         };
         let is_lost = verifier.is_none() || state.verifier.is_some_and(|v| Some(v) != verifier);
         state.verifier = verifier;
+        state.fresh.add(len);
+        let is_due = self.memory.pace.is_due(&state.fresh);
         self.note(&mut state);
         drop((state, with_others));
         if is_lost {
             // Other clients must not see old content; a program that calls `fsync` gets the error.
             let _ = self.settle();
+        } else if is_due && let Some(_settling) = self.settling.try_lock() {
+            // After a failure the writes stay retained.
+            let _ = self.settle_under(None);
         }
         Ok(())
     }
@@ -368,6 +378,7 @@ impl<S: Store> RetainedFile<S> {
         }
         if state.pieces.is_empty() {
             state.verifier = None;
+            state.fresh = Fresh::default();
         }
     }
 
@@ -385,13 +396,14 @@ impl<S: Store> RetainedFile<S> {
     fn settle_under(&self, alone: Option<&Alone<'_>>) -> Outcome<()> {
         for _ in 0..KEPT_ATTEMPTS_MAX {
             let restarts = self.store.restarts();
-            let number = {
-                let state = self.state.lock();
+            let (number, fresh) = {
+                let mut state = self.state.lock();
                 if state.pieces.is_empty() {
                     return Ok(());
                 }
-                state.writes
+                (state.writes, std::mem::take(&mut state.fresh))
             };
+            let begun = Instant::now();
             let verifier = match self.store.commit() {
                 Ok(verifier) => verifier,
                 Err(Failure::Passing(errno)) => return Err(errno),
@@ -400,6 +412,7 @@ impl<S: Store> RetainedFile<S> {
                     return Ok(());
                 }
             };
+            self.memory.pace.learn(&fresh, begun, begun.elapsed());
             let is_lost = {
                 let mut state = self.state.lock();
                 let is_lost = state.pieces.committed(number, verifier);

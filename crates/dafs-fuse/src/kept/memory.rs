@@ -5,6 +5,7 @@
 //!   same holds with the free buffers included, except for those that are about to be used.
 //! * A buffer is reused only when it has no other user.
 
+use super::pace::Pace;
 use crate::limits::{KEPT_BYTES_MAX, WRITE_BYTES_MAX};
 use dafs_client::IoBuffer;
 use dafs_mem::{Mutex, VolatileSlice};
@@ -33,11 +34,13 @@ impl Reachable for IoBuffer {
 pub(super) struct Memory<B> {
     used_bytes: AtomicUsize,
     free: Mutex<Vec<B>>,
+    /// When bytes are freed early.
+    pub(super) pace: Pace,
 }
 
 impl<B> Default for Memory<B> {
     fn default() -> Self {
-        Self { used_bytes: 0.into(), free: Mutex::default() }
+        Self { used_bytes: 0.into(), free: Mutex::default(), pace: Pace::default() }
     }
 }
 

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `pieces` | the retained data of one file, by offset |
 //! | `memory` | the bound of retained data in all |
+//! | `pace` | when data is made stable early |
 //! | `file` | writes to a file, commits, retransmission |
 //! | `server` | the server's part in that |
 //!
@@ -19,6 +20,7 @@
 
 mod file;
 mod memory;
+mod pace;
 mod pieces;
 mod server;
 

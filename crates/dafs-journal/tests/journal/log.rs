@@ -48,6 +48,9 @@ fn stable_records_are_read_back() {
     assert!(recovery.rebooted());
 }
 
+/// A timeout that is reached only by a deadlock.
+const LONG: Duration = Duration::from_secs(20);
+
 /// A disk with a patience for other syncs, whose calls end in a panic when the test says so.
 #[derive(Default)]
 struct OddDisk {
@@ -55,6 +58,8 @@ struct OddDisk {
     mad_write: AtomicBool,
     mad_sync: AtomicBool,
     patience: Duration,
+    /// Each sync waits for an item of it, if there is one.
+    held: Option<Mutex<mpsc::Receiver<()>>>,
 }
 
 impl OddDisk {
@@ -89,6 +94,9 @@ impl Disk for OddDisk {
 
     fn sync(&self, segment: u64) -> io::Result<()> {
         assert!(!self.mad_sync.load(Ordering::Relaxed), "a mistake in a sync");
+        if let Some(held) = &self.held {
+            let _ = held.lock().unwrap().recv_timeout(LONG);
+        }
         self.disk.sync(segment)
     }
 
@@ -191,6 +199,40 @@ fn one_sync_serves_all_that_wait() {
     assert_eq!(jobs.run(), 1);
     assert_eq!(told.load(Ordering::Relaxed), 16);
     assert_eq!(disk.syncs() - before, 1);
+}
+
+#[test]
+fn threads_that_a_sync_has_served_do_not_wait_for_the_next_one() {
+    let (open, gate) = mpsc::channel();
+    // For the sync at the beginning.
+    open.send(()).unwrap();
+    let held = OddDisk { held: Some(Mutex::new(gate)), ..OddDisk::default() };
+    let jobs = Jobs::default();
+    let (_, log) = held.begun(jobs.spawn());
+    let (tell, told) = mpsc::channel();
+    let syncs = log.statistics().syncs;
+    std::thread::scope(|scope| {
+        let wait_for = |sequence| {
+            let (log, tell) = (log.clone(), tell.clone());
+            scope.spawn(move || {
+                log.sync_through(sequence).unwrap();
+                tell.send(sequence).unwrap();
+            });
+        };
+        let together: Vec<u64> = (0..4).map(|at| log.append(&[at; 40]).sequence).collect();
+        together.iter().for_each(|sequence| wait_for(*sequence));
+        while log.statistics().syncs == syncs {
+            std::thread::yield_now();
+        }
+        let late = log.append(b"late").sequence;
+        wait_for(late);
+        open.send(()).unwrap();
+        let mut served: Vec<u64> = (0..4).map(|_| told.recv_timeout(LONG).unwrap()).collect();
+        served.sort_unstable();
+        assert_eq!(served, together, "the next sync has not ended");
+        open.send(()).unwrap();
+        assert_eq!(told.recv_timeout(LONG), Ok(late));
+    });
 }
 
 /// Appends a record that is to become stable, and sends the result.

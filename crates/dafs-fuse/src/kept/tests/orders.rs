@@ -1,6 +1,7 @@
 //! Races: events between an operation and the next one.
 
 use super::*;
+use crate::limits::EARLY_COMMIT_BYTES_FIRST;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -147,4 +148,50 @@ fn a_file_that_hangs_stops_nobody_who_writes_to_another_one() {
     assert_eq!(other_server.lock().commits, 1);
     assert!(last_server.lock().content.ends_with(b"much"));
     drop(full);
+}
+
+#[test]
+fn long_writes_are_made_stable_before_anybody_asks() {
+    let (mount, server, file) = opened();
+    let mut room = Room::new();
+    let long = vec![7; WRITE_BYTES_MAX as usize];
+    let write = |room: &mut Room, number: usize| {
+        room.write(&file, (number * long.len()) as u64, &long).unwrap();
+    };
+    let count = EARLY_COMMIT_BYTES_FIRST / long.len();
+    (1..count).for_each(|number| write(&mut room, number));
+    assert_eq!(server.lock().commits, 0);
+    write(&mut room, 0);
+    assert_eq!((server.lock().commits, mount.memory.used_bytes()), (1, 0));
+    assert_eq!(server.lock().stable.len(), EARLY_COMMIT_BYTES_FIRST);
+}
+
+/// Writes as much as is made stable early.
+fn write_much(file: &RetainedFile<Fake>) {
+    let (mut room, long) = (Room::new(), vec![7; WRITE_BYTES_MAX as usize]);
+    for number in 0..EARLY_COMMIT_BYTES_FIRST / long.len() {
+        room.write(file, (number * long.len()) as u64, &long).unwrap();
+    }
+}
+
+#[test]
+fn an_early_commit_waits_for_no_other_one() {
+    let (_mount, server, file) = opened();
+    Room::new().write(&file, 0, b"first").unwrap();
+    let writing = file.clone();
+    server.lock().in_commit = Some(Meanwhile(Box::new(move || write_much(&writing))));
+    file.settle().unwrap();
+    assert_eq!(server.lock().commits, 1);
+    file.settle().unwrap();
+    assert_eq!(server.lock().commits, 2, "what was written meanwhile is retained");
+}
+
+#[test]
+fn an_early_commit_that_fails_is_no_failure_of_a_write() {
+    let (_mount, server, file) = opened();
+    server.lock().puts_commit_off = true;
+    write_much(&file);
+    assert!(!server.lock().puts_commit_off, "there was a commit");
+    file.settle().unwrap();
+    assert_eq!(server.lock().stable.len(), EARLY_COMMIT_BYTES_FIRST);
 }

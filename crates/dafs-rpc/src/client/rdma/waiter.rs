@@ -8,7 +8,7 @@
 use super::driver::{Driver, Leader};
 use super::port::{Guard, Shared, coarse_now};
 use crate::client::options::WaitPolicy;
-use crate::limits::{CONTENDER_SPINS, SPINS_BEFORE_YIELD};
+use crate::limits::{CONTENDER_SPINS, SPINS_BEFORE_YIELD, SPINS_BEFORE_YIELD_BY_SYSTEM_CALL};
 use dafs_dat::EndpointId;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -78,7 +78,11 @@ impl<'a> Waiter<'a> {
         if self.shared.contenders.load(Ordering::Relaxed) > 0 {
             return self.lend(driver);
         }
-        if self.shared.policy == WaitPolicy::Poll || self.spins < SPINS_BEFORE_YIELD {
+        let before_yield = match driver.base.adapter.polls_by_system_call() {
+            true => SPINS_BEFORE_YIELD_BY_SYSTEM_CALL,
+            false => SPINS_BEFORE_YIELD,
+        };
+        if self.shared.policy == WaitPolicy::Poll || self.spins < before_yield {
             std::hint::spin_loop();
         } else {
             // The server may need this CPU.
