@@ -220,7 +220,7 @@ fn report(
         moved_bytes: 0,
         left_files: None,
         left_bytes: None,
-        files_to_mend: 0,
+        files_to_mend: Some(0),
         read_bytes: counters.read_bytes,
         written_bytes: counters.written_bytes,
         indirect_bytes: counters.indirect_bytes,

@@ -287,7 +287,7 @@ impl DataServers for Striped {
         let replaced = self.replaced.lock().clone();
         let empty: Vec<_> =
             leaving.iter().filter(|number| progress.is_empty(&self.store, **number)).collect();
-        let to_mend = self.store.to_repair().unwrap_or_default();
+        let to_mend = self.store.to_repair().ok();
         let report = |open: &OpenNode| {
             let node = open.node();
             let number = node.number();
@@ -326,7 +326,9 @@ impl DataServers for Striped {
                 moved_bytes: progress.moved_bytes,
                 left_files: progress.left.map(|(files, _)| files),
                 left_bytes: progress.left.map(|(_, bytes)| bytes),
-                files_to_mend: to_mend.get(&node.number()).copied().unwrap_or(0),
+                files_to_mend: to_mend
+                    .as_ref()
+                    .map(|counts| counts.get(&number).copied().unwrap_or(0)),
                 read_bytes: counters.read_bytes,
                 written_bytes: counters.written_bytes,
                 indirect_bytes: counters.indirect_bytes,

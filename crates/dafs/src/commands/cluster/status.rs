@@ -101,9 +101,11 @@ fn summary(nodes: &[NodeReport]) -> String {
     let sum = |bytes: fn(&NodeReport) -> u64| BinaryBytes(there().map(bytes).sum());
     let (free, total) = (sum(|node| node.available_bytes), sum(|node| node.total_bytes));
     let mut text = format!("{} nodes: {}; {free} of {total} free", nodes.len(), counts.join(", "));
-    let to_repair: u64 = nodes.iter().map(|node| node.files_to_mend).sum();
-    if to_repair > 0 {
-        text.push_str(&format!("; {to_repair} copies to repair"));
+    let to_repair: Option<u64> = nodes.iter().map(|node| node.files_to_mend).sum();
+    match to_repair {
+        Some(0) => {}
+        Some(count) => text.push_str(&format!("; {count} copies to repair")),
+        None => text.push_str("; copies to repair: not known"),
     }
     text
 }
@@ -130,8 +132,10 @@ fn show_node(node: &NodeReport, json: bool) -> Result<(), Failure> {
             remarks.push_str(&format!("; {files} to move, {}", BinaryBytes(bytes)));
         }
     }
-    if node.files_to_mend > 0 {
-        remarks.push_str(&format!("; copies to repair: {}", node.files_to_mend));
+    match node.files_to_mend {
+        Some(0) => {}
+        Some(count) => remarks.push_str(&format!("; copies to repair: {count}")),
+        None => remarks.push_str("; copies to repair: not known, see the log of the server"),
     }
     if node.indirect_bytes > 0 {
         let bytes = BinaryBytes(node.indirect_bytes);
@@ -178,7 +182,7 @@ mod tests {
             moved_bytes: 0,
             left_files: None,
             left_bytes: None,
-            files_to_mend,
+            files_to_mend: Some(files_to_mend),
             read_bytes: 0,
             written_bytes: 0,
             indirect_bytes: 0,
@@ -200,5 +204,12 @@ mod tests {
         let expected = "3 nodes: 1 ready, 1 draining, 1 missing; 1.00 GiB of 2.00 GiB free; 7 copies \
                         to repair";
         assert_eq!(summary(&ill), expected);
+    }
+
+    #[test]
+    fn copies_that_cannot_be_counted_are_not_called_none() {
+        let unknown = NodeReport { files_to_mend: None, ..node(0, true, false, 0) };
+        let expected = "2 nodes: 2 ready; 1.00 GiB of 2.00 GiB free; copies to repair: not known";
+        assert_eq!(summary(&[unknown, node(1, true, false, 3)]), expected);
     }
 }
