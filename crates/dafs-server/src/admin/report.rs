@@ -294,6 +294,9 @@ pub struct NodeReport {
     pub addresses: Vec<SocketAddr>,
     /// It can be used now.
     pub connected: bool,
+    /// It does not answer, so it cannot be used: its disk hangs, or its host is overloaded.
+    #[serde(default)]
+    pub silent: bool,
     /// The reason why it cannot.
     pub trouble: String,
     /// The size of its file system.

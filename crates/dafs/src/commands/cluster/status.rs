@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Show the nodes of the metadata server, and the whole cluster on the last line
 ///
-/// The exit status is 1 when a node is missing.
+/// The exit status is 1 when a node is missing or silent.
 #[derive(Debug, clap::Args)]
 pub(super) struct Status {
     #[command(flatten)]
@@ -90,7 +90,7 @@ fn show(nodes: &[NodeReport], json: bool) -> Result<(), Failure> {
 
 /// Returns the whole cluster on one line. States that no node has are left out.
 fn summary(nodes: &[NodeReport]) -> String {
-    let counts: Vec<_> = ["ready", "draining", "missing", "empty"]
+    let counts: Vec<_> = ["ready", "draining", "missing", "silent", "empty"]
         .into_iter()
         .map(|word| (nodes.iter().filter(|node| state(node) == word).count(), word))
         .filter(|(count, _)| *count > 0)
@@ -114,6 +114,7 @@ fn summary(nodes: &[NodeReport]) -> String {
 fn state(node: &NodeReport) -> &'static str {
     match (node.connected, node.leaving, node.empty) {
         (_, _, true) => "empty",
+        (false, _, false) if node.silent => "silent",
         (false, _, false) => "missing",
         (true, true, false) => "draining",
         (true, false, false) => "ready",
@@ -173,6 +174,7 @@ mod tests {
             place: String::new(),
             addresses: Vec::new(),
             connected,
+            silent: false,
             trouble: String::new(),
             total_bytes: 1 << 30,
             available_bytes: 1 << 29,
@@ -204,6 +206,13 @@ mod tests {
         let expected = "3 nodes: 1 ready, 1 draining, 1 missing; 1.00 GiB of 2.00 GiB free; 7 copies \
                         to repair";
         assert_eq!(summary(&ill), expected);
+    }
+
+    #[test]
+    fn a_node_that_does_not_answer_is_not_called_missing() {
+        let silent = NodeReport { silent: true, ..node(0, false, false, 0) };
+        let expected = "2 nodes: 1 ready, 1 silent; 512.00 MiB of 1.00 GiB free";
+        assert_eq!(summary(&[silent, node(1, true, false, 0)]), expected);
     }
 
     #[test]
