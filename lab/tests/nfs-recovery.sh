@@ -126,7 +126,8 @@ serve held
 for ((restart = 0; restart < RESTARTS; restart++)); do
     start_load 1
     start_load 2
-    guest 1 'fileop lock '$file' w 10 10 >/tmp/held & holder=$!
+    guest 1 ': >/tmp/held
+        fileop lock '$file' w 10 10 >/tmp/held & holder=$!
         wait_for locked /tmp/held'
     sleep 1
     restart_server
@@ -155,6 +156,7 @@ cut_off 2
 guest 1 "agrees=0; fileop try $file w 0 100 || agrees=\$?; [[ \$agrees == 3 ]]"
 began=$SECONDS
 guest 1 "$wait_for"'
+    : >/tmp/held
     fileop lock-wait '$file' w 0 100 >/tmp/held & holder=$!
     wait_for locked /tmp/held
     flock -x /mnt/a/whole true

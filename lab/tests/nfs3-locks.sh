@@ -49,6 +49,7 @@ granted() { guest "$1" "fileop try ${*:2}"; }
 is_granted() { granted "$@" >/dev/null; }
 hold() {
     guest "$1" "$wait_for
+        : >/tmp/held
         fileop lock /mnt/a/file ${*:2} >/tmp/held & holder=\$!
         wait_for locked /tmp/held 10"
 }
@@ -103,6 +104,7 @@ denied 2 /mnt/b/file w 0 0
 dafs_status 4 || fail "a DAFS client got the lock of an NFSv3 client: $(<"$work/said")"
 release 1
 guest 2 "$wait_for"'
+    : >/tmp/held
     fileop lock /mnt/b/file w 0 0 >/tmp/held & holder=$!
     wait_for locked /tmp/held 10'
 denied 1 /mnt/a/file r 0 0

@@ -42,7 +42,7 @@ step "a lock keeps others out, and is given back"
 expect 0 'free' "$dafs" lock test "$(file)"
 hold first
 expect 4 'locked by client' "$dafs" lock test "$(file)"
-expect 4 'locked by client' "$dafs" lock hold "$(file)" --timeout 0
+expect 4 'locked by client' "$dafs" lock hold "$(file)" --timeout 0 -- true
 expect 4 '"state":"held"' "$dafs" lock test "$(file)" --shared --json
 expect 0 '"state":"held"' "$dafs" lock list "${place[@]}" --json
 kill "$holder"
@@ -55,7 +55,7 @@ step "with auto-recovery nobody has to repair"
 hold recovering --auto-recover
 expect 0 '"auto_recover":true' "$dafs" lock list "${place[@]}" --json
 expect 0 'recover' "$dafs" lock list "${place[@]}"
-expect 4 'locked by client' "$dafs" lock hold "$(file)" --timeout 0
+expect 4 'locked by client' "$dafs" lock hold "$(file)" --timeout 0 -- true
 kill -9 "$holder"
 wait "$holder" 2>/dev/null || true
 expect 0 'mine' "$dafs" lock hold "$(file)" --auto-recover --timeout 30 -- echo mine
@@ -82,8 +82,8 @@ hold killed --persist
 kill -9 "$holder"
 wait "$holder" 2>/dev/null || true
 # Until the lease is over, the holder may come back.
-eventually ends 5 "$dafs" lock hold "$(file)" --timeout 0
-expect 5 'half changed' "$dafs" lock hold "$(file)"
+eventually ends 5 "$dafs" lock hold "$(file)" --timeout 0 -- true
+expect 5 'half changed' "$dafs" lock hold "$(file)" -- true
 expect 5 '"state":"broken"' "$dafs" lock test "$(file)" --json
 is broken || fail "not listed as broken"
 expect 0 '/data inode' "$dafs" lock list "${place[@]}"
@@ -93,8 +93,8 @@ step "also over a server that is killed"
 kill_server
 start
 is broken || fail "forgotten"
-eventually ends 5 "$dafs" lock hold "$(file)" --timeout 0
-expect 5 'has failed' "$dafs" lock hold "$(file)"
+eventually ends 5 "$dafs" lock hold "$(file)" --timeout 0 -- true
+expect 5 'has failed' "$dafs" lock hold "$(file)" -- true
 expect 1 '' "$dafs" cat "$(file)"
 
 step "repaired, then free"
@@ -118,7 +118,7 @@ listen=${url#dafs://}
 sed -i "s/127.0.0.1:0/${listen%/}/" "$work/dafs.toml"
 start
 eventually is held
-eventually ends 4 "$dafs" lock hold "$(file)" --timeout 0
+eventually ends 4 "$dafs" lock hold "$(file)" --timeout 0 -- true
 kill "$holder"
 wait "$holder" || fail "the holder did not end in order: $(cat "$work/living")"
 expect 0 'free' "$dafs" lock test "$(file)"

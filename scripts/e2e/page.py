@@ -253,7 +253,8 @@ def hostile_names(browser, pictures):
             "version": LONG, "process": 0, "addresses": [], "uptime_seconds": 0, "exports": [export]}},
         "clients": {"clients": [client | {"client": str(number)} for number in range(150)]},
         "nodes": {"nodes": [node | {"number": 1, "files_to_mend": 1234},
-                            node | {"number": 2, "files_to_mend": 0, "connected": False, "trouble": LONG}]},
+                            node | {"number": 2, "files_to_mend": 0, "connected": False, "trouble": LONG},
+                            node | {"number": 3, "files_to_mend": None}]},
     }
     browser.call("Fetch.enable", patterns=[{"urlPattern": "*/v1/*"}])
     browser.eventually("document.querySelector('#nodes').textContent.includes('missing: <script>')")
@@ -261,7 +262,7 @@ def hostile_names(browser, pictures):
     for selector in ("h1", "#exports", "#clients", "#nodes"):
         assert LONG in browser.text(selector), browser.text(selector)
     assert "50 more are not shown" in browser.text("#clients-note")
-    assert "2 nodes, 1 missing" in browser.text("#nodes-note")
+    assert "3 nodes, 1 missing; \u2013 copies to repair" in browser.text("#nodes-note")
     assert browser.value("document.querySelectorAll('#nodes tr.bad').length") == 1
     assert browser.value("document.querySelectorAll('img, main script').length") == 0
     assert browser.value("typeof hostile") == "undefined"

@@ -43,12 +43,13 @@ impl Client {
         self.shared().identity()
     }
 
-    /// Notes that the process from which this one has the identity of its client has ended, and that no
-    /// other one has it. So a restarted server need not wait for more than this process.
+    /// Notes that no other process can have a session of the client any more: the one from which this one has
+    /// its identity has ended, or those that got it here have. So a restarted server need not wait for more
+    /// than this process.
     ///
     /// # Errors
     /// The process is a fork of the one that connected.
-    pub fn predecessor_ended(&self) -> Result<()> {
+    pub fn others_have_ended(&self) -> Result<()> {
         self.shared().lock()?.share_identity(false);
         Ok(())
     }

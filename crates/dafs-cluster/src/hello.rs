@@ -203,6 +203,11 @@ impl Responder {
         Ok(Self { hello: decoded(hello)?, transcript })
     }
 
+    /// The secret by which both ends prove themselves.
+    pub(crate) fn secret(&self) -> Secret {
+        self.transcript.secrets.own
+    }
+
     pub(crate) fn challenge(&self) -> Challenge {
         let Transcript { nonce, secrets, .. } = self.transcript;
         Challenge { nonce, mac: self.transcript.mac(secrets.own, DATA, b"") }

@@ -79,6 +79,10 @@ pub(crate) const HELLOS: ConnectionLimits = ConnectionLimits { total: 16, per_ad
 /// that of clients' uses, before it refuses the next one.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(2);
 
+/// How long a data server leaves a connection to the metadata server that was made by a secret which it does not
+/// accept any more. The metadata server replaces it without an interruption.
+pub(crate) const LINK_CHANGE_TIME: Duration = Duration::from_secs(60);
+
 /// How long a metadata server waits before it connects again: the least, and the most.
 pub(crate) const RECONNECT_MIN: Duration = Duration::from_millis(100);
 /// See [`RECONNECT_MIN`].

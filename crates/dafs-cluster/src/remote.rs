@@ -136,6 +136,8 @@ struct State {
     trouble: String,
     /// The last known space.
     space: Option<NodeSpace>,
+    /// True while a call asks for it.
+    asks_space: bool,
     /// The last known counters of its clients.
     counters: NodeCounters,
     /// The latest time at which the data server may have asked about a state-id.
@@ -179,6 +181,7 @@ impl RemoteNode {
             member: None,
             trouble: "not connected yet".to_owned(),
             space: None,
+            asks_space: false,
             counters: NodeCounters::default(),
             asked: time::now(),
             old_grants_end: time::now() + GRANT_TTL_MAX,
@@ -452,13 +455,20 @@ impl Node for RemoteNode {
         self.call(Call::Remove { component: component.0 }, done)
     }
 
-    /// For a node that is away, this is the last known space.
+    /// For a node that is away, or is being asked, this is the last known space. A call that hangs keeps a
+    /// thread of the data server, which has few.
     fn space(&self) -> Result<NodeSpace> {
+        let mut state = self.shared.lock();
+        if std::mem::replace(&mut state.asks_space, true) {
+            return state.space.ok_or(StoreError::Busy);
+        }
+        drop(state);
         let space = self.call(Call::Space, |answer| match answer {
             Answer::Space { total, free, available } => Some(NodeSpace { total, free, available }),
             _ => None,
         });
         let mut state = self.shared.lock();
+        state.asks_space = false;
         match space {
             Ok(space) => state.space = Some(space),
             Err(StoreError::Busy) => return state.space.ok_or(StoreError::Busy),

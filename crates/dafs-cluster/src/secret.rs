@@ -68,9 +68,14 @@ impl Secrets {
         std::iter::once(self.own).chain(self.other)
     }
 
+    /// True if a peer may know this one.
+    pub(crate) fn accepts(self, secret: Secret) -> bool {
+        self.accepted().any(|other| other == secret)
+    }
+
     /// True if each of them is accepted by the secrets in force.
     pub(crate) fn are_accepted_by(self, now: Self) -> bool {
-        self.accepted().all(|secret| now.accepted().any(|other| other == secret))
+        self.accepted().all(|secret| now.accepts(secret))
     }
 }
 

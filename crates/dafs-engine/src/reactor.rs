@@ -26,6 +26,10 @@ const QUIET: Duration = Duration::from_millis(200);
 /// The timeout for an orderly close of connections after that.
 const CLOSE: Duration = Duration::from_secs(2);
 
+/// The timeout for changes with durable replies after that. One that is dropped is in doubt: its client gets an
+/// error from the next server, where it could get the reply.
+const SETTLE: Duration = Duration::from_secs(3);
+
 /// The time between two looks at connections that close.
 const CLOSE_CHECK: Duration = Duration::from_millis(20);
 
@@ -159,7 +163,9 @@ fn run(mut engine: Engine, wake: Wake, ring: Option<ReadRing>, control: &Control
             }
             let is_over = engine.counts() == EngineCounts::default()
                 && !engine.adapters().any(|adapter| adapter.is_lingering());
-            if close_by.is_some_and(|by| is_over || now >= by) {
+            let is_late =
+                |by: Instant| now >= by && (now >= by + SETTLE || !engine.has_logged_changes());
+            if close_by.is_some_and(|by| is_over || is_late(by)) {
                 return control.set_counts(&engine);
             }
         }

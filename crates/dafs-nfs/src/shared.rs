@@ -15,6 +15,7 @@ use crate::nlm::{self, LockManagers, Peers};
 use crate::refusals::Refusals;
 use crate::v3::Duplicates;
 use crate::v4::callback::{BackCredential, Callback, CallbackReport, Callbacks, Tokens};
+use crate::v4::compound::names::LookUps;
 use crate::v4::journal::session_key;
 use crate::v4::ops::offload::Copies;
 use crate::v4::session::{NfsClient, Session, SessionTable};
@@ -86,8 +87,8 @@ pub struct NfsShared {
     /// The latest known time, for calls that come without one.
     now_ns: AtomicU64,
     tidied_ns: AtomicU64,
-    /// Held by look-ups of names of owners that operations wait for.
-    pub(crate) name_look_ups: Arc<()>,
+    /// Look-ups of names of owners that operations wait for.
+    pub(crate) name_look_ups: LookUps,
     /// A reference to itself, for the service's calls back.
     front: Weak<NfsShared>,
 }
@@ -196,7 +197,7 @@ impl NfsShared {
             copies: Copies::default(),
             now_ns: AtomicU64::new(0),
             tidied_ns: AtomicU64::new(0),
-            name_look_ups: Arc::default(),
+            name_look_ups: LookUps::default(),
             front: front.clone(),
         })
     }
@@ -204,7 +205,14 @@ impl NfsShared {
     /// True while operations wait for names of owners. Such a look-up keeps the state open, and a compound goes on
     /// after it.
     pub fn looks_up_names(&self) -> bool {
-        Arc::strong_count(&self.name_look_ups) > 1
+        self.name_look_ups.is_any()
+    }
+
+    /// Lets these operations go on without the names, which the database may never tell.
+    pub fn give_up_names(&self) {
+        if let Some(owners) = self.gss().and_then(|gss| gss.owners.as_deref()) {
+            self.name_look_ups.give_up(owners, self.clock_ns());
+        }
     }
 
     /// Returns the identity of this server.

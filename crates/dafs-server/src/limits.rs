@@ -65,6 +65,12 @@ pub(crate) const ADMIN_TIMEOUT: std::time::Duration = std::time::Duration::from_
 /// answer.
 pub(crate) const ADMIN_FENCE_TIME: std::time::Duration = std::time::Duration::from_secs(8);
 
+/// The time within which a node answers a question of an administrator. Later it counts as silent.
+pub(crate) const PROBE_TIME: std::time::Duration = std::time::Duration::from_secs(2);
+
+const _: () = assert!(PROBE_TIME.as_secs() < ADMIN_HTTP_TIMEOUT.as_secs());
+const _: () = assert!(PROBE_TIME.as_secs() < ADMIN_TIMEOUT.as_secs());
+
 /// The timeout for blocking calls under way when the server stops.
 pub(crate) const STOP_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 

@@ -29,6 +29,7 @@ mod returned;
 use crate::Result;
 use crate::client::{Client, ClientKind, Clients};
 use crate::error::ServiceError;
+use crate::limits::RECORDS_CHECKED_AT_ONCE;
 use crate::records::{ClientRecord, RecordsError};
 use crate::table::StateTable;
 use dafs_mem::Mutex;
@@ -105,7 +106,7 @@ impl Grace {
 impl Clients {
     /// Removes the records of DAFS and NLM clients without state, so that grace waits for none of them. A
     /// DAFS client has no session, or has held nothing for a lease. An NLM client has no sessions at all, and
-    /// was silent for a lease.
+    /// was silent for a lease. A record that cannot be removed is tried again later.
     pub(crate) fn forget_idle_records(&self, now_ns: u64) {
         let lease_ns = self.state.config.lease_ns();
         let is_idle = |table: &StateTable, client: &Client| {
@@ -117,16 +118,18 @@ impl Clients {
             };
             is_over && !holds
         };
-        let clients = self.lock();
-        let table = self.state.lock();
-        let idle = |client: &&Arc<Client>| {
+        let may_be = |client: &&Arc<Client>| {
             client.kind().is_recorded_with_state()
-                && client.is_written()
+                && client.is_recorded()
                 && !(self.in_grace() && client.may_reclaim())
-                && is_idle(&table, client)
         };
-        let mut idle: Vec<_> = clients.by_key.values().filter(idle).cloned().collect();
-        drop((table, clients));
+        let recorded: Vec<_> = self.lock().by_key.values().filter(may_be).cloned().collect();
+        let mut idle = Vec::new();
+        for some in recorded.chunks(RECORDS_CHECKED_AT_ONCE) {
+            // Requests wait for this lock.
+            let table = self.state.lock();
+            idle.extend(some.iter().filter(|client| is_idle(&table, client)).cloned());
+        }
         if idle.is_empty() {
             return;
         }

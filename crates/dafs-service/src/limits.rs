@@ -329,6 +329,9 @@ pub const SWEEP_EVERY_NS: u64 = 10_000_000_000;
 /// Time between two checks of leases, in nanoseconds.
 pub const LEASES_EVERY_NS: u64 = 500_000_000;
 
+/// Clients whose state is looked at in one go of a check for records without state.
+pub const RECORDS_CHECKED_AT_ONCE: usize = 256;
+
 /// Time between two checks of grace, recalls and local changes, in nanoseconds.
 pub const RECALLS_EVERY_NS: u64 = 100_000_000;
 

@@ -55,6 +55,10 @@ pub(crate) const REPAIR_PIECE_BYTES: usize = 1 << 20;
 
 const _: () = assert!(REPAIR_PIECE_BYTES <= DIGEST_BYTES_MAX);
 
+/// The bytes of each copy up to which a comparison asks the nodes one after the other. A thread takes longer to
+/// start than a node to read so little.
+pub(crate) const DIGEST_ALONE_BYTES: usize = 64 << 10;
+
 /// The delay of the repair of a copy that a client could not write to, the first time.
 pub(crate) const COPY_REPORT_PAUSE: Duration = Duration::from_secs(15);
 /// The longest such delay; see [`COPY_REPORT_PAUSE`].

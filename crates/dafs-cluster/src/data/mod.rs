@@ -9,6 +9,7 @@
 //!   was never used.
 //! * A join is recorded in the directory before the metadata server is told that it has joined.
 //! * A use is checked while it is counted, so that `drop_grants` can wait for it.
+//! * A connection outlives the secret by which it was made by `LINK_CHANGE_TIME` at most.
 
 mod answers;
 mod directory;
@@ -19,10 +20,10 @@ pub use judge::Judge;
 use crate::gate::Gate;
 use crate::grants::Grants;
 use crate::hello::{HelloError, Responder, Wanted};
-use crate::limits::{DRAIN_TIME, ELSEWHERE_MAX, HELLO_TIME, HELLOS, TURN_TIME};
+use crate::limits::{DRAIN_TIME, ELSEWHERE_MAX, HELLO_TIME, HELLOS, LINK_CHANGE_TIME, TURN_TIME};
 use crate::link::Link;
 use crate::mark::Mark;
-use crate::secret::ClusterSecret;
+use crate::secret::{ClusterSecret, Secret};
 use crate::tls::{self, Line, Receiver, Secured, Sender, TlsError};
 use answers::DataAnswers;
 use dafs_dat::connections::{Admitted, Connections, Origin};
@@ -145,6 +146,10 @@ struct Shared {
     joining: Mutex<()>,
     /// The connection of the present metadata server. Never held during a wait.
     link: Mutex<Option<Arc<Link>>>,
+    /// The secret by which the last connection was made.
+    link_secret: Mutex<Option<Secret>>,
+    /// See [`LINK_CHANGE_TIME`].
+    link_change_time: Duration,
     /// Peers that have not authenticated yet.
     strangers: Arc<Connections>,
     stop: AtomicBool,
@@ -165,6 +170,13 @@ impl DataNode {
     /// # Errors
     /// The directory contains other files, and the errors of the system.
     pub fn start(config: DataNodeConfig) -> Result<Self, DataNodeError> {
+        Self::start_with(config, LINK_CHANGE_TIME)
+    }
+
+    pub(crate) fn start_with(
+        config: DataNodeConfig,
+        link_change_time: Duration,
+    ) -> Result<Self, DataNodeError> {
         let DataNodeConfig { directory, secret, listener, .. } = config;
         let DataNodeConfig { addresses, rdma_addresses, dafs_addresses, .. } = config;
         let DataNodeConfig { opened, lost, .. } = config;
@@ -186,6 +198,8 @@ impl DataNode {
             elsewhere: Gate::new(ELSEWHERE_MAX, TURN_TIME, Duration::ZERO),
             joining: Mutex::default(),
             link: Mutex::default(),
+            link_secret: Mutex::default(),
+            link_change_time,
             strangers: Connections::new(HELLOS),
             stop: AtomicBool::new(false),
         });
@@ -204,12 +218,16 @@ impl DataNode {
         self.address
     }
 
-    /// Puts the secrets in force that were read again. Connections go on, and what clients show is
-    /// judged by the new ones. True if they differ from those before.
+    /// Puts the secrets in force that were read again. What clients show is judged by the new ones. A
+    /// connection by another secret goes on for a while, for the metadata server to replace it. True if they
+    /// differ from those before.
     pub fn follow_secret(&self, read: &ClusterSecret) -> bool {
         let changed = self.shared.secret.follow(read);
         if let Some(Serving { opened, .. }) = self.shared.serving.get() {
             self.shared.secret.change_keys(&opened.keys);
+        }
+        if changed {
+            self.shared.limit_link();
         }
         changed
     }
@@ -300,7 +318,7 @@ impl Shared {
         // A thread that shuts it down to make room holds it, too.
         let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
         let stream = Arc::into_inner(stream).ok_or_else(gone)?;
-        self.join(stream, &wanted, (sender, receiver), end)
+        self.join(stream, &wanted, (sender, receiver), (end, responder.secret()))
     }
 
     /// Begins to work for a metadata server that has authenticated.
@@ -309,7 +327,7 @@ impl Shared {
         stream: TcpStream,
         wanted: &Wanted,
         (mut sender, receiver): (Sender, Receiver),
-        end: Instant,
+        (end, secret): (Instant, Secret),
     ) -> Result<(), GreetError> {
         let _joining = self.joining.lock();
         // Past the end, the metadata server does not wait for the answer any more: it may have
@@ -365,13 +383,51 @@ impl Shared {
         // The metadata server replaces a connection whose keys are spent.
         let ends = (sender, receiver);
         let link = Link::start("dafs-control", stream, ends, answers, u64::MAX)?;
-        *self.link.lock() = Some(Arc::new(link));
+        self.begin_with(link, secret);
         // The drop may have checked the link before it was set.
         if self.stop.load(Ordering::SeqCst) {
             *self.link.lock() = None;
         }
         tracing::info!(number = wanted.number, "a metadata server is there");
         Ok(())
+    }
+
+    fn begin_with(self: &Arc<Self>, link: Link, secret: Secret) {
+        *self.link_secret.lock() = Some(secret);
+        *self.link.lock() = Some(Arc::new(link));
+        // The secrets may have changed meanwhile.
+        self.limit_link();
+    }
+
+    /// Ends the connection after some time if it was made by a secret that is not accepted any more, and was
+    /// not replaced: a third one that knows the secret may be between the two, and put that off.
+    fn limit_link(self: &Arc<Self>) {
+        let Some(link) = self.spent_link() else { return };
+        let (shared, watched) = (Arc::downgrade(self), Arc::downgrade(&link));
+        let time = self.link_change_time;
+        let watch = move || {
+            std::thread::sleep(time);
+            let Some((shared, link)) = shared.upgrade().zip(watched.upgrade()) else { return };
+            if shared.spent_link().is_some_and(|spent| Arc::ptr_eq(&spent, &link)) {
+                tracing::warn!(
+                    "the metadata server has not replaced the connection by the old secret of the cluster, so \
+                     it is ended: see whether that server has read the new one, by dafs reload"
+                );
+                link.close();
+            }
+        };
+        let thread = std::thread::Builder::new().name("dafs-secret".to_owned());
+        if thread.spawn(watch).is_err() {
+            link.close();
+        }
+    }
+
+    /// Returns the connection if the secret by which it was made is not accepted any more.
+    fn spent_link(&self) -> Option<Arc<Link>> {
+        let link = self.link.lock().clone()?;
+        let secret = (*self.link_secret.lock())?;
+        let is_spent = !link.is_closed() && !self.secret.now().accepts(secret);
+        is_spent.then_some(link)
     }
 
     fn counters(&self) -> NodeCounters {

@@ -14,6 +14,8 @@ use tempfile::TempDir;
 
 const ONE: ComponentId = ComponentId([1; 16]);
 const LIMIT: Duration = Duration::from_secs(60);
+/// How long a data server leaves a connection by an old secret.
+const CHANGE_TIME: Duration = Duration::from_millis(50);
 const MARKER: &[u8] = b"a content that nobody else may read";
 
 fn settled(holds: impl Fn() -> bool) {
@@ -56,7 +58,7 @@ impl Cluster {
             }),
             lost: Box::new(|| {}),
         };
-        Self { root, data: DataNode::start(config).unwrap() }
+        Self { root, data: DataNode::start_with(config, CHANGE_TIME).unwrap() }
     }
 
     /// A metadata server's node that connects to some address.
@@ -315,6 +317,28 @@ fn a_connection_ends_with_the_secret_by_which_it_was_made() {
     follow(&one(new));
     settled(|| cluster.joins() > joins);
     settled(|| node.status().connected);
+    write(&node, MARKER).unwrap();
+}
+
+/// One that knows the old secret alone may be between the two, and keep the metadata server away.
+#[test]
+fn a_data_server_leaves_no_connection_by_the_old_secret() {
+    let (old, new, one) = ([1; 32], [9; 32], ClusterSecret::from_bytes);
+    let cluster = Cluster::new();
+    let node = cluster.node(cluster.data.address(), u64::MAX);
+    settled(|| node.status().connected);
+    for read in [one(old).accepting(new), one(new).accepting(old)] {
+        assert!(cluster.data.follow_secret(&read));
+        std::thread::sleep(2 * CHANGE_TIME);
+        assert_eq!((cluster.data.is_connected(), write(&node, MARKER)), (true, Ok(())));
+    }
+    let joins = cluster.joins();
+    assert!(cluster.data.follow_secret(&one(new)));
+    settled(|| !cluster.data.is_connected());
+    settled(|| !node.status().connected && node.status().trouble.contains("secret"));
+    assert!(node.shared.config.secret.follow(&one(new)));
+    settled(|| node.status().connected);
+    assert!(cluster.joins() > joins);
     write(&node, MARKER).unwrap();
 }
 

@@ -13,6 +13,7 @@
 //! * A job on the pool owns the change that it executes, too. So the log has the end of that change
 //!   after the job, also when the engine ends first.
 
+use super::Engine;
 use super::connection;
 use super::convert;
 use super::memory::ReplySlot;
@@ -21,11 +22,21 @@ use super::reply::is_ok;
 use super::request::{Call, Context, Keep};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Work};
 use dafs_dat::PeerInfo;
-use dafs_service::durable::{Change, Execution, Intended, Notify, Session, Settled};
+use dafs_service::durable::{Change, Execution, Intended, LoggedChange, Notify, Session, Settled};
 use dafs_service::{Handle, Identity, RequestKey, Sender};
 use dafs_store::AppendWitness;
 use dafs_wire::dafs::{ByteOrder, Procedure, Status};
 use std::sync::Arc;
+
+impl Engine {
+    /// True while a change with a durable reply is under way. One that is dropped with the engine may be in
+    /// doubt.
+    pub fn has_logged_changes(&self) -> bool {
+        let is_logged = |op: &LoggedChange| !op.is_guard();
+        let mut connections = self.ports.iter().flat_map(|port| port.connections.values());
+        connections.any(|connection| connection.ops.values().any(is_logged))
+    }
+}
 
 impl Context<'_> {
     /// Drops the durable reply to an earlier request of the stream before its number can match a

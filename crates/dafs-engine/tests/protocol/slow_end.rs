@@ -60,6 +60,28 @@ fn a_change_is_not_called_undone_when_the_reactor_ends_before_its_job() {
     }
 }
 
+/// A reactor that ends waits for it.
+#[test]
+fn a_change_is_under_way_until_its_job_is_over() {
+    let (mode, order) = (Durability::Crash, ByteOrder::Little);
+    for which in 0..2 {
+        let disk = Arc::new(SimDisk::new());
+        let (mut world, client, _, file) = prepared(setup(mode, &disk), order);
+        assert!(!world.engine.has_logged_changes());
+        let request = changes(world.root(), file)[which];
+        world.hold_jobs = true;
+        world.clients[client].post(&request);
+        world.settle();
+        assert!(world.engine.has_logged_changes());
+        while world.run_job() {
+            world.settle();
+        }
+        assert!(!world.engine.has_logged_changes());
+        world.hold_jobs = false;
+        world.end();
+    }
+}
+
 #[test]
 fn a_change_is_in_doubt_when_the_reactor_panics_in_it() {
     let (mode, order) = (Durability::Crash, ByteOrder::Little);

@@ -9,7 +9,12 @@ use crate::limits::{
 use crate::serve::Server;
 use crate::session::Session;
 use dafs_mem::Mutex;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +27,46 @@ const OWNERS_TO_COME: u64 = 1 << 32;
 pub(crate) struct Listener {
     /// A process that is connected to the server and waits until this one has stopped.
     ready: Mutex<Option<UnixStream>>,
+    /// The processes that were told which client this one is.
+    others: Arc<Others>,
+}
+
+/// The number of other processes that may have a session of the same client. That of a process goes on
+/// until its end, also when it gives the hand-over up or is given up.
+#[derive(Debug, Default)]
+struct Others(Mutex<usize>);
+
+impl Others {
+    /// Tells another process which client this one is, and counts it.
+    fn add<T>(&self, tell: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let mut count = self.0.lock();
+        let told = tell()?;
+        *count += 1;
+        Ok(told)
+    }
+
+    /// Waits for the end of a process in a thread of its own. With the last one it calls `alone`.
+    fn await_end(
+        self: &Arc<Self>,
+        process: OwnedFd,
+        alone: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        let own = self.clone();
+        let thread = std::thread::Builder::new().name("dafs-successor".into());
+        thread.spawn(move || {
+            while let Err(error) = poll(&mut [PollFd::new(&process, PollFlags::IN)], None) {
+                if error != Errno::INTR {
+                    return;
+                }
+            }
+            let mut count = own.0.lock();
+            *count -= 1;
+            if *count == 0 {
+                alone();
+            }
+        })?;
+        Ok(())
+    }
 }
 
 impl Listener {
@@ -46,7 +91,7 @@ impl Listener {
                 let end = receive(&former).map_err(|error| error.kind());
                 if matches!(end, Err(io::ErrorKind::UnexpectedEof)) {
                     // A fork has no mount.
-                    let _ = session.server.tree.client.predecessor_ended();
+                    let _ = session.server.tree.client.others_have_ended();
                 }
             }
             let listening = address(&device).and_then(|at| bind(&at));
@@ -67,12 +112,21 @@ impl Listener {
     }
 
     /// Lets another process connect to the server, and stops when it has.
-    fn introduce(&self, session: &Session, source: &str, stream: UnixStream) -> io::Result<()> {
+    fn introduce(
+        &self,
+        session: &Arc<Session>,
+        source: &str,
+        stream: UnixStream,
+    ) -> io::Result<()> {
         check(&stream)?;
         greet(&stream)?;
         let tree = &session.server.tree;
-        let mut identity =
-            tree.client.identity().map_err(|error| io::Error::other(error.to_string()))?;
+        let tell = || tree.client.identity().map_err(|error| io::Error::other(error.to_string()));
+        let mut identity = self.others.add(tell)?;
+        if let Err(error) = self.await_end(session, &stream) {
+            // A restarted server is never told that this client has reclaimed all.
+            tracing::warn!(%error, "the end of the next process of the mount cannot be noticed");
+        }
         identity.next_owner += OWNERS_TO_COME;
         let root = tree.nodes.root();
         let introduction = Introduction { identity, root, source: source.as_bytes().to_vec() };
@@ -100,6 +154,18 @@ impl Listener {
             resume(&session.server);
         }
         stopped
+    }
+
+    /// When the other process has ended, this one has its client for itself again.
+    fn await_end(&self, session: &Arc<Session>, stream: &UnixStream) -> io::Result<()> {
+        let process = pidfd_open(socket_peercred(stream)?.pid, PidfdFlags::empty())?;
+        let session = Arc::downgrade(session);
+        self.others.await_end(process, move || {
+            if let Some(session) = session.upgrade() {
+                // A fork has no mount.
+                let _ = session.server.tree.client.others_have_ended();
+            }
+        })
     }
 
     /// True when a process waits until this one has stopped.
@@ -232,5 +298,49 @@ fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<Sta
             Err(io::Error::other("locks were lost; it can be taken over when they are given up"))
         }
         false => Ok(state),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::Pid;
+    use std::process::{Child, Command, Stdio};
+    use std::sync::mpsc::{TryRecvError, channel};
+    use std::time::Duration;
+
+    #[test]
+    fn a_process_is_alone_when_all_that_were_told_have_ended() {
+        let others = Arc::<Others>::default();
+        let (sender, alone) = channel();
+        let start = || -> Child {
+            let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+            others.add(|| Ok(())).unwrap();
+            let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+            let sender = sender.clone();
+            others.await_end(process, move || sender.send(()).unwrap()).unwrap();
+            child
+        };
+        let end = |mut child: Child| {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        };
+        let (first, second) = (start(), start());
+        end(first);
+        let told = || *others.0.lock();
+        while told() == 2 {
+            std::thread::yield_now();
+        }
+        assert_eq!(alone.try_recv(), Err(TryRecvError::Empty), "the other one goes on");
+        end(second);
+        alone.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(told(), 0);
+    }
+
+    #[test]
+    fn a_process_that_was_told_nothing_does_not_count() {
+        let others = Others::default();
+        others.add(|| Err::<(), _>(io::ErrorKind::Other.into())).unwrap_err();
+        assert_eq!(*others.0.lock(), 0);
     }
 }

@@ -294,6 +294,9 @@ pub struct NodeReport {
     pub addresses: Vec<SocketAddr>,
     /// It can be used now.
     pub connected: bool,
+    /// It does not answer, so it cannot be used: its disk hangs, or its host is overloaded.
+    #[serde(default)]
+    pub silent: bool,
     /// The reason why it cannot.
     pub trouble: String,
     /// The size of its file system.
@@ -315,8 +318,8 @@ pub struct NodeReport {
     /// The bytes of these files on such nodes, about.
     #[serde(default)]
     pub left_bytes: Option<u64>,
-    /// Files whose copies on it are incomplete.
-    pub files_to_mend: u64,
+    /// Files whose copies on it are incomplete. `null` while their list cannot be read.
+    pub files_to_mend: Option<u64>,
     /// Bytes that clients have read at its data server since that started.
     pub read_bytes: u64,
     /// Bytes that clients have written there.

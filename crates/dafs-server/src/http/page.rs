@@ -15,7 +15,7 @@ const ICON: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 16 1
 
 /// The rules for browsers (Content Security Policy Level 3). The hashes are of the content of `<script>` and
 /// `<style>`.
-const POLICY: &str = "default-src 'none'; script-src 'sha256-uLgo0kKWP9F9P/TTDSrd3fIw60vKFJCghAAnNpaPrBY='; \
+const POLICY: &str = "default-src 'none'; script-src 'sha256-6W6kq+5NaTY44a8lp9jxZGCcFZEYKPTQNOP9DFof+NI='; \
     style-src 'sha256-qw0/NQMDyVYkI4Hq/lu32xhVyfZUtcrXUN/84oH0f3E='; connect-src 'self'; img-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";

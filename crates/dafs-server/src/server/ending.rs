@@ -4,8 +4,8 @@
 //! * A server that takes over begins when all calls that may change the state are over, however long a
 //!   disk takes. A call may go from lane to lane, and wait for the journal between them.
 //! * Checks of passwords and look-ups of users change no state and keep no file of it open. So one that never
-//!   ends delays nobody for long: its thread ends with the process. Look-ups of names of owners, after which a
-//!   compound goes on, are calls like others.
+//!   ends delays nobody for long: its thread ends with the process. Look-ups of names of owners are calls like
+//!   others for some time; then their compounds go on without the names.
 
 use super::Server;
 use super::data::DataServer;
@@ -61,12 +61,14 @@ impl Server {
     fn finish_calls(&mut self, nfs: Option<Arc<NfsShared>>, waits_for_all: bool) {
         let (pools, proofs) = (std::mem::take(&mut self.pools), self.proofs.take());
         let has_names = || nfs.as_ref().is_some_and(|nfs| nfs.looks_up_names());
-        let have_ended = finish(&pools, has_names, waits_for_all);
+        let give_up_names = || nfs.iter().for_each(|nfs| nfs.give_up_names());
+        let names = (has_names, give_up_names);
+        let have_ended = finish(&pools, names, waits_for_all);
         if let Some(journal) = self.journal.take() {
             // The last answers of its threads let compounds go on.
             drop(journal);
             if have_ended {
-                finish(&pools, has_names, waits_for_all);
+                finish(&pools, names, waits_for_all);
             }
         }
         let look_ups = |pool: &Arc<ThreadPool>| {
@@ -85,7 +87,13 @@ impl Server {
 
 /// Waits for the calls in the pools, and for look-ups of names while there are some. Their work keeps the
 /// records open, and the next server would find them locked. Returns false if it has given some up.
-fn finish(pools: &[Arc<ThreadPool>], has_names: impl Fn() -> bool, waits_for_all: bool) -> bool {
+///
+/// `names` tells if calls wait for such look-ups, and lets these go on without the names.
+fn finish(
+    pools: &[Arc<ThreadPool>],
+    (has_names, give_up_names): (impl Fn() -> bool, impl Fn()),
+    waits_for_all: bool,
+) -> bool {
     let is_call = |lane: u64| lane != USERS_LANE || has_names();
     let submitted = || pools.iter().map(|pool| pool.submitted()).sum::<u64>();
     let began = Instant::now();
@@ -101,6 +109,7 @@ fn finish(pools: &[Arc<ThreadPool>], has_names: impl Fn() -> bool, waits_for_all
             if !waits_for_all {
                 return false;
             }
+            give_up_names();
         }
     }
 }
@@ -168,8 +177,34 @@ mod tests {
         let call =
             Parts { pool: pool.clone(), look_ups: look_ups.clone(), is_over: is_over.clone() };
         call.begin(6);
-        assert!(finish(&[pool], || look_ups.load(Ordering::SeqCst) > 0, true));
+        let names = (|| look_ups.load(Ordering::SeqCst) > 0, || ());
+        assert!(finish(&[pool], names, true));
         assert!(is_over.load(Ordering::SeqCst));
+    }
+
+    /// The thread that hangs is not waited for, and what the call does without the names is.
+    #[test]
+    fn a_call_goes_on_without_names_that_are_never_told() {
+        let (pool, is_over) = (Arc::new(ThreadPool::new()), Arc::<AtomicBool>::default());
+        let (answer, never) = channel::<()>();
+        let look_up = move || {
+            let _ = never.recv();
+        };
+        pool.submit_to(Place { lane: USERS_LANE, owner: Owner::SERVER }, Box::new(look_up));
+        let waits = AtomicBool::new(true);
+        let give_up_names = || {
+            if waits.swap(false, Ordering::SeqCst) {
+                let ended = is_over.clone();
+                pool.submit(Box::new(move || {
+                    std::thread::sleep(PART);
+                    ended.store(true, Ordering::SeqCst);
+                }));
+            }
+        };
+        let names = (|| waits.load(Ordering::SeqCst), give_up_names);
+        assert!(finish(std::slice::from_ref(&pool), names, true));
+        assert!(is_over.load(Ordering::SeqCst));
+        drop(answer);
     }
 
     /// It is in no lane meanwhile.

@@ -4,6 +4,7 @@
 use super::StartError;
 use super::data::{DataServerParts, DataServers, NodeUsage};
 use super::local_metadata::LocalMetadata;
+use super::node_probes::{NodeProbes, silent_text};
 use super::rdma::RdmaListeners;
 use super::stores::OpenedStore;
 use super::striped::{Joining, derive};
@@ -29,6 +30,8 @@ pub(super) struct EngineServers {
     data_keys: Option<DataKeys>,
     /// The data servers of other processes, each with its local part for administrators.
     nodes: Vec<(Arc<RemoteNode>, String)>,
+    /// The questions of administrators to them.
+    probes: NodeProbes<NodeCounters>,
     /// The data servers of this process, in the order of the configuration.
     local: Vec<LocalServer>,
     /// The files at each of them.
@@ -75,6 +78,7 @@ impl EngineServers {
             joining,
             data_keys,
             nodes: Vec::new(),
+            probes: NodeProbes::default(),
             local: Vec::new(),
             files: Vec::new(),
             sockets: Mutex::default(),
@@ -188,10 +192,22 @@ impl DataServers for EngineServers {
             let counters = server.usage.get().map(NodeUsage::now).unwrap_or_default();
             report(export, (number, server.beside.clone()), vec![server.address], status, counters)
         });
+        let ask = |(node, _): &(Arc<RemoteNode>, String)| {
+            let node = node.clone();
+            (node.number(), move || node.counters())
+        };
+        let told = self.probes.ask(self.nodes.iter().map(ask));
         let remote = self.nodes.iter().map(|(node, beside)| {
             let place = format!("{} ({beside})", node.control());
-            let (status, counters) = (node.status(), node.counters());
-            report(export, (node.number(), place), node.addresses(), status, counters)
+            let probed = told.get(&node.number());
+            let silent_for = probed.and_then(|probed| probed.silent_for);
+            let counters = probed.and_then(|probed| probed.answer).unwrap_or_default();
+            let status = match silent_for {
+                Some(time) => NodeStatus { connected: false, trouble: silent_text(time) },
+                None => node.status(),
+            };
+            let report = report(export, (node.number(), place), node.addresses(), status, counters);
+            NodeReport { silent: silent_for.is_some(), ..report }
         });
         local.chain(remote).collect()
     }
@@ -210,6 +226,7 @@ fn report(
         place,
         addresses,
         connected,
+        silent: false,
         trouble,
         // The file system has its own tools for the rest.
         total_bytes: 0,
@@ -220,7 +237,7 @@ fn report(
         moved_bytes: 0,
         left_files: None,
         left_bytes: None,
-        files_to_mend: 0,
+        files_to_mend: Some(0),
         read_bytes: counters.read_bytes,
         written_bytes: counters.written_bytes,
         indirect_bytes: counters.indirect_bytes,

@@ -24,6 +24,7 @@ mod membership;
 mod nfs;
 mod nfs_peers;
 mod node_drain;
+mod node_probes;
 mod random;
 mod rdma;
 mod reload;

@@ -14,10 +14,13 @@ use super::StartError;
 use super::data::{DataServerParts, DataServers, NodeUsage};
 use super::listen::{self, Listener};
 use super::node_drain::{NodeDrain, Progress};
+use super::node_probes::{NodeProbes, silent_text};
 use super::rdma::RdmaListeners;
 use crate::admin::{NodeReport, ScrubOrder, ScrubReport};
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
-use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
+use dafs_cluster::{
+    ClusterSecret, Metadata, NodeCounters, RemoteConfig, RemoteNode, join_directory,
+};
 use dafs_dat::Instant;
 use dafs_mem::{Mutex, VolatileSlice};
 use dafs_posix::{PosixOptions, PosixStore};
@@ -25,7 +28,7 @@ use dafs_service::{
     Admits, Export, ForeignStates, ForeignUse, Service, ServiceError, WriteVerifier,
 };
 use dafs_store::node::{
-    ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, Node,
+    ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Elsewhere, Node, NodeSpace,
     component_store_fs,
 };
 use dafs_store::{DataKeys, ExportSecret, FileId, FsId, Stability, Store, StoreError, own};
@@ -65,6 +68,8 @@ pub(super) struct Striped {
     admits: Admits,
     listeners: Mutex<Vec<NodeListener>>,
     pub(super) nodes: Mutex<Vec<OpenNode>>,
+    /// The questions of administrators to them.
+    probes: NodeProbes<NodeAnswer>,
     pub(super) joining: Joining,
     /// The metadata server for data servers, set once the server runs.
     pub(super) metadata: OnceLock<Arc<LocalMetadata>>,
@@ -161,6 +166,23 @@ impl OpenNode {
             Self::Remote(node) => node.clone(),
         }
     }
+
+    /// Asks it what administrators see of it, which may wait for its disk.
+    fn ask(&self) -> NodeAnswer {
+        let counters = match self {
+            // This process counts them.
+            Self::Local(..) => NodeCounters::default(),
+            Self::Remote(node) => node.counters(),
+        };
+        NodeAnswer { space: self.node().space(), counters }
+    }
+}
+
+/// The answer of a node to the question of an administrator.
+#[derive(Clone)]
+struct NodeAnswer {
+    space: Result<NodeSpace, StoreError>,
+    counters: NodeCounters,
 }
 
 /// Opens the store of an export, and the sockets of its data servers.
@@ -248,6 +270,7 @@ pub(super) fn open(
         admits: export.options.admits.clone(),
         listeners: Mutex::new(listeners),
         nodes: Mutex::new(opened),
+        probes: NodeProbes::default(),
         joining,
         metadata: OnceLock::new(),
         drain: Mutex::default(),
@@ -287,11 +310,22 @@ impl DataServers for Striped {
         let replaced = self.replaced.lock().clone();
         let empty: Vec<_> =
             leaving.iter().filter(|number| progress.is_empty(&self.store, **number)).collect();
-        let to_mend = self.store.to_repair().unwrap_or_default();
+        let to_mend = self.store.to_repair().ok();
+        let ask = |open: &OpenNode| {
+            let open = open.clone();
+            (open.node().number(), move || open.ask())
+        };
+        let told = self.probes.ask(open.iter().map(ask));
         let report = |open: &OpenNode| {
             let node = open.node();
             let number = node.number();
-            let space = node.space();
+            let probed = told.get(&number);
+            let silent_for = probed.and_then(|probed| probed.silent_for);
+            let answer = probed.and_then(|probed| probed.answer.clone());
+            let (space, counters) = answer
+                .map_or((Err(StoreError::Busy), NodeCounters::default()), |answer| {
+                    (answer.space, answer.counters)
+                });
             let (place, connected, trouble, counters) = match open {
                 OpenNode::Local(_, path) => {
                     let trouble = space.err().map_or_else(String::new, |error| error.to_string());
@@ -300,10 +334,12 @@ impl DataServers for Striped {
                     (path.display().to_string(), space.is_ok(), trouble, counters)
                 }
                 OpenNode::Remote(node) => {
-                    let (status, counters) = (node.status(), node.counters());
+                    let status = node.status();
                     (node.control().to_owned(), status.connected, status.trouble, counters)
                 }
             };
+            let (connected, trouble) =
+                silent_for.map_or((connected, trouble), |time| (false, silent_text(time)));
             let space = space.unwrap_or_default();
             let leaving = leaving.contains(&number);
             let trouble = match (connected && leaving, replaced.get(&number)) {
@@ -317,6 +353,7 @@ impl DataServers for Striped {
                 place,
                 addresses: node.addresses(),
                 connected,
+                silent: silent_for.is_some(),
                 trouble,
                 total_bytes: space.total,
                 available_bytes: space.available,
@@ -326,7 +363,9 @@ impl DataServers for Striped {
                 moved_bytes: progress.moved_bytes,
                 left_files: progress.left.map(|(files, _)| files),
                 left_bytes: progress.left.map(|(_, bytes)| bytes),
-                files_to_mend: to_mend.get(&node.number()).copied().unwrap_or(0),
+                files_to_mend: to_mend
+                    .as_ref()
+                    .map(|counts| counts.get(&number).copied().unwrap_or(0)),
                 read_bytes: counters.read_bytes,
                 written_bytes: counters.written_bytes,
                 indirect_bytes: counters.indirect_bytes,

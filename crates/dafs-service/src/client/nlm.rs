@@ -88,13 +88,13 @@ impl Clients {
     }
 
     /// Drops the records of lock managers without state that were not used for a while. One that may
-    /// still reclaim stays.
+    /// still reclaim stays, and one whose durable record could not be removed yet.
     pub(crate) fn forget_idle_lock_managers(&self, now_ns: u64) {
         let lease_ns = self.state.config.lease_ns();
         let mut table = self.lock();
         let idle = |client: &&Arc<Client>| {
             client.idle_ns(now_ns) > lease_ns
-                && !client.is_written()
+                && !client.is_recorded()
                 && !(self.in_grace() && client.may_reclaim())
         };
         let mut idle: Vec<_> = table.nlm.values().filter(idle).cloned().collect();

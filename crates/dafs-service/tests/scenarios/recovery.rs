@@ -314,6 +314,22 @@ fn no_client_waits_for_a_connected_one_that_has_held_nothing_for_a_lease() {
     assert!(!world.service.clients.in_grace());
 }
 
+/// The disk fails for a moment.
+#[test]
+fn a_record_that_could_not_be_removed_is_removed_later() {
+    let world = World::new();
+    let idle = world.dafs("idle");
+    idle.session_started();
+    world.pass_with(&[&idle], SECOND_NS);
+    world.disk.broken.store(true, Ordering::Relaxed);
+    world.pass_with(&[&idle], LEASE_NS + SECOND_NS);
+    world.disk.broken.store(false, Ordering::Relaxed);
+    assert_eq!(world.disk.owners(), [b"idle"]);
+    world.pass_with(&[&idle], SECOND_NS);
+    world.pass_with(&[&idle], LEASE_NS + SECOND_NS);
+    assert!(world.disk.owners().is_empty());
+}
+
 /// A store whose next creation of a file waits, once when it begins and once more before it goes on.
 #[derive(Default)]
 struct Creation(Mutex<Option<Arc<Barrier>>>);

@@ -13,7 +13,7 @@ use super::super::StripedStore;
 use super::super::record::{Record, places};
 use super::super::state::{FileState, Place};
 use super::copied;
-use crate::limits::{COPY_ATTEMPTS_MAX, COPY_TURNS_MAX, RETRY_PAUSE};
+use crate::limits::{COPY_ATTEMPTS_MAX, COPY_TURNS_MAX, DIGEST_ALONE_BYTES, RETRY_PAUSE};
 use dafs_store::node::{DIGEST_BYTES_MAX, Digest};
 use dafs_store::{FileId, Result, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -209,8 +209,8 @@ impl FileState {
         Ok(Some(Quiet { record, size, turn, writes, lends }))
     }
 
-    /// Has nodes compute the digests of the same bytes of copies, all at once. This thread asks one of
-    /// them itself.
+    /// Has nodes compute the digests of the same bytes of copies. For many bytes all do so at once: this
+    /// thread asks one of them itself.
     fn digests(
         &self,
         record: &Record,
@@ -218,6 +218,9 @@ impl FileState {
         (offset, len): (u64, usize),
     ) -> Vec<Result<Digest>> {
         let digest = |at: usize| self.digest(record, at, offset, len);
+        if len <= DIGEST_ALONE_BYTES {
+            return places.iter().map(|&at| digest(at)).collect();
+        }
         let Some((&own, others)) = places.split_first() else { return Vec::new() };
         std::thread::scope(|scope| {
             let ask = |&at: &usize| {

@@ -6,6 +6,7 @@ use dafs_store::*;
 use dafs_striped::{Fault, Faults, Scrubbed};
 use dafs_testkit::stores::{READ_WRITE, me, read, write};
 use std::cell::Cell;
+use std::collections::HashSet;
 
 fn scrub(world: &World, id: &FileId) -> Scrubbed {
     world.store().scrub(id, &|_, _| true).unwrap()
@@ -52,6 +53,19 @@ fn of_two_copies_that_differ_neither_is_changed_until_one_is_named() {
     assert_eq!((scrub(&world, &id), world.fresh(&id)), (Scrubbed::Sound, vec![true, true]));
     nodes[1].set_away(true);
     assert!(read(&*file, 0, 3_000_000).unwrap() == content);
+}
+
+#[test]
+fn small_files_are_compared_by_one_thread() {
+    let own = HashSet::from([std::thread::current().id()]);
+    for (bytes, is_small) in [(10_000, true), (500_000, false)] {
+        let (world, id, _file, nodes) = World::with_file(&vec![7; bytes]);
+        world.repair();
+        nodes.iter().for_each(|node| drop(node.take_readers()));
+        assert_eq!(scrub(&world, &id), Scrubbed::Sound);
+        let readers: HashSet<_> = nodes.iter().flat_map(|node| node.take_readers()).collect();
+        assert_eq!(readers == own, is_small, "{bytes} bytes");
+    }
 }
 
 #[test]

@@ -7,6 +7,6 @@ pub(crate) mod context;
 pub(crate) mod end;
 pub(crate) mod engine;
 mod lanes;
-mod names;
+pub(crate) mod names;
 mod resume;
 mod security;

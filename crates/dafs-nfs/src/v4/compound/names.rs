@@ -5,8 +5,8 @@
 //!   when the name was looked up in the lane of the database of users. No thread waits meanwhile.
 //! * After a failure, or some time, the other names of a job count as failed. However a job ends, its
 //!   operation goes on.
-//! * A job for which no operation waits keeps no state of the server open. The database may hang, and
-//!   the server may end meanwhile.
+//! * A job keeps no state of the server open: only the operations that wait for it do. The database may
+//!   hang, and a server that ends lets them go on without the names.
 
 use super::context::OpContext;
 use crate::limits::{OWNER_LOOKUPS_MAX, OWNER_LOOKUPS_NS};
@@ -14,11 +14,13 @@ use crate::v4::attr::owner::{Names, Unknown};
 use crate::v4::attr::set::{self, Change, Purpose};
 use crate::v4::journal::Gate;
 use crate::v4::status::{OpError, OpResult};
+use dafs_mem::Mutex;
 use dafs_rpc::gss::Origin;
+use dafs_service::durable::Notify;
 use dafs_service::{OwnerNames, OwnerQuery};
 use dafs_store::Capabilities;
 use dafs_wire::nfs4::Fattr;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 impl<'a> OpContext<'a> {
@@ -58,11 +60,13 @@ impl<'a> OpContext<'a> {
             return Ok(());
         }
         let gate = Gate::new(self.shared);
-        let (notify, noted) = (gate.notify(), self.shared.name_look_ups.clone());
+        let number = self.shared.name_look_ups.begin(missing.clone(), gate.notify());
         self.frame.names = Some(gate);
+        let shared = Arc::downgrade(self.shared);
         self.look_up(missing, move || {
-            notify(Ok(()));
-            drop(noted);
+            if let Some(shared) = shared.upgrade() {
+                shared.name_look_ups.end(number);
+            }
         });
         Err(OpError::Later)
     }
@@ -79,6 +83,61 @@ impl<'a> OpContext<'a> {
         };
         let job = move || lookup.run();
         gss.acceptor.run(Origin::of_address(self.call.peer.ip()), Box::new(job));
+    }
+}
+
+/// The look-ups that operations wait for.
+#[derive(Default)]
+pub(crate) struct LookUps(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    last: u64,
+    awaited: FxHashMap<u64, Awaited>,
+}
+
+/// A look-up that an operation waits for.
+struct Awaited {
+    queries: FxHashSet<OwnerQuery>,
+    /// Lets the operation go on. `None` while it does.
+    go_on: Option<Notify>,
+}
+
+impl LookUps {
+    /// True if operations wait.
+    pub(crate) fn is_any(&self) -> bool {
+        !self.0.lock().awaited.is_empty()
+    }
+
+    /// Notes an operation that waits. Returns the number of its look-up.
+    fn begin(&self, queries: FxHashSet<OwnerQuery>, go_on: Notify) -> u64 {
+        let mut table = self.0.lock();
+        table.last += 1;
+        let number = table.last;
+        table.awaited.insert(number, Awaited { queries, go_on: Some(go_on) });
+        number
+    }
+
+    /// Lets an operation go on, unless it does already.
+    fn end(&self, number: u64) {
+        let mut table = self.0.lock();
+        let go_on = table.awaited.get_mut(&number).and_then(|awaited| awaited.go_on.take());
+        drop(table);
+        let Some(go_on) = go_on else { return };
+        go_on(Ok(()));
+        // The pool has its job now, so the end of the server waits for one or the other.
+        self.0.lock().awaited.remove(&number);
+    }
+
+    /// Lets all operations go on, with names that count as failed.
+    pub(crate) fn give_up(&self, owners: &OwnerNames, now_ns: u64) {
+        let table = self.0.lock();
+        let queries = table.awaited.values().flat_map(|awaited| awaited.queries.iter().cloned());
+        let queries: Vec<OwnerQuery> = queries.collect();
+        let numbers: Vec<u64> = table.awaited.keys().copied().collect();
+        drop(table);
+        queries.into_iter().for_each(|query| owners.give_up(query, now_ns));
+        numbers.into_iter().for_each(|number| self.end(number));
     }
 }
 

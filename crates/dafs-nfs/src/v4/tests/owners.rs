@@ -5,7 +5,7 @@ use dafs_service::durable::Durability;
 use dafs_service::{Directory, ExportOptions, LocalUser, OwnerNames, Squash};
 use dafs_store::{MemoryOptions, MemoryStore, Store};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{OnceLock, Weak};
 
 /// User anna is 1000. Counts the questions.
@@ -15,14 +15,21 @@ struct Toy {
     asked: Arc<AtomicUsize>,
     /// The questions that operations wait for.
     awaited: Arc<AtomicUsize>,
+    /// The server gives up all names before the answer.
+    gives_up: Arc<AtomicBool>,
 }
 
 impl Toy {
     fn asked<T>(&self, found: Option<T>) -> io::Result<Option<T>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let server = self.server.get().and_then(Weak::upgrade);
-        let is_awaited = server.is_some_and(|server| server.looks_up_names());
+        let is_awaited = server.as_ref().is_some_and(|server| server.looks_up_names());
         self.awaited.fetch_add(usize::from(is_awaited), Ordering::Relaxed);
+        if let Some(server) = server.filter(|_| self.gives_up.load(Ordering::Relaxed)) {
+            server.give_up_names();
+            assert!(!server.looks_up_names(), "an operation still waits");
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         Ok(found)
     }
 }
@@ -162,6 +169,24 @@ fn no_operation_waits_for_names_that_are_only_old() {
         assert_eq!(counted, counts);
         assert!(!world.shared.looks_up_names());
     }
+}
+
+/// The database may never answer, and the server ends.
+#[test]
+fn an_operation_goes_on_without_names_that_are_given_up() {
+    let (world, mut session, toy) = world();
+    let (root, proof) = (claims(0), proves("root@R", 0, Flavour::Krb5));
+    let top = world.root_of("");
+    world.file(&root, &mut session, &top, b"f");
+    let (mask, values) = chown("1000", "50");
+    let attributes = Fattr { mask, values: &values };
+    let set = Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
+    let answer = world.next(&root, &mut session, &[ROOT, lookup(b"f"), set]);
+    assert_eq!(answer.status(), Status::Ok);
+    toy.gives_up.store(true, Ordering::Relaxed);
+    assert_eq!(owners(&world, &mut session, &proof), ["1000", "50"]);
+    assert_eq!(toy.asked.load(Ordering::Relaxed), 1, "the other name is given up, too");
+    assert_eq!(toy.awaited.load(Ordering::Relaxed), 1);
 }
 
 /// A server that ends drops the compounds that still wait.

@@ -157,7 +157,7 @@ impl Cluster {
         session.destroy().unwrap();
         let is_whole = |reply: &AdminReply| match reply {
             AdminReply::Nodes(nodes) => {
-                nodes.iter().all(|node| node.connected && node.files_to_mend == 0)
+                nodes.iter().all(|node| node.connected && node.files_to_mend == Some(0))
             }
             _ => false,
         };

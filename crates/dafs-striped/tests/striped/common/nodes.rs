@@ -3,9 +3,10 @@
 use dafs_mem::{Mutex, Site, VolatileSlice};
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::{Result, Stability, StoreError};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, MutexGuard};
+use std::thread::ThreadId;
 
 /// The content of a component: as it is on the disk, and as readers see it.
 #[derive(Default, Clone)]
@@ -24,6 +25,8 @@ struct State {
     full: bool,
     /// Its device cannot read what was written before.
     unreadable: bool,
+    /// The threads that have read data.
+    readers: HashSet<ThreadId>,
     /// The number of next calls for data that are refused as crowded.
     crowded: u32,
     /// The number of calls that change something until the node dies by itself.
@@ -108,6 +111,11 @@ impl SimNode {
         self.lock().components.get(id).map(|content| content.seen.clone()).unwrap_or_default()
     }
 
+    /// Returns the threads that have read data since the last call.
+    pub(crate) fn take_readers(&self) -> HashSet<ThreadId> {
+        std::mem::take(&mut self.lock().readers)
+    }
+
     fn there(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
         if state.away { Err(StoreError::Busy) } else { Ok(state) }
@@ -166,7 +174,8 @@ impl Node for SimNode {
 
     fn read(&self, id: &ComponentId, views: &[VolatileSlice<'_>], offset: u64) -> Result<usize> {
         self.turn()?;
-        let state = self.there()?;
+        let mut state = self.there()?;
+        state.readers.insert(std::thread::current().id());
         if state.unreadable {
             return Err(StoreError::Io);
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Show the nodes of the metadata server, and the whole cluster on the last line
 ///
-/// The exit status is 1 when a node is missing.
+/// The exit status is 1 when a node is missing or silent.
 #[derive(Debug, clap::Args)]
 pub(super) struct Status {
     #[command(flatten)]
@@ -90,7 +90,7 @@ fn show(nodes: &[NodeReport], json: bool) -> Result<(), Failure> {
 
 /// Returns the whole cluster on one line. States that no node has are left out.
 fn summary(nodes: &[NodeReport]) -> String {
-    let counts: Vec<_> = ["ready", "draining", "missing", "empty"]
+    let counts: Vec<_> = ["ready", "draining", "missing", "silent", "empty"]
         .into_iter()
         .map(|word| (nodes.iter().filter(|node| state(node) == word).count(), word))
         .filter(|(count, _)| *count > 0)
@@ -101,9 +101,11 @@ fn summary(nodes: &[NodeReport]) -> String {
     let sum = |bytes: fn(&NodeReport) -> u64| BinaryBytes(there().map(bytes).sum());
     let (free, total) = (sum(|node| node.available_bytes), sum(|node| node.total_bytes));
     let mut text = format!("{} nodes: {}; {free} of {total} free", nodes.len(), counts.join(", "));
-    let to_repair: u64 = nodes.iter().map(|node| node.files_to_mend).sum();
-    if to_repair > 0 {
-        text.push_str(&format!("; {to_repair} copies to repair"));
+    let to_repair: Option<u64> = nodes.iter().map(|node| node.files_to_mend).sum();
+    match to_repair {
+        Some(0) => {}
+        Some(count) => text.push_str(&format!("; {count} copies to repair")),
+        None => text.push_str("; copies to repair: not known"),
     }
     text
 }
@@ -112,6 +114,7 @@ fn summary(nodes: &[NodeReport]) -> String {
 fn state(node: &NodeReport) -> &'static str {
     match (node.connected, node.leaving, node.empty) {
         (_, _, true) => "empty",
+        (false, _, false) if node.silent => "silent",
         (false, _, false) => "missing",
         (true, true, false) => "draining",
         (true, false, false) => "ready",
@@ -130,8 +133,10 @@ fn show_node(node: &NodeReport, json: bool) -> Result<(), Failure> {
             remarks.push_str(&format!("; {files} to move, {}", BinaryBytes(bytes)));
         }
     }
-    if node.files_to_mend > 0 {
-        remarks.push_str(&format!("; copies to repair: {}", node.files_to_mend));
+    match node.files_to_mend {
+        Some(0) => {}
+        Some(count) => remarks.push_str(&format!("; copies to repair: {count}")),
+        None => remarks.push_str("; copies to repair: not known, see the log of the server"),
     }
     if node.indirect_bytes > 0 {
         let bytes = BinaryBytes(node.indirect_bytes);
@@ -169,6 +174,7 @@ mod tests {
             place: String::new(),
             addresses: Vec::new(),
             connected,
+            silent: false,
             trouble: String::new(),
             total_bytes: 1 << 30,
             available_bytes: 1 << 29,
@@ -178,7 +184,7 @@ mod tests {
             moved_bytes: 0,
             left_files: None,
             left_bytes: None,
-            files_to_mend,
+            files_to_mend: Some(files_to_mend),
             read_bytes: 0,
             written_bytes: 0,
             indirect_bytes: 0,
@@ -200,5 +206,19 @@ mod tests {
         let expected = "3 nodes: 1 ready, 1 draining, 1 missing; 1.00 GiB of 2.00 GiB free; 7 copies \
                         to repair";
         assert_eq!(summary(&ill), expected);
+    }
+
+    #[test]
+    fn a_node_that_does_not_answer_is_not_called_missing() {
+        let silent = NodeReport { silent: true, ..node(0, false, false, 0) };
+        let expected = "2 nodes: 1 ready, 1 silent; 512.00 MiB of 1.00 GiB free";
+        assert_eq!(summary(&[silent, node(1, true, false, 0)]), expected);
+    }
+
+    #[test]
+    fn copies_that_cannot_be_counted_are_not_called_none() {
+        let unknown = NodeReport { files_to_mend: None, ..node(0, true, false, 0) };
+        let expected = "2 nodes: 2 ready; 1.00 GiB of 2.00 GiB free; copies to repair: not known";
+        assert_eq!(summary(&[unknown, node(1, true, false, 3)]), expected);
     }
 }

@@ -59,12 +59,16 @@ pub(super) fn until_repaired(
     let mut most = 0;
     loop {
         let node = find(place, export, number)?.ok_or_else(|| gone(number))?;
-        if node.connected && node.files_to_mend == 0 {
+        let left = node.files_to_mend.ok_or_else(|| {
+            let text = "the server cannot read its list of files to repair: see its log";
+            Failure::Failed(text.to_owned())
+        })?;
+        if node.connected && left == 0 {
             drop(meter);
             return say!("the copies on node {number} are complete");
         }
-        most = node.files_to_mend.max(most);
-        meter.show_files(most - node.files_to_mend, node.files_to_mend, &node.trouble);
+        most = left.max(most);
+        meter.show_files(most - left, left, &node.trouble);
         std::thread::sleep(LOOK);
     }
 }

@@ -106,7 +106,7 @@ pub(super) struct NodeActivity {
     pub(super) connected: bool,
     pub(super) leaving: bool,
     pub(super) available_bytes: u64,
-    pub(super) files_to_mend: u64,
+    pub(super) files_to_mend: Option<u64>,
     pub(super) read_bytes: f64,
     pub(super) written_bytes: f64,
 }

@@ -174,6 +174,11 @@ fn number(value: f64) -> Cell {
     Cell::Number { value, text: format!("{value:.0}") }
 }
 
+/// A number that the server may not know.
+fn count(value: Option<u64>) -> Cell {
+    value.map_or(Cell::Number { value: -1.0, text: "-".to_owned() }, |value| number(value as f64))
+}
+
 fn bytes(value: f64) -> Cell {
     Cell::Number { value, text: human_size(value as u64) }
 }
@@ -239,7 +244,7 @@ fn node(node: &NodeActivity) -> Vec<Cell> {
         bytes(node.read_bytes),
         bytes(node.written_bytes),
         bytes(node.available_bytes as f64),
-        number(node.files_to_mend as f64),
+        count(node.files_to_mend),
         text(state),
         text(&format!("/{} node {} at {}", node.export, node.number, node.place)),
     ]
