@@ -20,6 +20,9 @@ pub struct Disk {
     store: usize,
 }
 
+/// A look at a read, with the number of its bytes.
+type Look = Box<dyn Fn(usize) + Send>;
+
 struct Knobs {
     /// No data is in memory: every transfer has to wait.
     slow: AtomicBool,
@@ -40,7 +43,7 @@ struct Knobs {
     /// Runs once, inside the next open of an existing file.
     on_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Runs inside each read, with the number of its bytes.
-    on_read: Mutex<Option<Box<dyn Fn(usize) + Send>>>,
+    on_read: Mutex<Option<Look>>,
     /// The descriptor that all files lend.
     lent: OnceLock<OwnedFd>,
 }
