@@ -135,6 +135,8 @@ inside apt-get -qq -y remove "${names[@]}" >"$work/said" 2>&1 || { cat "$work/sa
 for file in etc/dafs/dafs.toml var/lib/dafs/handle-key var/lib/dafs/admin-token; do
     [[ -e $root/$file ]] || fail "removing has taken what a purge takes: $file"
 done
+# A server that lost its power while it made these.
+for file in handle-key.7 handle-key.7.new inventory.new; do : >"$root/var/lib/dafs/$file"; done
 # Of the others apt knows nothing any more, as nothing of them is left.
 mapfile -t left < <(inside dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' | awk '$1 == "rc" && $2 ~ /dafs/ { print $2 }')
 inside apt-get -qq -y purge "${left[@]}" >"$work/said" 2>&1 || { cat "$work/said"; fail "apt does not purge them"; }

@@ -1,7 +1,8 @@
 //! Questions of administrators to the nodes of an export: to all at once, with a time limit.
 //!
 //! Invariants
-//! * A node whose disk hangs delays the first report by `PROBE_TIME`, and later ones not at all.
+//! * A node whose disk hangs delays the first report by `PROBE_TIME`, and later ones not at all. Questions that
+//!   others begin meanwhile delay none.
 //! * A node has one question at a time. A call that hangs keeps a thread here, and one at the data
 //!   server.
 
@@ -68,14 +69,18 @@ impl<T: Clone + Send + 'static> NodeProbes<T> {
             self.begin(number, question);
         }
         let mut nodes = self.shared.nodes.lock();
+        let end = Instant::now() + PROBE_TIME;
         loop {
             let left = asked.iter().filter_map(|number| nodes.get(number)?.left()).max();
-            let Some(left) = left else { break };
+            let left = left.map(|left| left.min(end.saturating_duration_since(Instant::now())));
+            let Some(left) = left.filter(|left| !left.is_zero()) else { break };
             nodes = self.shared.ended.wait_timeout(nodes, left).0;
         }
         let probed = |number: u32| {
             let probe = nodes.get(&number)?;
+            // Another report may have asked again a moment ago.
             let silent_for = probe.since.map(|since| since.elapsed());
+            let silent_for = silent_for.filter(|time| *time >= PROBE_TIME);
             Some((number, Probed { answer: probe.answer.clone(), silent_for }))
         };
         asked.into_iter().filter_map(probed).collect()

@@ -6,7 +6,7 @@
 //! * After a failure, or some time, the other names of a job count as failed. However a job ends, its
 //!   operation goes on.
 //! * A job keeps no state of the server open: only the operations that wait for it do. The database may
-//!   hang, and a server that ends lets them go on without the names.
+//!   hang, and a server that ends lets them go on without the names. From then on no operation waits.
 
 use super::context::OpContext;
 use crate::limits::{OWNER_LOOKUPS_MAX, OWNER_LOOKUPS_NS};
@@ -62,6 +62,10 @@ impl<'a> OpContext<'a> {
         let gate = Gate::new(self.shared);
         let number = self.shared.name_look_ups.begin(missing.clone(), gate.notify());
         self.frame.names = Some(gate);
+        if self.shared.name_look_ups.are_given_up() {
+            self.shared.give_up_names();
+            return Err(OpError::Later);
+        }
         let shared = Arc::downgrade(self.shared);
         self.look_up(missing, move || {
             if let Some(shared) = shared.upgrade() {
@@ -92,6 +96,8 @@ pub(crate) struct LookUps(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
+    /// No operation waits any more.
+    given_up: bool,
     last: u64,
     awaited: FxHashMap<u64, Awaited>,
 }
@@ -107,6 +113,11 @@ impl LookUps {
     /// True if operations wait.
     pub(crate) fn is_any(&self) -> bool {
         !self.0.lock().awaited.is_empty()
+    }
+
+    /// True if operations that need names go on without them.
+    fn are_given_up(&self) -> bool {
+        self.0.lock().given_up
     }
 
     /// Notes an operation that waits. Returns the number of its look-up.
@@ -129,9 +140,10 @@ impl LookUps {
         self.0.lock().awaited.remove(&number);
     }
 
-    /// Lets all operations go on, with names that count as failed.
+    /// Lets all operations go on, with names that count as failed. So do those that come later.
     pub(crate) fn give_up(&self, owners: &OwnerNames, now_ns: u64) {
-        let table = self.0.lock();
+        let mut table = self.0.lock();
+        table.given_up = true;
         let queries = table.awaited.values().flat_map(|awaited| awaited.queries.iter().cloned());
         let queries: Vec<OwnerQuery> = queries.collect();
         let numbers: Vec<u64> = table.awaited.keys().copied().collect();

@@ -187,6 +187,14 @@ fn an_operation_goes_on_without_names_that_are_given_up() {
     assert_eq!(owners(&world, &mut session, &proof), ["1000", "50"]);
     assert_eq!(toy.asked.load(Ordering::Relaxed), 1, "the other name is given up, too");
     assert_eq!(toy.awaited.load(Ordering::Relaxed), 1);
+    // A compound may need other names behind these.
+    let (mask, values) = chown("anna@a.org", "50");
+    let attributes = Fattr { mask, values: &values };
+    let set = Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
+    let answer = world.next(&root, &mut session, &[ROOT, lookup(b"f"), set]);
+    assert_eq!(answer.status(), Status::Delay);
+    assert_eq!(toy.asked.load(Ordering::Relaxed), 1, "no later operation waits");
+    assert!(!world.shared.looks_up_names());
 }
 
 /// A server that ends drops the compounds that still wait.

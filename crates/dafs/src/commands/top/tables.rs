@@ -236,6 +236,7 @@ fn holding(holding: &Holding) -> Vec<Cell> {
 
 fn node(node: &NodeActivity) -> Vec<Cell> {
     let state = match (node.connected, node.leaving) {
+        (false, _) if node.silent => "silent",
         (false, _) => "missing",
         (true, true) => "draining",
         (true, false) => "ready",
@@ -287,6 +288,28 @@ mod tests {
         assert_eq!(names(0, false), ["/two", "/one"], "the busiest comes first");
         assert_eq!(names(6, false), ["/one", "/two"]);
         assert_eq!(names(6, true), ["/two", "/one"]);
+    }
+
+    #[test]
+    fn a_node_that_does_not_answer_is_not_called_missing() {
+        let state = |connected: bool, silent: bool| {
+            let shown = node(&NodeActivity {
+                export: "data".to_owned(),
+                number: 1,
+                place: "host:1".to_owned(),
+                connected,
+                silent,
+                leaving: false,
+                available_bytes: 0,
+                files_to_mend: None,
+                read_bytes: 0.0,
+                written_bytes: 0.0,
+            });
+            shown[4].padded(0)
+        };
+        assert_eq!(state(true, false), "ready");
+        assert_eq!(state(false, false), "missing");
+        assert_eq!(state(false, true), "silent");
     }
 
     #[test]
