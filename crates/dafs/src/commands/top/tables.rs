@@ -236,6 +236,8 @@ fn holding(holding: &Holding) -> Vec<Cell> {
 
 fn node(node: &NodeActivity) -> Vec<Cell> {
     let state = match (node.connected, node.leaving) {
+        _ if node.empty => "empty",
+        (false, _) if node.silent => "silent",
         (false, _) => "missing",
         (true, true) => "draining",
         (true, false) => "ready",
@@ -287,6 +289,31 @@ mod tests {
         assert_eq!(names(0, false), ["/two", "/one"], "the busiest comes first");
         assert_eq!(names(6, false), ["/one", "/two"]);
         assert_eq!(names(6, true), ["/two", "/one"]);
+    }
+
+    #[test]
+    fn a_node_has_the_word_of_cluster_status_for_its_state() {
+        let state = |connected, silent, leaving, empty| {
+            let activity = NodeActivity {
+                export: "a".to_owned(),
+                number: 0,
+                place: String::new(),
+                connected,
+                silent,
+                leaving,
+                empty,
+                available_bytes: 0,
+                files_to_mend: None,
+                read_bytes: 0.0,
+                written_bytes: 0.0,
+            };
+            node(&activity).swap_remove(4)
+        };
+        assert_eq!(state(true, false, false, false), text("ready"));
+        assert_eq!(state(true, false, true, false), text("draining"));
+        assert_eq!(state(true, false, true, true), text("empty"));
+        assert_eq!(state(false, true, false, false), text("silent"));
+        assert_eq!(state(false, false, false, false), text("missing"));
     }
 
     #[test]
