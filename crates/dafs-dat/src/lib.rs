@@ -48,7 +48,7 @@ pub use error::{ConnectError, DisconnectReason, PostError, RegisterError};
 pub use memory::{MemoryRegion, RegionTable};
 pub use naming::{is_local, shm_socket_candidates, shm_socket_name};
 pub use owner::{is_of_this_host, tcp_peer};
-pub use poll_budget::{PollBudget, SPIN_POLLS_MIN, SPIN_WORTH};
+pub use poll_budget::PollBudget;
 pub use spin::{Spin, Wake};
 pub use time::Instant;
 pub use types::{

@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 /// The lower bound of polls before an adaptive waiter sleeps, however little polling has helped.
-pub const SPIN_POLLS_MIN: u32 = 4;
+const SPIN_POLLS_MIN: u32 = 4;
 
 /// A sleep shorter than this would have been better spent polling: sleeping and waking up take
 /// about as long.
-pub const SPIN_WORTH: Duration = Duration::from_micros(50);
+const SPIN_WORTH: Duration = Duration::from_micros(50);
 
 /// Sleeps after which one wait polls as long as the policy permits.
 const PROBE_INTERVAL_SLEEPS: u32 = 32;

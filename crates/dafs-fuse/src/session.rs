@@ -269,8 +269,9 @@ impl Session {
         // Under the lock, so that no thread checks before and waits after it.
         let state = self.state.lock();
         self.stops.store(stops, Ordering::SeqCst);
+        // So no thread goes on before the turns are few again.
+        self.turns.set_open(stops);
         drop(state);
         self.changed.notify_all();
-        self.turns.set_open(stops);
     }
 }

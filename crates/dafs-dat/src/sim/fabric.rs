@@ -271,6 +271,10 @@ impl Fabric {
         self.schedule.first_key_value().map(|((time, _, _), _)| *time)
     }
 
+    pub(super) fn scheduled(&self) -> usize {
+        self.schedule.len()
+    }
+
     pub(super) fn next_until(&mut self, limit: Instant) -> Option<(Instant, u64, Wake)> {
         let entry = self.schedule.first_entry().filter(|entry| entry.key().0 <= limit)?;
         let ((time, _, _), (connection, wake)) = entry.remove_entry();

@@ -100,6 +100,11 @@ impl SimNetwork {
         self.shared.lock().fabric.next_time()
     }
 
+    /// The number of events to come.
+    pub fn scheduled(&self) -> usize {
+        self.shared.lock().fabric.scheduled()
+    }
+
     /// Runs all events that are due until `now`.
     pub fn advance_to(&self, now: Instant) {
         self.shared.lock().advance_to(now);

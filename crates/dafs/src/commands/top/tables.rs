@@ -236,6 +236,7 @@ fn holding(holding: &Holding) -> Vec<Cell> {
 
 fn node(node: &NodeActivity) -> Vec<Cell> {
     let state = match (node.connected, node.leaving) {
+        _ if node.empty => "empty",
         (false, _) if node.silent => "silent",
         (false, _) => "missing",
         (true, true) => "draining",
@@ -291,25 +292,28 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_answer_is_not_called_missing() {
-        let state = |connected: bool, silent: bool| {
-            let shown = node(&NodeActivity {
-                export: "data".to_owned(),
-                number: 1,
-                place: "host:1".to_owned(),
+    fn a_node_has_the_word_of_cluster_status_for_its_state() {
+        let state = |connected, silent, leaving, empty| {
+            let activity = NodeActivity {
+                export: "a".to_owned(),
+                number: 0,
+                place: String::new(),
                 connected,
                 silent,
-                leaving: false,
+                leaving,
+                empty,
                 available_bytes: 0,
                 files_to_mend: None,
                 read_bytes: 0.0,
                 written_bytes: 0.0,
-            });
-            shown[4].padded(0)
+            };
+            node(&activity).swap_remove(4)
         };
-        assert_eq!(state(true, false), "ready");
-        assert_eq!(state(false, false), "missing");
-        assert_eq!(state(false, true), "silent");
+        assert_eq!(state(true, false, false, false), text("ready"));
+        assert_eq!(state(true, false, true, false), text("draining"));
+        assert_eq!(state(true, false, true, true), text("empty"));
+        assert_eq!(state(false, true, false, false), text("silent"));
+        assert_eq!(state(false, false, false, false), text("missing"));
     }
 
     #[test]
