@@ -329,6 +329,11 @@ pub(crate) const OPTIMISTIC_MISSES_BEFORE: u32 = 1;
 pub(crate) const OPTIMISTIC_ASK_PAUSE_MIN: Duration = Duration::from_millis(5);
 pub(crate) const OPTIMISTIC_ASK_PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// The same pause where an answer certainly has something new: a read has found a block at an unknown place, and
+/// no such question was in vain before. The reads of this time miss what the server has shown since. A question
+/// takes a few microseconds.
+pub(crate) const OPTIMISTIC_NEWS_PAUSE: Duration = Duration::from_micros(500);
+
 /// Small files whose places a client keeps for reads of mapped memory, files that reads have missed, and
 /// exposures that small files share, of which a server has one for each file system. Also questions of opens
 /// that have ended before their answer came: the oldest one is dropped.
