@@ -132,6 +132,12 @@ pub use dafs_dat::SPIN_POLLS;
 /// times as long as polling lasts.
 pub const SPIN_GAP_MAX: Duration = Duration::from_micros(200);
 
+/// The mean time of answers from which on such a wait sleeps. Sleeping and waking up take about as long.
+pub(crate) const SPIN_ANSWER_MAX: Duration = Duration::from_micros(50);
+
+/// Of so many waits that should sleep one polls, to learn the time of answers.
+pub(crate) const SPIN_PROBE_WAITS: u32 = 16;
+
 /// Polls before a waiter begins to yield the CPU, if a poll makes no system call.
 pub const SPINS_BEFORE_YIELD: u32 = 8;
 
