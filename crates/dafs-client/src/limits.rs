@@ -132,6 +132,12 @@ pub use dafs_dat::SPIN_POLLS;
 /// times as long as polling lasts.
 pub const SPIN_GAP_MAX: Duration = Duration::from_micros(200);
 
+/// The mean time of answers from which on such a wait sleeps. Sleeping and waking up take about as long.
+pub(crate) const SPIN_ANSWER_MAX: Duration = Duration::from_micros(50);
+
+/// Of so many waits that should sleep one polls, to learn the time of answers.
+pub(crate) const SPIN_PROBE_WAITS: u32 = 16;
+
 /// Polls before a waiter begins to yield the CPU, if a poll makes no system call.
 pub const SPINS_BEFORE_YIELD: u32 = 8;
 
@@ -328,6 +334,11 @@ pub(crate) const OPTIMISTIC_MISSES_BEFORE: u32 = 1;
 /// question beside a hundred reads.
 pub(crate) const OPTIMISTIC_ASK_PAUSE_MIN: Duration = Duration::from_millis(5);
 pub(crate) const OPTIMISTIC_ASK_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The same pause where an answer certainly has something new: a read has found a block at an unknown place, and
+/// no such question was in vain before. The reads of this time miss what the server has shown since. A question
+/// takes a few microseconds.
+pub(crate) const OPTIMISTIC_NEWS_PAUSE: Duration = Duration::from_micros(500);
 
 /// Small files whose places a client keeps for reads of mapped memory, files that reads have missed, and
 /// exposures that small files share, of which a server has one for each file system. Also questions of opens

@@ -234,6 +234,9 @@ pub(crate) const LOGGED_NAME_BYTES_MAX: usize = 64;
 /// Bytes of one line in the password file.
 pub(crate) const PASSWORD_LINE_BYTES_MAX: usize = 1024;
 
+/// Files of which a reactor fills more blocks while it has no other work.
+pub(crate) const REMAINDERS_MAX: usize = 64;
+
 /// The most segments of exposed memory that one peer is shown.
 pub(crate) const SHOWN_SEGMENTS_MAX: usize = 4096;
 

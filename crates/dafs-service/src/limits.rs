@@ -374,6 +374,14 @@ pub(crate) const EXPOSED_FILLS_MAX: usize = 64;
 /// Blocks of a file that are filled together, if they are in memory: 64 KiB, aligned.
 pub(crate) const EXPOSED_GROUP_BLOCKS: u64 = 16;
 
+/// Groups of a window for which requests have asked in [`EXPOSED_PERIOD_NS`], from which on the other groups of
+/// the window are filled, too: a quarter. Requests for a window are 8 then in place of 32, and the window takes
+/// four times the frames of these groups at most.
+pub(crate) const EXPOSED_REMAINDER_GROUPS: usize = 8;
+
+/// Windows of a file that wait for that.
+pub(crate) const EXPOSED_REMAINDERS_MAX: usize = 1024;
+
 /// Files of 64 KiB at most that share an exposure. Each is watched for local changes, which keeps a
 /// descriptor. When so many have a part, the exposure ends and another one begins, but not before this
 /// time is over.

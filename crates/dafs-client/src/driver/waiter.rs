@@ -163,7 +163,8 @@ impl<'a> Waiter<'a> {
         }
         let before = Instant::now();
         let is_first = self.spins == before_yield;
-        if is_first && driver.spinning.is_seldom(before) && driver.adapter.descriptor().is_some() {
+        let sleeps = is_first && driver.spinning.sleeps_at_once(before);
+        if sleeps && driver.adapter.descriptor().is_some() {
             return self.sleep(driver);
         }
         drop(driver);

@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::fork::{ForkMutex, ForkRwLock};
 use crate::limits::{
     OPTIMISTIC_ASK_PAUSE_MAX, OPTIMISTIC_ASK_PAUSE_MIN, OPTIMISTIC_BYTES_MAX,
-    OPTIMISTIC_MISSES_BEFORE,
+    OPTIMISTIC_MISSES_BEFORE, OPTIMISTIC_NEWS_PAUSE,
 };
 use crate::opened::Opened;
 use crate::operations::Mailbox;
@@ -201,7 +201,12 @@ impl Asking {
     /// an unknown place, has something new, unless the server has just been asked in vain.
     fn is_due(&self, now: Instant, outcome: BlockRead, is_shown: bool, window: u64) -> bool {
         let is_news = is_shown && outcome == BlockRead::Unknown && self.vain != Some(window);
-        let pause = if is_news { self.pause.min(OPTIMISTIC_ASK_PAUSE_MIN) } else { self.pause };
+        let pause = match (is_news, self.vain) {
+            (false, _) => self.pause,
+            (true, None) => self.pause.min(OPTIMISTIC_NEWS_PAUSE),
+            // The server may lack memory for the pages of many windows.
+            (true, Some(_)) => self.pause.min(OPTIMISTIC_ASK_PAUSE_MIN),
+        };
         self.asked.is_none() && now >= self.last + pause
     }
 
@@ -339,13 +344,15 @@ impl Opened {
             return;
         }
         let Some(mut asking) = optimistic.asking.try_lock() else { return };
+        // A pause may be shorter than a step of the coarse clock.
+        let asks_at = Instant::now();
         let window = offset / WINDOW_BYTES;
         let connection = shared.connection();
         let known = optimistic.known.read_here();
         let is_alone = !is_long && (turn == Turn::Alone || known.is_some());
         if connection == 0
             || asking.asked.is_some()
-            || is_alone && !asking.is_due(now, outcome, known.is_some(), window)
+            || is_alone && !asking.is_due(asks_at, outcome, known.is_some(), window)
         {
             return;
         }
@@ -372,7 +379,7 @@ impl Opened {
             small: true,
         });
         if !is_long {
-            asking.last = now;
+            asking.last = asks_at;
         }
         small.asks(&self.handle, now);
         let answer = Mailbox::default();

@@ -259,6 +259,20 @@ fn questions_without_an_answer_become_rare() {
     assert!(asking.is_due(Instant(0) + OPTIMISTIC_ASK_PAUSE_MAX, BlockRead::Unknown, true, 7));
 }
 
+/// The server shows blocks in new segments all the time.
+#[test]
+fn places_that_are_certainly_new_are_asked_for_at_once() {
+    let mut asking = Asking { pause: OPTIMISTIC_ASK_PAUSE_MIN, ..Asking::default() };
+    let soon = Instant(0) + OPTIMISTIC_NEWS_PAUSE;
+    assert!(!asking.is_due(Instant(0), BlockRead::Unknown, true, 7));
+    assert!(asking.is_due(soon, BlockRead::Unknown, true, 7));
+    assert!(!asking.is_due(soon, BlockRead::Absent, true, 7));
+    // Its answer had nothing, so neither may those about other windows.
+    asking.vain = Some(7);
+    assert!(!asking.is_due(soon, BlockRead::Unknown, true, 8));
+    assert!(asking.is_due(Instant(0) + OPTIMISTIC_ASK_PAUSE_MIN, BlockRead::Unknown, true, 8));
+}
+
 #[test]
 fn one_question_at_a_time_is_asked_and_its_answer_is_taken_once() {
     let mut asking = Asking::default();

@@ -73,6 +73,7 @@ use memory::{Replies, ReplySlot};
 use request::Context;
 use rustc_hash::FxHashMap;
 use shares::CreditShares;
+use shown::Remainders;
 use staging::Staging;
 use std::io;
 use std::sync::Arc;
@@ -159,6 +160,7 @@ pub(crate) struct Link {
     optimistic_channels: usize,
     /// Reads by RDMA from exposed memory, as of the last tick.
     granted_reads: u64,
+    remainders: Remainders,
     /// Credits of all connections.
     credits: usize,
     /// Their division while they are scarce.
@@ -229,6 +231,7 @@ impl Engine {
                 batches_due: FxHashMap::default(),
                 optimistic_channels: 0,
                 granted_reads: 0,
+                remainders: Remainders::default(),
                 credits: 0,
                 shares: CreditShares::default(),
                 is_closing: false,
@@ -352,7 +355,7 @@ impl Engine {
                 port.link.adapter.flush();
             }
         }
-        busy
+        busy || self.fill_remainder()
     }
 
     /// Notes that the driver has slept. `ready` is true for each adapter, by its index in the list
@@ -366,7 +369,7 @@ impl Engine {
 
     /// Returns the time at which `turn` must be called even without an event.
     pub fn next_timeout(&self) -> Instant {
-        if self.drain_requests.is_some() {
+        if self.drain_requests.is_some() || self.has_remainders() {
             return Instant(0);
         }
         let adapters = self.ports.iter().filter_map(|port| port.link.adapter.next_timeout());

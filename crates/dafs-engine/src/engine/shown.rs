@@ -18,6 +18,8 @@
 //!   their reads is answered.
 //! * The answer to a read leaves before blocks are filled: its client does not wait for copies that later
 //!   reads may need.
+//! * Blocks for which no request has asked are filled in turns without any other work alone, or beside a block
+//!   that a request has asked for. Such a turn fills a few, and the next one looks for requests again.
 
 use super::Engine;
 use super::back::Mail;
@@ -25,12 +27,16 @@ use super::connection::{Channel, Phase};
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Report, Rest, Work};
 use crate::exposed::{ExposedMemory, Segment};
-use crate::limits::{PINNED_SEGMENTS_MAX, PINNED_SEGMENTS_PER_TICK_MAX, SHOWN_SEGMENTS_MAX};
+use crate::limits::{
+    PINNED_SEGMENTS_MAX, PINNED_SEGMENTS_PER_TICK_MAX, REMAINDERS_MAX, SHOWN_SEGMENTS_MAX,
+};
+use dafs_dat::confine::confined;
 use dafs_dat::{Adapter, EndpointId, Instant, MemoryRegion};
 use dafs_service::{ExposedFile, OpenState, StateId};
 use dafs_store::OpenFile;
 use dafs_wire::dafs::ExposedSegment;
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
@@ -206,6 +212,34 @@ impl Shown {
     }
 }
 
+/// Files of which more blocks are to be filled, each as requests have it open.
+#[derive(Default)]
+pub(super) struct Remainders(VecDeque<(Arc<ExposedFile>, Weak<dyn OpenFile>)>);
+
+impl Remainders {
+    fn note(&mut self, exposed: &Arc<ExposedFile>, file: &Arc<dyn OpenFile>) {
+        let is_known = self.0.iter().any(|(known, _)| Arc::ptr_eq(known, exposed));
+        if !is_known && self.0.len() < REMAINDERS_MAX {
+            self.0.push_back((exposed.clone(), Arc::downgrade(file)));
+        }
+    }
+}
+
+/// Fills some more blocks of a file. Returns false if none were left.
+fn fill_more(memory: &ExposedMemory, exposed: &ExposedFile, file: &dyn OpenFile) -> bool {
+    let Some(fills) = exposed.begin_remainder() else { return false };
+    let mut is_over = false;
+    for fill in fills {
+        let read = || memory.read_block(file, &fill).unwrap_or(0);
+        let is_shown = exposed.fill(fill, || if is_over { 0 } else { read() });
+        if !is_shown && !is_over {
+            is_over = true;
+            exposed.end_remainder(&fill);
+        }
+    }
+    true
+}
+
 impl Context<'_> {
     /// Returns the way in which the client of this session can read exposed memory. A session with
     /// checksums has none: nothing sums what is not sent.
@@ -293,7 +327,7 @@ impl Context<'_> {
     /// memory are exposed to clients with a grant.
     pub(crate) fn note_read(
         &mut self,
-        file: &dyn OpenFile,
+        file: &Arc<dyn OpenFile>,
         open: Option<&OpenState>,
         (offset, len): (u64, usize),
     ) {
@@ -310,10 +344,13 @@ impl Context<'_> {
         for fill in fills {
             let is_worth = !(fill.is_neighbour && is_cold);
             exposed.fill(fill, || {
-                let bytes = is_worth.then(|| memory.read_block(file, &fill)).flatten();
+                let bytes = is_worth.then(|| memory.read_block(&**file, &fill)).flatten();
                 is_cold |= fill.is_neighbour && bytes.is_none();
                 bytes.unwrap_or(0)
             });
+        }
+        if exposed.has_remainder() {
+            self.link.remainders.note(&exposed, file);
         }
     }
 
@@ -324,6 +361,29 @@ impl Context<'_> {
 }
 
 impl Engine {
+    /// True while more blocks of files are to be filled.
+    pub(super) fn has_remainders(&self) -> bool {
+        self.ports.iter().any(|port| !port.link.remainders.0.is_empty())
+    }
+
+    /// Fills some more blocks of a file that requests have read here and there. Returns true if there was
+    /// such a file.
+    pub(super) fn fill_remainder(&mut self) -> bool {
+        let Some(memory) = &self.shared.exposed else { return false };
+        for port in &mut self.ports {
+            let files = &mut port.link.remainders.0;
+            let Some((exposed, file)) = files.pop_front() else { continue };
+            // After the last close of the file nothing more is shown.
+            if let Some(open) = file.upgrade()
+                && confined(|| fill_more(memory, &exposed, &*open)) == Some(true)
+            {
+                files.push_back((exposed, file));
+            }
+            return true;
+        }
+        false
+    }
+
     /// True while there are optimistic channels, bound or not yet. Then each turn needs the time as it is:
     /// an older one hides that the server was held up.
     pub(crate) fn has_optimistic_channels(&self) -> bool {

@@ -284,7 +284,7 @@ pub(crate) fn read_inline(cx: &mut Context<'_>, call: &Call, args: &ReadInline) 
     match read_now(&*file, &[view], args.offset, wanted) {
         Ok(ReadNow::Done(end)) => {
             let sent = send_inline(cx, call, slot, end, ride);
-            cx.note_read(&*file, open.as_deref(), (args.offset, end.count));
+            cx.note_read(&file, open.as_deref(), (args.offset, end.count));
             sent
         }
         Ok(ReadNow::Blocked(done)) => {
@@ -391,7 +391,7 @@ fn read_mapped(
                 Checksum::ZERO
             };
             let sent = reply_direct(cx, call, end, sum, ride);
-            cx.note_read(&*file, open.as_deref(), (offset, end.count));
+            cx.note_read(&file, open.as_deref(), (offset, end.count));
             sent
         }
         ReadNow::Blocked(done) => {
@@ -477,6 +477,6 @@ fn finish(cx: &mut Context<'_>, id: PendingId, result: Result<bool, StoreError>)
             reply_direct(cx, &pending.call, end, sum, transfer.ride)
         }
     };
-    cx.note_read(&*transfer.file, transfer.open.as_deref(), (transfer.offset, count));
+    cx.note_read(&transfer.file, transfer.open.as_deref(), (transfer.offset, count));
     cx.finish(&pending.call, outcome);
 }

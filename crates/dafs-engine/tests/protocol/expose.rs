@@ -224,6 +224,30 @@ fn an_answer_leaves_before_blocks_are_filled() {
     world.end();
 }
 
+/// Requests read here and there in a window. When they have asked for a quarter of its groups, the server fills
+/// the others while it has no request.
+#[test]
+fn the_other_blocks_of_a_window_follow_while_there_is_no_request() {
+    const GROUPS: u64 = 32;
+    const GROUP_BLOCKS: u64 = 16;
+    let mut world = World::new(showing());
+    let (client, session) = session(&mut world, 2, "a", SessionOptions::default());
+    let file = world.open(client, b"f");
+    let blocks = GROUPS * GROUP_BLOCKS;
+    world.write(client, file, 0, &pattern(blocks as usize * BLOCK, 3));
+    let _channel = channel(&mut world, client, session);
+    assert_ne!(ask(&mut world, client, get(file, 1)).0, 0);
+    for asked in 0..GROUPS / 4 {
+        assert_eq!(world.service.exposure_counts().published, asked * GROUP_BLOCKS);
+        let offset = 4 * asked * GROUP_BLOCKS * BLOCK as u64;
+        assert_eq!(world.status(client, &read_inline(file, offset, 100)), Status::Ok);
+        world.settle();
+    }
+    let counts = world.service.exposure_counts();
+    assert_eq!((counts.published, counts.wasted, counts.missed), (blocks, 0, GROUPS / 4));
+    world.end();
+}
+
 #[test]
 fn keys_are_good_on_their_channel_alone() {
     let mut world = World::new(showing());

@@ -19,6 +19,7 @@ use super::entry::{BLOCK_BYTES, FramePlace, WINDOW_BLOCKS};
 use super::frames::{FrameCounts, Frames};
 use super::leave::{Leaving, Limit};
 use super::policy::Asked;
+use super::remainder::Remainders;
 use super::window::{Loss, PagePlace, Window};
 use super::{Memory, SegmentKind};
 use crate::limits::{
@@ -73,10 +74,11 @@ pub(super) enum Valid {
 #[derive(Debug, Default)]
 pub(super) struct File {
     /// It has small files. Each has [`EXPOSED_GROUP_BLOCKS`] blocks.
-    is_shared: bool,
+    pub(super) is_shared: bool,
     /// The first blocks of small files that have left it for good.
     retired: FxHashSet<u64>,
-    windows: FxHashMap<u64, Window>,
+    pub(super) windows: FxHashMap<u64, Window>,
+    pub(super) remainders: Remainders,
     pub(super) frames: Frames,
     pub(super) chances: Chances,
     /// The segments that leave.
@@ -196,16 +198,17 @@ impl File {
     /// [`EXPOSED_GROUP_BLOCKS`] without a frame. Those behind it come first.
     pub(super) fn neighbours(&self, wanted: u64, now_ns: u64) -> Vec<u64> {
         let first = wanted - wanted % EXPOSED_GROUP_BLOCKS;
-        // No window ends inside a group.
-        let (number, _) = place_of(wanted);
-        let Some(window) = self.windows.get(&number) else { return Vec::new() };
-        let is_free = |block: &u64| {
-            let (_, at) = place_of(*block);
-            let has_frame = window.has(at) || self.chances.has(*block);
-            !has_frame && !is_in(&self.leaving, *block) && !window.rests(at, now_ns)
-        };
         let behind = wanted + 1..first + EXPOSED_GROUP_BLOCKS;
-        behind.chain((first..wanted).rev()).filter(is_free).collect()
+        let all = behind.chain((first..wanted).rev());
+        all.filter(|block| self.may_come_along(*block, now_ns)).collect()
+    }
+
+    /// True if a block has no frame, and may get one though no request has asked for it.
+    pub(super) fn may_come_along(&self, block: u64, now_ns: u64) -> bool {
+        let (number, at) = place_of(block);
+        let Some(window) = self.windows.get(&number) else { return false };
+        let has_frame = window.has(at) || self.chances.has(block);
+        !has_frame && !is_in(&self.leaving, block) && !window.rests(at, now_ns)
     }
 
     /// Publishes a block again that was to make room and has its frame still. Returns false if it has

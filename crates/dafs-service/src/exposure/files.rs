@@ -525,7 +525,8 @@ impl Service {
     }
 
     /// Notes that a request of an open has read bytes of its file. Returns the exposure of the file
-    /// and the frames to fill now, each by [`ExposedFile::fill`].
+    /// and the frames to fill now, each by [`ExposedFile::fill`]. More are to be filled later, while
+    /// [`ExposedFile::has_remainder`] says so.
     pub fn note_read(
         &self,
         open: &OpenState,
@@ -551,6 +552,7 @@ impl Service {
             return None;
         }
         let fills = begin_fills(&mut file, &wanted, now_ns, memory);
+        file.note_remainders(&wanted, now_ns, memory);
         let is_lacking = file.lacking.is_some();
         exposed.count(&mut file);
         drop(file);

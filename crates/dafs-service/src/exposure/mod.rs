@@ -12,6 +12,7 @@
 //! | blocks that make room for others, and come back if requests ask for them | `chance.rs` |
 //! | segments that leave a file for another one, and the shares of files | `leave.rs`, `share.rs`, `room.rs` |
 //! | the exposed files, and the grants of opens | `files.rs` |
+//! | the other blocks of windows that requests read here and there | `remainder.rs` |
 //! | small files, which share an exposure, and the grants of clients | `small.rs` |
 //!
 //! Example. A client has block 7 in its directory. Another client writes to it: the entry becomes
@@ -38,6 +39,7 @@ mod leave;
 mod policy;
 #[cfg(test)]
 mod ratios;
+mod remainder;
 mod room;
 mod share;
 mod small;

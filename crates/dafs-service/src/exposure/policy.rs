@@ -4,12 +4,19 @@
 //!
 //! Example. A database reads a table of 500 MB in random order, each page about once. If the memory is
 //! larger, a page that is shown at its first read brings its neighbours along, whose first reads are hits.
+//! When requests have asked for pages here and there in a window, the others follow (`remainder.rs`).
 
 use super::entry::WINDOW_BLOCKS;
 use crate::limits::{
-    EXPOSED_CHANGES_MAX, EXPOSED_PERIOD_NS as PERIOD_NS, EXPOSED_PUBLICATIONS_MAX,
+    EXPOSED_CHANGES_MAX, EXPOSED_GROUP_BLOCKS as GROUP_BLOCKS, EXPOSED_PERIOD_NS as PERIOD_NS,
+    EXPOSED_PUBLICATIONS_MAX, EXPOSED_REMAINDER_GROUPS as REMAINDER_GROUPS,
     EXPOSED_REST_NS as REST_NS,
 };
+
+/// The bits of a group in a word, at its lower end.
+const GROUP_MASK: u64 = (1 << GROUP_BLOCKS) - 1;
+
+const _: () = assert!(GROUP_BLOCKS < 64 && 64_u64.is_multiple_of(GROUP_BLOCKS));
 
 /// How often a block was asked for in this period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,11 +38,19 @@ pub(super) struct Use {
     changed: Vec<(u16, u8, u64)>,
     /// The number of publications in this period.
     published: u32,
+    /// The other blocks of the window were to be filled in this period.
+    has_remainder: bool,
 }
 
 impl Use {
     pub(super) fn new(now_ns: u64) -> Self {
-        Self { begun_ns: now_ns, asked: [0; WINDOW_BLOCKS / 64], changed: Vec::new(), published: 0 }
+        Self {
+            begun_ns: now_ns,
+            asked: [0; WINDOW_BLOCKS / 64],
+            changed: Vec::new(),
+            published: 0,
+            has_remainder: false,
+        }
     }
 
     fn turn(&mut self, now_ns: u64) {
@@ -43,6 +58,7 @@ impl Use {
             self.begun_ns = now_ns;
             self.asked = [0; WINDOW_BLOCKS / 64];
             self.published = 0;
+            self.has_remainder = false;
             self.changed.retain(|(_, changes, last_ns)| {
                 *changes >= EXPOSED_CHANGES_MAX && now_ns.saturating_sub(*last_ns) < REST_NS
             });
@@ -93,6 +109,24 @@ impl Use {
         }
     }
 
+    /// True if requests have asked for so many groups that the other blocks are worth frames, too. Returns
+    /// true once in a period.
+    pub(super) fn begins_remainder(&mut self, now_ns: u64) -> bool {
+        self.turn(now_ns);
+        if self.has_remainder {
+            return false;
+        }
+        let groups_of = |word: &u64| {
+            let bits = *word;
+            (0..64 / GROUP_BLOCKS)
+                .filter(|at| (bits >> (at * GROUP_BLOCKS)) & GROUP_MASK != 0)
+                .count()
+        };
+        let groups: usize = self.asked.iter().map(groups_of).sum();
+        self.has_remainder = groups >= REMAINDER_GROUPS;
+        self.has_remainder
+    }
+
     /// Notes that a change has taken a published block away.
     pub(super) fn changed(&mut self, at: usize, now_ns: u64) {
         self.turn(now_ns);
@@ -135,6 +169,23 @@ mod tests {
         assert_eq!(uses.asked(510, REST_NS), Asked::Once);
         let later = REST_NS + u64::from(EXPOSED_CHANGES_MAX);
         assert_eq!(uses.asked(511, later), Asked::Often);
+    }
+
+    #[test]
+    fn requests_for_a_quarter_of_the_groups_bring_the_others_along_once_in_a_period() {
+        let groups = WINDOW_BLOCKS / GROUP_BLOCKS as usize;
+        assert_eq!(groups / REMAINDER_GROUPS, 4);
+        let mut uses = Use::new(0);
+        for now_ns in [1, PERIOD_NS] {
+            for group in (0..groups).step_by(4) {
+                assert!(!uses.begins_remainder(now_ns), "{group}");
+                // Blocks of one group count once.
+                for block in 0..GROUP_BLOCKS as usize {
+                    uses.asked(group * GROUP_BLOCKS as usize + block, now_ns);
+                }
+            }
+            assert!(uses.begins_remainder(now_ns) && !uses.begins_remainder(now_ns));
+        }
     }
 
     #[test]

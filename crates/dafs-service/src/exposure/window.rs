@@ -91,6 +91,12 @@ impl Window {
         self.uses.asked(at, now_ns)
     }
 
+    /// True, once in a period, if requests have asked for so many groups that the other blocks are worth
+    /// frames, too.
+    pub(super) fn begins_remainder(&mut self, now_ns: u64) -> bool {
+        self.uses.begins_remainder(now_ns)
+    }
+
     /// True if the block changes too often to be worth a frame.
     pub(super) fn rests(&self, at: usize, now_ns: u64) -> bool {
         self.uses.rests(at, now_ns)
