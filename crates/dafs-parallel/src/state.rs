@@ -271,6 +271,11 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         self.losses.to_be_bytes()
     }
 
+    /// True if unstable data was lost.
+    pub fn has_lost(&self) -> bool {
+        self.losses > 0
+    }
+
     /// Counts a loss of unstable data.
     pub fn lose(&mut self) {
         self.losses += 1;

@@ -230,7 +230,8 @@ impl File {
     /// since the last commit again.
     pub fn commit(&self) -> Result<[u8; 8]> {
         let before = std::mem::take(&mut *self.inner.unstable.lock());
-        let committed = match self.mount().protocol().commit(self.handle()) {
+        let at_server = before.server.is_some() || before.is_empty();
+        let committed = match self.mount().protocol().commit(self.handle(), at_server) {
             Ok(committed) => committed,
             Err(error) => {
                 let mut unstable = self.inner.unstable.lock();

@@ -166,12 +166,21 @@ impl Protocol for V4 {
         submit_pieces(self, &transfer)
     }
 
-    fn commit(&self, file: &Handle) -> Result<Committed> {
-        let data_servers = match self.client.layouts() {
-            Some(layouts) => layouts.commit(&self.client, file)?,
-            None => [0; 8],
+    fn commit(&self, file: &Handle, at_server: bool) -> Result<Committed> {
+        let Some(layouts) = self.client.layouts() else {
+            return Ok(Committed::by_server(self.client.commit(file)?));
         };
-        Ok(Committed { server: self.client.commit(file)?, data_servers })
+        let data_servers = layouts.commit(&self.client, file)?;
+        // LAYOUTCOMMIT has made the rest stable, unless the server has data of another open.
+        let mark = layouts.mark_of(file);
+        if !at_server && mark.is_none() {
+            return Ok(Committed { server: [0; 8], data_servers });
+        }
+        let server = self.client.commit(file)?;
+        if let Some(mark) = mark {
+            layouts.committed_at_server(file, mark);
+        }
+        Ok(Committed { server, data_servers })
     }
 
     fn seek(&self, open: &Open, offset: u64, what: SeekWhat) -> Result<Option<u64>> {

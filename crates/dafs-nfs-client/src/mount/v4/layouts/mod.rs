@@ -10,6 +10,7 @@
 //! | `io` | reads and writes in parts, and the handling of failed parts |
 //! | `give_back` | requests for `dafs-parallel`: COMMIT, LAYOUTCOMMIT, LAYOUTERROR, LAYOUTRETURN |
 //! | `recall` | the server's calls over the back channel |
+//! | `at_server` | the files of which the server has unstable data |
 //!
 //! Invariants
 //! * A layout is only an optimisation. Where the server grants none, it makes no sense, or a data
@@ -17,6 +18,7 @@
 //! * A write whose outcome at a data server is unknown goes through the server only after the
 //!   layout was given back.
 
+mod at_server;
 #[cfg(test)]
 mod ended;
 mod file;
@@ -37,6 +39,7 @@ use crate::files::Handle;
 use crate::mount::error::Result;
 use crate::mount::layout::LayoutReader;
 use crate::mount::open::Open;
+use at_server::AtServer;
 use dafs_mem::Mutex;
 use dafs_parallel::{LayoutState, Nodes, Protocol, Returns};
 use recall::Recalls;
@@ -64,6 +67,8 @@ pub(crate) struct Layouts {
     returns: Returns<Self>,
     /// Recalls of more than one file that are not done yet.
     wide: AtomicU32,
+    /// Held for moments.
+    at_server: Mutex<AtServer>,
 }
 
 impl Layouts {
@@ -78,6 +83,7 @@ impl Layouts {
             reader: AtomicUsize::default(),
             returns: Returns::default(),
             wide: AtomicU32::default(),
+            at_server: Mutex::default(),
         }
     }
 
@@ -143,6 +149,10 @@ impl Layouts {
         file.change(LayoutState::void);
         // Another thread may have opened the file again, and goes on with this state.
         if Arc::strong_count(file) == 1 && file.written().is_none() {
+            if file.has_lost() {
+                // The server may reach this data, and the next open of the file knows of no loss.
+                self.mark_at_server(handle);
+            }
             files.remove(handle);
         }
     }
