@@ -55,3 +55,34 @@ fn a_commit_covers_what_an_open_that_is_closed_wrote_through_the_server() {
     let other = cluster.mount().open(b"/f", &OpenOptions::read()).unwrap();
     assert!(content(&other, LEN) == bytes);
 }
+
+#[test]
+fn the_last_close_takes_the_report_of_the_writes_along() {
+    let mut cluster = Cluster::new();
+    let tamper = Tamper::new(cluster.address(), WHOLE);
+    let mount = mount(tamper.address, "", true);
+    let file = new_file(&mount, "/f");
+    let bytes = pattern(LEN, 3);
+    let memory = filled(&mount, &bytes);
+    file.write(memory.slice(0..LEN - UNIT).unwrap(), 0, StableHow::Unstable).unwrap();
+    file.commit().unwrap();
+    let before = tamper.compounds(OpNum::Layoutcommit).len();
+    let tail = memory.slice(LEN - UNIT..LEN).unwrap();
+    file.write(tail, (LEN - UNIT) as u64, StableHow::Unstable).unwrap();
+    file.close().unwrap();
+    let told = tamper.compounds(OpNum::Layoutcommit).split_off(before);
+    let together = [OpNum::Sequence, OpNum::Putfh, OpNum::Layoutcommit, OpNum::Close];
+    assert_eq!(told, [together]);
+    assert_eq!(tamper.compounds(OpNum::Close).len(), 1);
+    let reader = cluster.mount();
+    assert!(content(&reader.open(b"/f", &OpenOptions::read()).unwrap(), LEN) == bytes);
+    // A server that has restarted refuses this report. It takes one by another layout, and the CLOSE.
+    let file = new_file(&mount, "/g");
+    file.write(memory.whole(), 0, StableHow::Unstable).unwrap();
+    cluster.restart_server();
+    file.close().unwrap();
+    let last = tamper.compounds(OpNum::Close).pop();
+    assert_eq!(last.unwrap(), [OpNum::Sequence, OpNum::Putfh, OpNum::Close]);
+    let other = cluster.mount();
+    assert!(content(&other.open(b"/g", &OpenOptions::read()).unwrap(), LEN) == bytes);
+}

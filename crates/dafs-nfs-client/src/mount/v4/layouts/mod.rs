@@ -32,6 +32,7 @@ mod plan;
 mod recall;
 
 pub(crate) use file::{FileLayout, Grant};
+pub(crate) use give_back::LastReport;
 
 use super::client::Client;
 use crate::back::BackHandler;
@@ -124,19 +125,24 @@ impl Layouts {
         recall::start(self, client)
     }
 
-    /// Prepares the close of an open: sends LAYOUTCOMMIT. With the last open of a file its layout
-    /// is given back, or ends by itself.
-    pub(crate) fn closing(&self, client: &Client, open: &Open) -> Result<()> {
-        let Some(file) = self.known(&open.handle) else { return Ok(()) };
+    /// Prepares the close of an open: sends LAYOUTCOMMIT, or returns the one that can go with the
+    /// CLOSE. With the last open of a file its layout is given back, or ends by itself.
+    pub(crate) fn closing(&self, client: &Client, open: &Open) -> Result<Option<LastReport>> {
+        let Some(file) = self.known(&open.handle) else { return Ok(None) };
         if client.is_last_open(open) {
             match file.held() {
                 Some((grant, _)) if !grant.terms.return_on_close => {
                     self.at(client, &file).give_back(&grant, &[]);
                 }
-                _ => self.at(client, &file).settle_all(),
+                _ => {
+                    self.at(client, &file).settle_all();
+                    if let Some(report) = Self::last_report(&file) {
+                        return Ok(Some(report));
+                    }
+                }
             }
         }
-        self.at(client, &file).tell()
+        self.at(client, &file).tell().map(|()| None)
     }
 
     /// Voids the layout of a file if the last open was closed.
