@@ -532,8 +532,10 @@ mod tests {
         let (mut state, grant) = held();
         let first = wrote(&mut state, &grant, 0, 50, 7);
         assert_eq!(wrote(&mut state, &grant, 1, 50, 8), first, "servers have their own");
+        assert!(!state.has_lost());
         let second = wrote(&mut state, &grant, 0, 50, 9);
         assert_ne!(second, first);
+        assert!(state.has_lost());
         assert_eq!(state.take_unstable().len(), 2);
         assert_eq!(wrote(&mut state, &grant, 0, 50, 10), second, "after a commit");
         // With the server's layouts, the means to commit are gone.

@@ -2,10 +2,11 @@
 
 use super::harness::{Cluster, UNIT, content, mount};
 use super::io::Start;
-use super::tamper::Tamper;
+use super::tamper::{Lies, Tamper};
 use crate::common::{filled, new_file, pattern};
 use dafs_nfs_client::mount::{MountError, OpenOptions, StableHow};
 use dafs_wire::nfs4::OpNum;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const LEN: usize = 50 * UNIT + 77;
 
@@ -85,6 +86,33 @@ fn the_last_close_takes_the_report_of_the_writes_along() {
     assert_eq!(last.unwrap(), [OpNum::Sequence, OpNum::Putfh, OpNum::Close]);
     let other = cluster.mount();
     assert!(content(&other.open(b"/g", &OpenOptions::read()).unwrap(), LEN) == bytes);
+}
+
+/// A server whose first answer to LAYOUTCOMMIT is lost on its way.
+#[derive(Default)]
+struct Lost(AtomicBool);
+
+impl Lies for Lost {
+    fn loses(&self, ops: &[OpNum]) -> bool {
+        ops.contains(&OpNum::Layoutcommit) && !self.0.swap(true, Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn a_last_close_whose_answer_is_lost_is_carried_out_once() {
+    let cluster = Cluster::new();
+    let tamper = Tamper::new(cluster.address(), Lost::default());
+    let mount = mount(tamper.address, "", true);
+    let file = new_file(&mount, "/f");
+    let bytes = pattern(LEN, 5);
+    file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
+    file.commit_and_close().unwrap();
+    // The second answer is the first one, from the replay cache: the layout is gone since.
+    let together = [OpNum::Sequence, OpNum::Putfh, OpNum::Layoutcommit, OpNum::Close];
+    assert_eq!(tamper.compounds(OpNum::Layoutcommit), [together, together]);
+    assert_eq!(tamper.compounds(OpNum::Close).len(), 2);
+    let other = cluster.mount().open(b"/f", &OpenOptions::read()).unwrap();
+    assert!(content(&other, LEN) == bytes);
 }
 
 #[test]

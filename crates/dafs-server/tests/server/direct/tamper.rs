@@ -23,6 +23,10 @@ pub(crate) trait Lies: Send + Sync + 'static {
     fn types(&self) -> Option<Vec<u32>> {
         None
     }
+    /// True if the answer to these operations is lost, with its connection.
+    fn loses(&self, _ops: &[OpNum]) -> bool {
+        false
+    }
 }
 
 pub(crate) struct Tamper {
@@ -111,11 +115,15 @@ impl Shared {
             if server.read_exact(&mut record).is_err() {
                 break;
             }
-            if record.get(4..24) == Some(&SUCCESS)
-                && let Some(results) = self.changed(&record[24..])
-            {
-                record.truncate(24);
-                record.extend(results);
+            if record.get(4..24) == Some(&SUCCESS) {
+                if let Some(results) = self.changed(&record[24..]) {
+                    record.truncate(24);
+                    record.extend(results);
+                }
+                let compounds = self.compounds.lock().unwrap();
+                if compounds.last().is_some_and(|ops| self.lies.loses(ops)) {
+                    break;
+                }
             }
             let mark = (record.len() as u32 | 0x8000_0000).to_be_bytes();
             if client.write_all(&mark).and_then(|()| client.write_all(&record)).is_err() {
