@@ -137,6 +137,16 @@ impl Told {
         Some(again)
     }
 
+    /// Records the end of a file that data servers have written to. A file with content keeps its
+    /// layout, so the next placement does not ask the MDS for it. True if the file has outgrown its
+    /// pattern.
+    fn reached(&mut self, object: Object, end: u64) -> bool {
+        let Some(known) = self.files.get_mut(&object) else { return false };
+        known.fixed |= end > 0;
+        let unit_bytes = u64::from(known.stripes.unit_bytes.get());
+        known.places < PATTERN_PLACES_MAX && end > known.places as u64 * unit_bytes
+    }
+
     /// Returns how a file is divided into objects, if it is known and cannot change.
     fn stripes(&self, object: Object) -> Option<Arc<Stripes>> {
         self.files.get(&object).filter(|known| known.fixed).map(|known| known.stripes.clone())
@@ -314,11 +324,7 @@ impl Spread {
     /// Drops the placement of a file that has outgrown its pattern, so that it gets another one.
     fn note_size(&self, object: Object, end: u64) {
         let mut told = self.told.lock();
-        let outgrown = told.files.get(&object).is_some_and(|known| {
-            let unit_bytes = u64::from(known.stripes.unit_bytes.get());
-            known.places < PATTERN_PLACES_MAX && end > known.places as u64 * unit_bytes
-        });
-        if outgrown {
+        if told.reached(object, end) {
             told.files.remove(object);
         }
     }
@@ -487,6 +493,9 @@ mod tests {
         let mut told = Told::default();
         told.insert(object, (stripes.clone(), false), 1, here);
         assert!(told.stripes(object).is_none(), "somebody may have it cut otherwise");
+        assert!(!told.reached(object, 0) && told.stripes(object).is_none());
+        assert!(!told.reached(object, 5000) && told.stripes(object).is_some());
+        assert!(told.reached(object, 65_537), "it has outgrown a pattern of one unit");
         told.insert(object, (stripes.clone(), true), 1, here);
         assert!(told.stripes(object).is_some());
         assert!(told.files.take_moved().is_empty());
@@ -525,6 +534,9 @@ mod tests {
         told.insert(object(1), (stripes.clone(), false), places(0, stripes.unit_bytes), here);
         told.made_of(object(1), here, seen);
         assert_eq!(again(&mut told, 0, seen), None);
+        // A data server has written to it since.
+        assert!(!told.reached(object(1), size));
+        assert_eq!(again(&mut told, size, seen), Some(here));
         told.insert(object(1), (stripes.clone(), true), places(size, stripes.unit_bytes), there);
         assert_eq!(again(&mut told, size, seen), None, "made of what was there before");
         told.files.remove(object(1));

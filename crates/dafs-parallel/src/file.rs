@@ -147,6 +147,11 @@ impl<P: Protocol> FileLayout<P> {
         self.state.hold().verifier()
     }
 
+    /// True if unstable data was lost.
+    pub fn has_lost(&self) -> bool {
+        self.state.hold().has_lost()
+    }
+
     /// The writes that LAYOUTCOMMIT has to report.
     pub fn written(&self) -> Option<Written> {
         self.state.hold().written()

@@ -271,6 +271,11 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         self.losses.to_be_bytes()
     }
 
+    /// True if unstable data was lost.
+    pub fn has_lost(&self) -> bool {
+        self.losses > 0
+    }
+
     /// Counts a loss of unstable data.
     pub fn lose(&mut self) {
         self.losses += 1;
@@ -527,8 +532,10 @@ mod tests {
         let (mut state, grant) = held();
         let first = wrote(&mut state, &grant, 0, 50, 7);
         assert_eq!(wrote(&mut state, &grant, 1, 50, 8), first, "servers have their own");
+        assert!(!state.has_lost());
         let second = wrote(&mut state, &grant, 0, 50, 9);
         assert_ne!(second, first);
+        assert!(state.has_lost());
         assert_eq!(state.take_unstable().len(), 2);
         assert_eq!(wrote(&mut state, &grant, 0, 50, 10), second, "after a commit");
         // With the server's layouts, the means to commit are gone.

@@ -146,6 +146,7 @@ pub(crate) struct Moved {
 /// The verifiers of both keepers, from a COMMIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Committed {
+    /// Zero if there was no COMMIT at the mounted server.
     pub(crate) server: [u8; 8],
     pub(crate) data_servers: [u8; 8],
 }

@@ -145,7 +145,7 @@ impl Protocol for V3 {
         submit_pieces(self, &transfer)
     }
 
-    fn commit(&self, file: &Handle) -> Result<Committed> {
+    fn commit(&self, file: &Handle, _: bool) -> Result<Committed> {
         let args = CommitArgs { file: file.wire(), offset: 0, count: 0 };
         self.ask::<_, ChangeFailure, _>(Procedure::Commit, &args, |ok: CommitOk| {
             Committed::by_server(ok.verifier)

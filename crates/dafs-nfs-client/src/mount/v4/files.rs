@@ -2,12 +2,13 @@
 
 use super::client::{Client, random};
 use super::exchange::{Exchange, Message, Outcome};
-use super::flight::is_state_lost;
+use super::flight::{is_state_lost, is_time_wanted};
+use super::layouts::{LastReport, Layouts};
 use super::take_attributes;
 use crate::compound::{Compound, Results};
 use crate::files::{Handle, handle, putfh};
 use crate::mount::attributes::{SetAttributes, with_nfs4};
-use crate::mount::error::Result;
+use crate::mount::error::{MountError, Result};
 use crate::mount::limits::SMALL_RESULT_BYTES;
 use crate::mount::open::Open;
 use crate::mount::options::{self, OpenOptions};
@@ -92,21 +93,65 @@ impl Client {
 
     pub(super) fn close(&self, open: &Open) -> Result<()> {
         let Some(layouts) = self.layouts() else { return self.close_open(open) };
-        let told = layouts.closing(self, open);
-        let closed = self.close_open(open);
+        let done = match layouts.closing(self, open) {
+            Ok(Some(report)) => self.close_with(layouts, open, &report),
+            told => {
+                let closed = self.close_open(open);
+                told.and(closed)
+            }
+        };
         layouts.closed(self, &open.handle);
+        done
+    }
+
+    /// LAYOUTCOMMIT and CLOSE in one call. An error of LAYOUTCOMMIT ends the compound, so that the
+    /// file is still open: a server that has restarted gives a new layout only for an open.
+    fn close_with(&self, layouts: &Layouts, open: &Open, report: &LastReport) -> Result<()> {
+        let session = self.session(&mut self.link.retry_timer());
+        let (Ok(session), Ok(stateid)) = (session, self.stateid(open)) else {
+            return self.tell_and_close(layouts, open, report);
+        };
+        let answer = self.change(&|compound| {
+            compound.op(&putfh(&open.handle)).op(&report.op());
+            // The server may have been replaced since the last attempt, and the open reclaimed.
+            compound.op(&Op::Close(CloseArgs { seqid: 0, stateid: open.stateid() }));
+        });
+        let told = answer.and_then(|mut results| report.take(&mut results).map(|()| results));
+        let error = match told {
+            Ok(results) => {
+                self.forget(open);
+                if session.is_over() && self.session(&mut self.link.retry_timer()).is_ok() {
+                    // Another thread may have reclaimed it at the same time.
+                    let _ = self.close_open(open);
+                }
+                return closed(results.finish().map_err(MountError::from));
+            }
+            Err(error) => error,
+        };
+        if error.status().is_none() || is_time_wanted(&error) {
+            // The client has waited for the server for as long as one may.
+            let _ = self.close_open(open);
+            return Err(error);
+        }
+        if session.is_over() {
+            // The server may have carried this out, and the answer is lost. Then it knows neither the
+            // layout nor the open, and cannot say whether it has learned of the writes.
+            let _ = self.reopen(open, stateid, &error, &mut self.link.retry_timer());
+        }
+        self.tell_and_close(layouts, open, report)
+    }
+
+    /// LAYOUTCOMMIT and CLOSE in a call each.
+    fn tell_and_close(&self, layouts: &Layouts, open: &Open, report: &LastReport) -> Result<()> {
+        let told = layouts.tell_last(self, report);
+        let closed = self.close_open(open);
         told.and(closed)
     }
 
     fn close_open(&self, open: &Open) -> Result<()> {
         self.forget(open);
         let Ok(stateid) = self.stateid(open) else { return Ok(()) };
-        let closed = self.change_by(&open.handle, &Op::Close(CloseArgs { seqid: 0, stateid }));
-        match closed {
-            // The server has closed it before.
-            Err(error) if error.status().is_some_and(is_state_lost) => Ok(()),
-            other => other,
-        }
+        closed(self.change_by(&open.handle, &Op::Close(CloseArgs { seqid: 0, stateid })))
     }
 
     pub(super) fn set_attributes(
@@ -203,6 +248,15 @@ impl Client {
 
 /// All of a file.
 const COMMIT_ALL: Op<'static> = Op::Commit(CommitArgs { offset: 0, count: 0 });
+
+/// The outcome of CLOSE.
+fn closed(outcome: Result<()>) -> Result<()> {
+    match outcome {
+        // The server has closed it before.
+        Err(error) if error.status().is_some_and(is_state_lost) => Ok(()),
+        other => other,
+    }
+}
 
 /// The verifier in the result of COMMIT.
 fn committed(mut results: Results) -> Result<[u8; 8]> {

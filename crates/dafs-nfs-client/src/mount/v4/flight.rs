@@ -63,6 +63,10 @@ enum Stage {
 impl TransferFlight {
     /// Sends a transfer.
     pub(crate) fn begin(client: &Arc<Client>, transfer: Transfer) -> Result<Arc<Self>> {
+        if let Direction::Write(stable) = transfer.direction {
+            // No caller may wait for it.
+            note_at_server(client, &transfer.open.handle, stable);
+        }
         Self::begin_part(client, transfer, None)
     }
 
@@ -239,6 +243,9 @@ impl Flight for Waiting {
                         }
                         Ok(moved) => {
                             flight.note_grown(&moved);
+                            // A COMMIT of another thread may have removed the first mark.
+                            let file = &flight.transfer.open.handle;
+                            note_at_server(&flight.client, file, moved.stable);
                             return Ok(moved);
                         }
                         failed => return failed,
@@ -260,6 +267,15 @@ impl Flight for Waiting {
 
     fn is_answered(&self) -> bool {
         self.0.is_answered()
+    }
+}
+
+/// Marks a file of which the server has data that is not stable, or may get some.
+fn note_at_server(client: &Client, file: &Handle, stable: StableHow) {
+    if stable != StableHow::FileSync
+        && let Some(layouts) = client.layouts()
+    {
+        layouts.mark_at_server(file);
     }
 }
 

@@ -259,7 +259,7 @@ fn many_threads_and_transfers_share_a_file() {
 }
 
 /// A policy whose layouts cover so many bytes from the start of each file.
-struct Start(u64);
+pub(crate) struct Start(pub(crate) u64);
 
 impl Lies for Start {
     fn layout(&self, told: &ResultBody<'_>) -> Option<Result<Vec<u8>, Status>> {

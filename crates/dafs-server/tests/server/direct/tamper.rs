@@ -7,8 +7,8 @@ use dafs_wire::nfs4::{
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// The false answers. `None` keeps the server's answer.
 pub(crate) trait Lies: Send + Sync + 'static {
@@ -23,6 +23,10 @@ pub(crate) trait Lies: Send + Sync + 'static {
     fn types(&self) -> Option<Vec<u32>> {
         None
     }
+    /// True if the answer to these operations is lost, with its connection.
+    fn loses(&self, _ops: &[OpNum]) -> bool {
+        false
+    }
 }
 
 pub(crate) struct Tamper {
@@ -34,6 +38,8 @@ struct Shared {
     lies: Box<dyn Lies>,
     layouts: AtomicUsize,
     devices: AtomicUsize,
+    /// The operations of all answered compounds.
+    compounds: Mutex<Vec<Vec<OpNum>>>,
     over: AtomicBool,
 }
 
@@ -45,6 +51,7 @@ impl Tamper {
             lies: Box::new(lies),
             layouts: AtomicUsize::new(0),
             devices: AtomicUsize::new(0),
+            compounds: Mutex::default(),
             over: AtomicBool::new(false),
         });
         let accepting = shared.clone();
@@ -70,6 +77,12 @@ impl Tamper {
     /// Returns the number of requests for a layout.
     pub(crate) fn layouts(&self) -> usize {
         self.shared.layouts.load(Ordering::SeqCst)
+    }
+
+    /// Returns the answered compounds with this operation.
+    pub(crate) fn compounds(&self, with: OpNum) -> Vec<Vec<OpNum>> {
+        let compounds = self.shared.compounds.lock().unwrap();
+        compounds.iter().filter(|ops| ops.contains(&with)).cloned().collect()
     }
 
     /// Returns the number of requests for a device.
@@ -102,11 +115,15 @@ impl Shared {
             if server.read_exact(&mut record).is_err() {
                 break;
             }
-            if record.get(4..24) == Some(&SUCCESS)
-                && let Some(results) = self.changed(&record[24..])
-            {
-                record.truncate(24);
-                record.extend(results);
+            if record.get(4..24) == Some(&SUCCESS) {
+                if let Some(results) = self.changed(&record[24..]) {
+                    record.truncate(24);
+                    record.extend(results);
+                }
+                let compounds = self.compounds.lock().unwrap();
+                if compounds.last().is_some_and(|ops| self.lies.loses(ops)) {
+                    break;
+                }
             }
             let mark = (record.len() as u32 | 0x8000_0000).to_be_bytes();
             if client.write_all(&mark).and_then(|()| client.write_all(&record)).is_err() {
@@ -121,8 +138,10 @@ impl Shared {
         let mut d = Decoder::new(results);
         let head = CompoundResult::decode(&mut d).ok()?;
         let (mut out, mut status, mut is_changed) = (Vec::new(), head.status, false);
+        let mut ops = Vec::new();
         for _ in 0..head.op_count {
             let result = OpResult::decode(&mut d).ok()?;
+            ops.extend(OpNum::from_u32(result.number));
             match self.lie(&result) {
                 Some((said, lie)) => {
                     (status, is_changed) = (said, true);
@@ -131,6 +150,7 @@ impl Shared {
                 None => result.encode(&mut Encoder::new(&mut out)),
             }
         }
+        self.compounds.lock().unwrap().push(ops);
         is_changed.then(|| {
             let mut all = Vec::new();
             CompoundResult { status, ..head }.encode(&mut Encoder::new(&mut all));

@@ -8,6 +8,7 @@ use super::grant::{IO_ANY, layoutreturn};
 use super::io::{Failure, status_of};
 use super::nodes::{self, Node};
 use super::recall::{Said, Wide};
+use crate::compound::Results;
 use crate::files::{Handle, putfh};
 use crate::mount::error::{MountError, Result};
 use crate::mount::layout::{Component, NodeAddress, UnusableLayout};
@@ -27,10 +28,55 @@ use std::time::Duration;
 /// The pause while another thread is just reading an answer.
 const READING: Duration = Duration::from_millis(1);
 
+/// The report of a file's writes that goes with its last CLOSE.
+#[derive(Debug)]
+pub(crate) struct LastReport {
+    file: Arc<FileLayout>,
+    written: Written,
+    args: LayoutcommitArgs<'static>,
+}
+
+impl LastReport {
+    /// Returns LAYOUTCOMMIT.
+    pub(crate) fn op(&self) -> Op<'static> {
+        Op::Layoutcommit(self.args)
+    }
+
+    /// Evaluates the results of PUTFH and LAYOUTCOMMIT.
+    pub(crate) fn take(&self, results: &mut Results) -> Result<()> {
+        let size = results.skip(&[OpNum::Putfh])?.take_layoutcommit()?.new_size;
+        self.file.with(|state| state.told(self.written, size));
+        Ok(())
+    }
+}
+
 impl Layouts {
     /// Commits all unstable data and sends LAYOUTCOMMIT. Returns the verifier of all data servers.
     pub(crate) fn commit(&self, client: &Client, handle: &Handle) -> Result<[u8; 8]> {
         self.known(handle).map_or(Ok([0; 8]), |file| self.at(client, &file).commit())
+    }
+
+    /// Commits all unstable data at its data servers. LAYOUTCOMMIT has to follow. Returns the verifier
+    /// of all data servers.
+    pub(crate) fn commit_untold(&self, client: &Client, handle: &Handle) -> [u8; 8] {
+        self.known(handle).map_or([0; 8], |file| self.at(client, &file).commit_untold())
+    }
+
+    /// Returns the report that can go with the last CLOSE of a file. `None` if there is nothing to
+    /// report, or no layout to report it by: then [`dafs_parallel::Holder::tell`] asks for one.
+    pub(super) fn last_report(file: &Arc<FileLayout>) -> Option<LastReport> {
+        let written = file.written()?;
+        let (grant, stateid) = file.held().filter(|(grant, _)| grant.write)?;
+        if file.with(|state| state.is_returning()) {
+            return None;
+        }
+        let args = layoutcommit(&grant, stateid, written);
+        Some(LastReport { file: file.clone(), written, args })
+    }
+
+    /// Sends LAYOUTCOMMIT for a report that did not go with a CLOSE.
+    pub(crate) fn tell_last(&self, client: &Client, report: &LastReport) -> Result<()> {
+        self.at(client, &report.file).tell()
     }
 
     /// Sends LAYOUTCOMMIT ahead of another request. Losses do not concern its caller: a commit
@@ -143,15 +189,7 @@ impl Protocol for Layouts {
         stateid: Stateid,
         written: Written,
     ) -> Result<Option<u64>> {
-        let args = LayoutcommitArgs {
-            offset: 0,
-            length: u64::MAX,
-            reclaim: false,
-            stateid,
-            last_write_offset: written.end.checked_sub(1),
-            time_modify: None,
-            update: LayoutBody { layout_type: grant.terms.reader.layout_type(), body: b"" },
-        };
+        let args = layoutcommit(grant, stateid, written);
         let mut results = at.server.change(&|compound| {
             compound.op(&putfh(&at.file.handle)).op(&Op::Layoutcommit(args));
         })?;
@@ -212,6 +250,18 @@ impl Protocol for Layouts {
         };
         let device_id = grant.plan.places[component].device;
         Some(DeviceError { device_id, status: status_of(failure)?, op: op as u32 })
+    }
+}
+
+fn layoutcommit(grant: &Grant, stateid: Stateid, written: Written) -> LayoutcommitArgs<'static> {
+    LayoutcommitArgs {
+        offset: 0,
+        length: u64::MAX,
+        reclaim: false,
+        stateid,
+        last_write_offset: written.end.checked_sub(1),
+        time_modify: None,
+        update: LayoutBody { layout_type: grant.terms.reader.layout_type(), body: b"" },
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `io` | reads and writes in parts, and the handling of failed parts |
 //! | `give_back` | requests for `dafs-parallel`: COMMIT, LAYOUTCOMMIT, LAYOUTERROR, LAYOUTRETURN |
 //! | `recall` | the server's calls over the back channel |
+//! | `at_server` | the files of which the server has unstable data |
 //!
 //! Invariants
 //! * A layout is only an optimisation. Where the server grants none, it makes no sense, or a data
@@ -17,6 +18,7 @@
 //! * A write whose outcome at a data server is unknown goes through the server only after the
 //!   layout was given back.
 
+mod at_server;
 #[cfg(test)]
 mod ended;
 mod file;
@@ -30,6 +32,7 @@ mod plan;
 mod recall;
 
 pub(crate) use file::{FileLayout, Grant};
+pub(crate) use give_back::LastReport;
 
 use super::client::Client;
 use crate::back::BackHandler;
@@ -37,6 +40,7 @@ use crate::files::Handle;
 use crate::mount::error::Result;
 use crate::mount::layout::LayoutReader;
 use crate::mount::open::Open;
+use at_server::AtServer;
 use dafs_mem::Mutex;
 use dafs_parallel::{LayoutState, Nodes, Protocol, Returns};
 use recall::Recalls;
@@ -64,6 +68,8 @@ pub(crate) struct Layouts {
     returns: Returns<Self>,
     /// Recalls of more than one file that are not done yet.
     wide: AtomicU32,
+    /// Held for moments.
+    at_server: Mutex<AtServer>,
 }
 
 impl Layouts {
@@ -78,6 +84,7 @@ impl Layouts {
             reader: AtomicUsize::default(),
             returns: Returns::default(),
             wide: AtomicU32::default(),
+            at_server: Mutex::default(),
         }
     }
 
@@ -118,19 +125,24 @@ impl Layouts {
         recall::start(self, client)
     }
 
-    /// Prepares the close of an open: sends LAYOUTCOMMIT. With the last open of a file its layout
-    /// is given back, or ends by itself.
-    pub(crate) fn closing(&self, client: &Client, open: &Open) -> Result<()> {
-        let Some(file) = self.known(&open.handle) else { return Ok(()) };
+    /// Prepares the close of an open: sends LAYOUTCOMMIT, or returns the one that can go with the
+    /// CLOSE. With the last open of a file its layout is given back, or ends by itself.
+    pub(crate) fn closing(&self, client: &Client, open: &Open) -> Result<Option<LastReport>> {
+        let Some(file) = self.known(&open.handle) else { return Ok(None) };
         if client.is_last_open(open) {
             match file.held() {
                 Some((grant, _)) if !grant.terms.return_on_close => {
                     self.at(client, &file).give_back(&grant, &[]);
                 }
-                _ => self.at(client, &file).settle_all(),
+                _ => {
+                    self.at(client, &file).settle_all();
+                    if let Some(report) = Self::last_report(&file) {
+                        return Ok(Some(report));
+                    }
+                }
             }
         }
-        self.at(client, &file).tell()
+        self.at(client, &file).tell().map(|()| None)
     }
 
     /// Voids the layout of a file if the last open was closed.
@@ -143,6 +155,10 @@ impl Layouts {
         file.change(LayoutState::void);
         // Another thread may have opened the file again, and goes on with this state.
         if Arc::strong_count(file) == 1 && file.written().is_none() {
+            if file.has_lost() {
+                // The server may reach this data, and the next open of the file knows of no loss.
+                self.mark_at_server(handle);
+            }
             files.remove(handle);
         }
     }
