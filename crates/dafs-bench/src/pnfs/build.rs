@@ -264,9 +264,9 @@ impl<'a> Build<'a> {
     fn store(&mut self, name: &str, content: &[u8]) -> Result<()> {
         let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o666);
         let file = self.mount.open_at(&self.directory, self.name(name).as_bytes(), &options)?;
-        write_all(file, self.memory, content)?;
+        write_all(&file, self.memory, content)?;
         self.bytes += content.len() as u64;
-        Ok(())
+        Ok(file.close()?)
     }
 }
 

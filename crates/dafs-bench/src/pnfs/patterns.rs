@@ -14,8 +14,6 @@
 //! Not obvious
 //! * A client does as a kernel does for its program: it keeps the handle of its folder, and it makes what
 //!   fits one request stable by that request. CephFS's client keeps its folder as well.
-//! * A longer file is made stable and closed by one function of the library, which saves a round trip. A
-//!   program over a kernel calls fsync and close.
 
 use super::load::{Load, WINDOW, finish, go, piece};
 use super::{UNIT_BYTES, build, checkpoint};
@@ -151,13 +149,13 @@ fn atlas_requests(bytes: u64, random: &mut Random) -> Vec<(u64, u64)> {
     requests
 }
 
-/// Writes the whole content of a new file, makes it stable and closes the file.
-pub(super) fn write_all(file: File, memory: &Memory, content: &[u8]) -> Result<()> {
+/// Writes the whole content of a new file, and makes it stable.
+pub(super) fn write_all(file: &File, memory: &Memory, content: &[u8]) -> Result<()> {
     if (1..=UNIT_BYTES).contains(&content.len()) {
         let memory = piece(memory, 0, content.len())?;
         memory.view().copy_from(content, Site::Inspect);
         file.write(memory, 0, StableHow::FileSync)?;
-        return Ok(file.close()?);
+        return Ok(());
     }
     let mut under_way = VecDeque::new();
     for (number, part) in content.chunks(UNIT_BYTES).enumerate() {
@@ -172,7 +170,8 @@ pub(super) fn write_all(file: File, memory: &Memory, content: &[u8]) -> Result<(
     while !under_way.is_empty() {
         finish(under_way.pop_front())?;
     }
-    Ok(file.commit_and_close()?)
+    file.commit()?;
+    Ok(())
 }
 
 struct Run<'a> {
@@ -192,28 +191,19 @@ impl Run<'_> {
         Ok(self.mount.open_at(&self.directory, last_of(name).as_bytes(), &options)?)
     }
 
-    /// Writes a range, makes it stable and closes the file. A request that makes its data stable itself
-    /// needs no commit.
-    fn write_and_close(&mut self, file: File, begin: u64, len: u64) -> Result<()> {
+    /// Writes a range and makes it stable: by the request itself where one does.
+    fn write_range(&mut self, file: &File, begin: u64, len: u64) -> Result<()> {
         if !(1..=UNIT_BYTES as u64).contains(&len) {
-            self.send(&file, [(begin, len)].into_iter())?;
-            return Ok(file.commit_and_close()?);
+            return self.write(file, [(begin, len)].into_iter());
         }
         let memory = piece(&self.memory, 0, len as usize)?;
         file.write(memory, begin, StableHow::FileSync)?;
         self.bytes += len;
-        Ok(file.close()?)
-    }
-
-    /// Writes ranges and makes them stable.
-    fn write(&mut self, file: &File, ranges: impl Iterator<Item = (u64, u64)>) -> Result<()> {
-        self.send(file, ranges)?;
-        file.commit()?;
         Ok(())
     }
 
     /// Writes ranges, with several pieces outstanding.
-    fn send(&mut self, file: &File, ranges: impl Iterator<Item = (u64, u64)>) -> Result<()> {
+    fn write(&mut self, file: &File, ranges: impl Iterator<Item = (u64, u64)>) -> Result<()> {
         let mut under_way = VecDeque::new();
         let mut number = 0;
         for (begin, len) in ranges {
@@ -231,6 +221,7 @@ impl Run<'_> {
         while !under_way.is_empty() {
             finish(under_way.pop_front())?;
         }
+        file.commit()?;
         Ok(())
     }
 
@@ -267,7 +258,8 @@ impl Run<'_> {
         })?;
         let Some(pending) = begun else {
             let file = self.create(path)?;
-            return self.write_and_close(file, 0, data.len() as u64);
+            self.write(&file, [(0, data.len() as u64)].into_iter())?;
+            return Ok(file.close()?);
         };
         pending.wait()?;
         self.bytes += data.len() as u64;
@@ -317,7 +309,8 @@ impl Run<'_> {
     fn make(&mut self, name: &str) -> Result<u64> {
         let file = self.create(name)?;
         let len = 1 + self.random.below(FILE_BYTES_MAX);
-        self.write_and_close(file, 0, len)?;
+        self.write_range(&file, 0, len)?;
+        file.close()?;
         Ok(len)
     }
 
@@ -353,7 +346,8 @@ impl Run<'_> {
             } else {
                 let more = 1 + self.random.below(APPEND_BYTES_MAX);
                 let file = self.create(&name)?;
-                self.write_and_close(file, len, more)?;
+                self.write_range(&file, len, more)?;
+                file.close()?;
                 files[at].1 += more;
             }
             if self.random.below(2) == 0 || files.len() < 2 {
