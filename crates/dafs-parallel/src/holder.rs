@@ -116,21 +116,14 @@ impl<P: Protocol> Holder<'_, P> {
     /// # Errors
     /// The server's.
     pub fn commit(&self) -> Result<[u8; 8], P::Error> {
-        self.commit_untold();
-        self.tell()?;
-        Ok(self.file.verifier())
-    }
-
-    /// Commits all unstable data at its data servers, for a caller that sends LAYOUTCOMMIT itself.
-    /// Returns the verifier of all data servers.
-    pub fn commit_untold(&self) -> [u8; 8] {
         if let Some((grant, _)) = self.file.held() {
             let errors = P::unhurried(|| self.commit_data(&grant));
             if !errors.is_empty() {
                 self.give_back(&grant, &errors);
             }
         }
-        self.file.verifier()
+        self.tell()?;
+        Ok(self.file.verifier())
     }
 
     /// Commits unstable data at its data servers. Data that is not there any more counts as lost.

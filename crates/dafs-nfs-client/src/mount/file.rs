@@ -6,7 +6,7 @@
 
 use super::attributes::{Attributes, SetAttributes};
 use super::error::{MountError, Result};
-use super::open::{Committed, Direction, Keeper, Moved, Open, Transfer};
+use super::open::{Direction, Keeper, Moved, Open, Transfer};
 use super::options::OpenOptions;
 use super::path::{Follow, component};
 use super::pending::{Parts, PendingRead, PendingWrite, check_not_empty, least_stable};
@@ -229,14 +229,9 @@ impl File {
     /// data which was acknowledged as unstable may be lost: the caller has to write everything
     /// since the last commit again.
     pub fn commit(&self) -> Result<[u8; 8]> {
-        self.commit_by(|at_server| self.mount().protocol().commit(self.handle(), at_server))
-    }
-
-    /// Commits by a call of the protocol, whose argument is true for a COMMIT at the server as well.
-    fn commit_by(&self, commit: impl FnOnce(bool) -> Result<Committed>) -> Result<[u8; 8]> {
         let before = std::mem::take(&mut *self.inner.unstable.lock());
         let at_server = before.server.is_some() || before.is_empty();
-        let committed = match commit(at_server) {
+        let committed = match self.mount().protocol().commit(self.handle(), at_server) {
             Ok(committed) => committed,
             Err(error) => {
                 let mut unstable = self.inner.unstable.lock();
@@ -300,19 +295,6 @@ impl File {
     /// [`MountError::Memory`].
     pub fn reader(&self, offset: u64, piece_bytes: usize, read_ahead: u32) -> Result<Reader> {
         Reader::new(self.clone(), offset, piece_bytes, read_ahead)
-    }
-
-    /// Commits everything that was written, and closes the file. Where data servers have the data, this
-    /// takes a round trip less than [`File::commit`] and [`File::close`].
-    ///
-    /// # Errors
-    /// As [`File::commit`]; the file is closed anyway.
-    pub fn commit_and_close(self) -> Result<()> {
-        if self.inner.closed.swap(true, Ordering::Relaxed) {
-            return self.commit().map(drop);
-        }
-        let (protocol, open) = (self.mount().protocol(), &self.inner.open);
-        self.commit_by(|at_server| protocol.commit_and_close(open, at_server)).map(drop)
     }
 
     /// Closes the file. Written data is not committed.

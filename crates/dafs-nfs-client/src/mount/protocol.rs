@@ -105,15 +105,6 @@ pub(crate) trait Protocol: Names + Send + Sync + Debug {
     /// Commits everything that was written to stable storage. The caller needs the verifier of the
     /// mounted server only if it wants a commit `at_server`.
     fn commit(&self, file: &Handle, at_server: bool) -> Result<Committed>;
-
-    /// The same, and closes the file, also after an error.
-    fn commit_and_close(&self, open: &Open, at_server: bool) -> Result<Committed> {
-        let committed = self.commit(&open.handle, at_server);
-        let closed = self.close(open);
-        let committed = committed?;
-        closed.map(|()| committed)
-    }
-
     /// The start of data or of a hole at `offset` or behind it; `None` if there is none before the
     /// end of the file. NOTSUPP if the version has no SEEK.
     fn seek(&self, open: &Open, offset: u64, what: SeekWhat) -> Result<Option<u64>>;

@@ -105,28 +105,6 @@ impl V4 {
         Ok(Self { client, version, root, sizes, _renewer: renewer })
     }
 
-    /// Commits a file at the server as well, if the caller wants that, or the server may have data of
-    /// another open. COMMIT at data servers and LAYOUTCOMMIT make all other data stable.
-    fn commit_at_server(
-        &self,
-        file: &Handle,
-        wanted: bool,
-        data_servers: [u8; 8],
-    ) -> Result<Committed> {
-        let Some(layouts) = self.client.layouts() else {
-            return Ok(Committed::by_server(self.client.commit(file)?));
-        };
-        let mark = layouts.mark_of(file);
-        if !wanted && mark.is_none() {
-            return Ok(Committed { server: [0; 8], data_servers });
-        }
-        let server = self.client.commit(file)?;
-        if let Some(mark) = mark {
-            layouts.committed_at_server(file, mark);
-        }
-        Ok(Committed { server, data_servers })
-    }
-
     /// Reports writes to a file with LAYOUTCOMMIT; true if there were any.
     fn tell_of(&self, object: &Handle) -> Result<bool> {
         match self.client.layouts() {
@@ -189,24 +167,20 @@ impl Protocol for V4 {
     }
 
     fn commit(&self, file: &Handle, at_server: bool) -> Result<Committed> {
-        let data_servers = match self.client.layouts() {
-            Some(layouts) => layouts.commit(&self.client, file)?,
-            None => [0; 8],
+        let Some(layouts) = self.client.layouts() else {
+            return Ok(Committed::by_server(self.client.commit(file)?));
         };
-        self.commit_at_server(file, at_server, data_servers)
-    }
-
-    /// LAYOUTCOMMIT makes the data of data servers part of the file, and goes with the CLOSE.
-    fn commit_and_close(&self, open: &Open, at_server: bool) -> Result<Committed> {
-        let file = &open.handle;
-        let data_servers = match self.client.layouts() {
-            Some(layouts) => layouts.commit_untold(&self.client, file),
-            None => [0; 8],
-        };
-        let committed = self.commit_at_server(file, at_server, data_servers);
-        let closed = self.client.close(open);
-        let committed = committed?;
-        closed.map(|()| committed)
+        let data_servers = layouts.commit(&self.client, file)?;
+        // LAYOUTCOMMIT has made the rest stable, unless the server has data of another open.
+        let mark = layouts.mark_of(file);
+        if !at_server && mark.is_none() {
+            return Ok(Committed { server: [0; 8], data_servers });
+        }
+        let server = self.client.commit(file)?;
+        if let Some(mark) = mark {
+            layouts.committed_at_server(file, mark);
+        }
+        Ok(Committed { server, data_servers })
     }
 
     fn seek(&self, open: &Open, offset: u64, what: SeekWhat) -> Result<Option<u64>> {

@@ -4,7 +4,7 @@ use super::harness::{Cluster, UNIT, content, mount};
 use super::io::Start;
 use super::tamper::{Lies, Tamper};
 use crate::common::{filled, new_file, pattern};
-use dafs_nfs_client::mount::{MountError, OpenOptions, StableHow};
+use dafs_nfs_client::mount::{OpenOptions, StableHow};
 use dafs_wire::nfs4::OpNum;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -106,36 +106,11 @@ fn a_last_close_whose_answer_is_lost_is_carried_out_once() {
     let file = new_file(&mount, "/f");
     let bytes = pattern(LEN, 5);
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
-    file.commit_and_close().unwrap();
+    file.close().unwrap();
     // The second answer is the first one, from the replay cache: the layout is gone since.
     let together = [OpNum::Sequence, OpNum::Putfh, OpNum::Layoutcommit, OpNum::Close];
     assert_eq!(tamper.compounds(OpNum::Layoutcommit), [together, together]);
     assert_eq!(tamper.compounds(OpNum::Close).len(), 2);
     let other = cluster.mount().open(b"/f", &OpenOptions::read()).unwrap();
     assert!(content(&other, LEN) == bytes);
-}
-
-#[test]
-fn a_commit_with_the_last_close_costs_one_call_at_the_server() {
-    let mut cluster = Cluster::new();
-    let tamper = Tamper::new(cluster.address(), WHOLE);
-    let mount = mount(tamper.address, "", true);
-    let file = new_file(&mount, "/f");
-    let bytes = pattern(LEN, 4);
-    let memory = filled(&mount, &bytes);
-    file.write(memory.whole(), 0, StableHow::Unstable).unwrap();
-    file.commit_and_close().unwrap();
-    let together = [OpNum::Sequence, OpNum::Putfh, OpNum::Layoutcommit, OpNum::Close];
-    assert_eq!(tamper.compounds(OpNum::Layoutcommit), [together]);
-    assert_eq!(tamper.compounds(OpNum::Close), [together]);
-    assert_eq!(tamper.compounds(OpNum::Commit).len(), 0);
-    let reader = cluster.mount();
-    assert!(content(&reader.open(b"/f", &OpenOptions::read()).unwrap(), LEN) == bytes);
-    // Data that a data server has lost is reported, as by a commit, and the file is closed.
-    let file = new_file(&mount, "/g");
-    file.write(memory.whole(), 0, StableHow::Unstable).unwrap();
-    cluster.stop_node(0);
-    cluster.start_node(0);
-    assert!(matches!(file.commit_and_close(), Err(MountError::WritesLost)));
-    assert!(tamper.compounds(OpNum::Close).len() > 1);
 }

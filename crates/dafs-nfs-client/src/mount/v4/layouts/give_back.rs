@@ -56,12 +56,6 @@ impl Layouts {
         self.known(handle).map_or(Ok([0; 8]), |file| self.at(client, &file).commit())
     }
 
-    /// Commits all unstable data at its data servers. LAYOUTCOMMIT has to follow. Returns the verifier
-    /// of all data servers.
-    pub(crate) fn commit_untold(&self, client: &Client, handle: &Handle) -> [u8; 8] {
-        self.known(handle).map_or([0; 8], |file| self.at(client, &file).commit_untold())
-    }
-
     /// Returns the report that can go with the last CLOSE of a file. `None` if there is nothing to
     /// report, or no layout to report it by: then [`dafs_parallel::Holder::tell`] asks for one.
     pub(super) fn last_report(file: &Arc<FileLayout>) -> Option<LastReport> {
