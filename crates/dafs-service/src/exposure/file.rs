@@ -207,7 +207,8 @@ impl File {
     pub(super) fn may_come_along(&self, block: u64, now_ns: u64) -> bool {
         let (number, at) = place_of(block);
         let Some(window) = self.windows.get(&number) else { return false };
-        let has_frame = window.has(at) || self.chances.has(block);
+        let is_under_way = self.fills.iter().any(|(fill, _)| fill.at == block);
+        let has_frame = window.has(at) || is_under_way || self.chances.has(block);
         !has_frame && !is_in(&self.leaving, block) && !window.rests(at, now_ns)
     }
 

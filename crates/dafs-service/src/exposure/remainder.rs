@@ -213,6 +213,19 @@ mod tests {
         assert!(file.begin_remainder(1, &memory).is_none());
     }
 
+    /// Another reactor may be filling a block of the window at the same time.
+    #[test]
+    fn a_fill_under_way_leaves_the_other_blocks_to_the_remainder() {
+        let memory = Shown::default();
+        let mut file = file(&memory);
+        read(&mut file, 0..ENOUGH, 1, &memory);
+        let own = file.begin_fill(ENOUGH * GROUP, 1, &memory).unwrap();
+        let filled: usize = fill(&mut file, 1, &memory).iter().sum();
+        assert_eq!(filled as u64, BLOCKS - ENOUGH * GROUP - 1);
+        assert!(file.end_fill(own, BLOCK_BYTES, &memory));
+        assert_eq!(file.frame_counts().published, BLOCKS);
+    }
+
     #[test]
     fn after_the_end_of_a_grant_nothing_follows() {
         let memory = Shown::default();
