@@ -230,7 +230,8 @@ fn fill_more(memory: &ExposedMemory, exposed: &ExposedFile, file: &dyn OpenFile)
     let Some(fills) = exposed.begin_remainder() else { return false };
     let mut is_over = false;
     for fill in fills {
-        let read = || memory.read_block(file, &fill).unwrap_or(0);
+        // Each fill that has begun must end, or its block and its frame stay out of use.
+        let read = || confined(|| memory.read_block(file, &fill)).flatten().unwrap_or(0);
         let is_shown = exposed.fill(fill, || if is_over { 0 } else { read() });
         if !is_shown && !is_over {
             is_over = true;
