@@ -63,7 +63,7 @@ impl Export {
         let possible = self.check_wish(cred, dir, Kind::Regular, wish);
         for _ in 0..CREATE_RETRIES_MAX {
             let opened = match possible {
-                Ok(()) => umask::without(|| {
+                Ok(()) => umask::without(Mode::from_raw_mode(bits), || {
                     self.open_beneath(dir, name, flags, Mode::from_raw_mode(bits))
                 }),
                 // An existing file does not get these attributes.
@@ -128,7 +128,7 @@ impl Export {
         let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
         self.check_wish(cred, dir, Kind::Regular, wish)?;
         let mode_bits = Mode::from_raw_mode(bits);
-        let fd = umask::without(|| self.open_beneath(dir, b".", flags, mode_bits));
+        let fd = umask::without(mode_bits, || self.open_beneath(dir, b".", flags, mode_bits));
         let fd = Arc::new(fd.map_err(|errno| match errno {
             // The errors of file systems that do not support such files.
             Errno::ISDIR | Errno::INVAL => StoreError::NotSupported,
@@ -356,7 +356,7 @@ impl Export {
         }
         // File systems take their times from this clock.
         let earliest = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
-        let made = umask::without(|| match object {
+        let made = umask::without(Mode::all(), || match object {
             NewObject::Directory => {
                 let mode = Mode::from_raw_mode(bits(DIRECTORY_MODE_DEFAULT));
                 rustix::fs::mkdirat(dir, name, mode)
