@@ -6,8 +6,10 @@ use dafs_service::{
     Client, Handle, LockKind, OpenHow, OpenRequest, OpenTarget, RemoveMode, ServiceError, Share,
     StateId, StateKind, StateRef,
 };
-use dafs_store::{CreateHow, NewObject, SetAttr, StoreError};
+use dafs_store::{CreateHow, MemoryStore, NewObject, SetAttr, StoreError};
+use dafs_testkit::stores::layer::{Call, Layer, Layered};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 #[test]
 fn sequence_numbers_tell_old_state_ids_from_new_ones() {
@@ -72,6 +74,37 @@ fn a_create_in_a_removed_directory_fails_at_once() {
             assert_eq!(error(opened), ServiceError::Store(StoreError::Stale));
         }
     }
+}
+
+/// Counts the lookups of names.
+#[derive(Default)]
+struct Lookups(AtomicU32);
+
+impl Layer for Lookups {
+    fn before(&self, call: Call<'_>) -> dafs_store::Result<()> {
+        if matches!(call, Call::Lookup) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_guarded_create_looks_a_name_up_only_when_it_fails() {
+    let store = Arc::new(Layered::new(Arc::new(MemoryStore::default()), Lookups::default()));
+    let world = World::over(store.clone());
+    let client = world.dafs("a");
+    let open = |name| {
+        let how = OpenHow::Create(CreateHow::Guarded, SetAttr::default());
+        let request = OpenRequest { how, ..world.plain(name, "owner", WRITE) };
+        world.service.opens.open(world.caller(&client), &request)
+    };
+    assert!(open("f").unwrap().created);
+    assert_eq!(store.0.load(Ordering::Relaxed), 0);
+    assert_eq!(error(open("f")), ServiceError::Store(StoreError::Exists));
+    let (caller, none) = (world.caller(&client), SetAttr::default());
+    world.service.make(caller, &world.root, b"d", NewObject::Directory, &none).unwrap();
+    assert_eq!(error(open("d")), ServiceError::Store(StoreError::Exists));
 }
 
 /// RFC 8881 18.18.3.
