@@ -503,7 +503,12 @@ impl Export {
             // Adds the new name to the index.
             let _ = self.step(to_dir, to);
         }
-        Ok((self.changed(from_dir, from_before)?, self.changed(to_dir, to_before)?))
+        let from_change = self.changed(from_dir, from_before)?;
+        if from_dir.id == to_dir.id {
+            // The directory has changed once.
+            return Ok((from_change, from_change));
+        }
+        Ok((from_change, self.changed(to_dir, to_before)?))
     }
 
     /// Returns the parent directory, which must be in the export.
