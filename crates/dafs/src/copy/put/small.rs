@@ -102,7 +102,7 @@ fn read_here(
     // only for a read at their start.
     let size = attributes.size as usize;
     let mut data = vec![0; 1 + if size == 0 { bytes_max } else { size }];
-    let count = read_full(&source, &mut data)?;
+    let count = read_full(&source, &mut data, size)?;
     if count < size || count == data.len() {
         return Ok(None);
     }
@@ -132,13 +132,19 @@ fn read_there(
     Ok(is_it.then(|| Read { data: start.data, attributes: original.clone() }))
 }
 
-/// Reads until `data` is full or the file ends; returns the number of bytes.
-fn read_full(source: &OwnedFd, data: &mut [u8]) -> Result<usize, Errno> {
+/// Reads until `data` is full or the file ends; returns the number of bytes. A read that was to go beyond
+/// `size`, the length of the file, and ends there has met the end.
+fn read_full(source: &OwnedFd, data: &mut [u8], size: usize) -> Result<usize, Errno> {
     let mut count = 0;
     while count < data.len() {
         match pread(source, &mut data[count..], count as u64) {
             Ok(0) => break,
-            Ok(more) => count += more,
+            Ok(more) => {
+                count += more;
+                if count == size {
+                    break;
+                }
+            }
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
@@ -152,4 +158,25 @@ fn is_small(original: &Attributes, bytes_max: usize) -> bool {
         && original.size <= bytes_max as u64
         && original.space_used >= original.size
         && original.mode & 0o6000 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn a_file_is_read_to_its_end_whatever_its_length_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        for bytes in [0, 1, 2048] {
+            std::fs::write(&path, vec![7; bytes]).unwrap();
+            let file: OwnedFd = File::open(&path).unwrap().into();
+            for size in [bytes, 1000, 3000] {
+                let mut data = vec![0; 2049];
+                assert_eq!(read_full(&file, &mut data, size), Ok(bytes), "{size}");
+                assert!(data[..bytes].iter().all(|byte| *byte == 7));
+            }
+        }
+    }
 }
