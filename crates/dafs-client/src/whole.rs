@@ -262,8 +262,8 @@ impl Flight {
     /// Waits for all answers. A failure is an error.
     fn answers(&mut self) -> Vec<Result<ReplyMessage>> {
         let slots = std::mem::take(&mut self.slots);
-        let shared = self.client.shared();
-        slots.iter().map(|slot| shared.wait_reply(slot, None).and_then(succeeded)).collect()
+        let replies = self.client.shared().wait_replies(&slots);
+        replies.into_iter().map(|reply| reply.and_then(succeeded)).collect()
     }
 }
 
