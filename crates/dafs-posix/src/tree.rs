@@ -469,15 +469,21 @@ impl Export {
         self.changed(dir, before)
     }
 
-    /// Renames, replacing a target of a fitting kind.
+    /// Renames, replacing a target of a fitting kind. `target` is its id, if the caller knows it.
     pub(super) fn rename(
         &self,
         _caller: &Caller,
         (from_dir, from): (&Node, &[u8]),
         (to_dir, to): (&Node, &[u8]),
+        target: Option<Option<&FileId>>,
     ) -> Result<(DirChange, DirChange)> {
         let (from_before, to_before) = (self.before_change(from_dir)?, self.before_change(to_dir)?);
-        let replaced = self.known_before(to_dir, to);
+        let replaced = match target {
+            Some(target) if self.index.is_none() && !self.changes.need_notes() => {
+                target.map(|id| (*id, None))
+            }
+            _ => self.known_before(to_dir, to),
+        };
         let moved = if self.changes.need_notes() { self.step(from_dir, from).ok() } else { None };
         let renamed = rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::empty());
         match renamed {

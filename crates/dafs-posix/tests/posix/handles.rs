@@ -74,6 +74,20 @@ fn a_lost_name_does_not_lose_the_object_under_its_other_name() {
 }
 
 #[test]
+fn a_rename_forgets_what_it_replaces_also_if_the_caller_knows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let w = open(&dir);
+    let root = w.root();
+    let (f, g) = (w.create(&root, "f").id, w.create(&root, "g").id);
+    let (one, two) = ((&root, &b"f"[..]), (&root, &b"g"[..]));
+    w.store.rename_known(&w.cred, one, two, Some(&g)).unwrap();
+    assert_eq!(w.store.getattr(&g), Err(StoreError::Stale));
+    assert_eq!(w.lookup(&root, "g"), Ok(f));
+    w.store.rename_known(&w.cred, two, one, None).unwrap();
+    assert_eq!((w.lookup(&root, "f"), w.names(&root)), (Ok(f), vec!["f".into()]));
+}
+
+#[test]
 fn files_that_others_removed_or_replaced_are_stale() {
     let dir = tempfile::tempdir().unwrap();
     let w = open(&dir);
