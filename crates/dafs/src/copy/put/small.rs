@@ -42,9 +42,7 @@ impl Put<'_> {
     ) -> Outcome<Option<Small>> {
         self.report.go_on()?;
         let bytes_max = self.client.small_bytes_max();
-        let options = self.options;
-        let is_more = options.verify || options.sync || options.xattrs;
-        if is_more || !is_small(original, bytes_max) {
+        if self.needs_more() || !is_small(original, bytes_max) {
             return Ok(None);
         }
         let read = match &object.directory.local {
@@ -54,15 +52,40 @@ impl Put<'_> {
                 read_there(server, (directory, name), original).map_err(Trouble::from)
             }
         };
-        let read = read.map_err(|error| object.failed(&error))?;
-        let Some(Read { data, attributes }) = read else { return Ok(None) };
+        match read.map_err(|error| object.failed(&error))? {
+            Some(read) => self.send_small(object, &read),
+            None => Ok(None),
+        }
+    }
+
+    /// Begins to send a small file of this host with one name, without a look at its attributes before it
+    /// is open. `None` for others, and for one that cannot be read.
+    pub(super) fn begin_unseen(&self, object: &Object<'_>) -> Outcome<Option<Small>> {
+        self.report.go_on()?;
+        let Folder::Local(directory) = &object.directory.local else { return Ok(None) };
+        if self.needs_more() {
+            return Ok(None);
+        }
+        match read_here(directory, &object.name, self.client.small_bytes_max()) {
+            Ok(Some(read)) => self.send_small(object, &read),
+            _ => Ok(None),
+        }
+    }
+
+    /// True if a copy takes more than one round trip.
+    fn needs_more(&self) -> bool {
+        self.options.verify || self.options.sync || self.options.xattrs
+    }
+
+    fn send_small(&self, object: &Object<'_>, read: &Read) -> Outcome<Option<Small>> {
+        let Read { data, attributes } = read;
         let bytes = data.len() as u64;
         let begun = self.client.begin_new_file(&NewFile {
             dir: &object.directory.handle,
             temporary_name: temporary_name().as_bytes(),
             name: object.target_name(),
-            data: &data,
-            attributes: &self.final_attributes(&attributes),
+            data,
+            attributes: &self.final_attributes(attributes),
         });
         let pending = begun.map_err(|error| object.remote(&error))?;
         Ok(pending.map(|pending| Small { pending, bytes }))
@@ -87,7 +110,7 @@ impl Put<'_> {
     }
 }
 
-/// Reads a file of this host; `None` if it is not small after all.
+/// Reads a file of this host; `None` if it is not small, or has several names.
 fn read_here(
     directory: &Parent,
     name: &OsString,
@@ -95,7 +118,7 @@ fn read_here(
 ) -> Result<Option<Read>, Trouble> {
     let source = local::open_for_reading(directory, name)?;
     let attributes = Attributes::of_stat(&fstat(&source)?);
-    if !is_small(&attributes, bytes_max) {
+    if !is_small(&attributes, bytes_max) || attributes.links > 1 {
         return Ok(None);
     }
     // One byte more tests for the end. Files of /proc say that they are empty, and some have content
