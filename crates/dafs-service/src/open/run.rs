@@ -173,7 +173,11 @@ impl Opens {
         match made {
             Ok(made) => self.open_made(caller, export, request, dir, made),
             // That the name exists goes before any other reason.
-            Err(_) if is_guarded && store.lookup(&cred, &dir.file, name).is_ok() => {
+            Err(error)
+                if is_guarded
+                    && error != ServiceError::Store(StoreError::Exists)
+                    && store.lookup(&cred, &dir.file, name).is_ok() =>
+            {
                 Err(StoreError::Exists.into())
             }
             Err(error) => Err(error),

@@ -9,7 +9,7 @@ use dafs_service::{
 use dafs_store::{CreateHow, MemoryStore, NewObject, SetAttr, StoreError};
 use dafs_testkit::stores::layer::{Call, Layer, Layered};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 #[test]
 fn sequence_numbers_tell_old_state_ids_from_new_ones() {
@@ -76,16 +76,23 @@ fn a_create_in_a_removed_directory_fails_at_once() {
     }
 }
 
-/// Counts the lookups of names.
+/// Counts the lookups of names. Creations of files fail while it is full.
 #[derive(Default)]
-struct Lookups(AtomicU32);
+struct Lookups {
+    count: AtomicU32,
+    is_full: AtomicBool,
+}
 
 impl Layer for Lookups {
     fn before(&self, call: Call<'_>) -> dafs_store::Result<()> {
-        if matches!(call, Call::Lookup) {
-            self.0.fetch_add(1, Ordering::Relaxed);
+        match call {
+            Call::Lookup => {
+                self.count.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Call::Create(..) if self.is_full.load(Ordering::Relaxed) => Err(StoreError::NoSpace),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -99,12 +106,19 @@ fn a_guarded_create_looks_a_name_up_only_when_it_fails() {
         let request = OpenRequest { how, ..world.plain(name, "owner", WRITE) };
         world.service.opens.open(world.caller(&client), &request)
     };
+    let exists = ServiceError::Store(StoreError::Exists);
     assert!(open("f").unwrap().created);
-    assert_eq!(store.0.load(Ordering::Relaxed), 0);
-    assert_eq!(error(open("f")), ServiceError::Store(StoreError::Exists));
+    assert_eq!(error(open("f")), exists);
     let (caller, none) = (world.caller(&client), SetAttr::default());
     world.service.make(caller, &world.root, b"d", NewObject::Directory, &none).unwrap();
-    assert_eq!(error(open("d")), ServiceError::Store(StoreError::Exists));
+    assert_eq!(error(open("d")), exists);
+    assert_eq!(store.count.load(Ordering::Relaxed), 0, "the store has said so");
+    // A name that exists goes before a full file system.
+    store.is_full.store(true, Ordering::Relaxed);
+    assert_eq!(error(open("f")), exists);
+    assert_eq!(error(open("d")), exists);
+    assert_eq!(error(open("g")), ServiceError::Store(StoreError::NoSpace));
+    assert_eq!(store.count.load(Ordering::Relaxed), 3);
 }
 
 /// RFC 8881 18.18.3.
