@@ -210,7 +210,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<(DirChange, DirChange)>;
 
     /// Renames like [`rename`](Self::rename), for a caller that has just looked up the new name.
-    /// `_target` is the id of the object that has it, if any. This can save another lookup.
+    /// `_target` is the id of the object that has it, if any. This can save another lookup. In a race,
+    /// the call may replace another object.
     fn rename_known(
         &self,
         cred: &Cred,
