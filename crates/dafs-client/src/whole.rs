@@ -123,7 +123,7 @@ impl Client {
         chain.push((set, Takes::Handle.flags()));
         chain.push((Request::Close(wire::Close { fh, state_id }), Takes::Both.flags()));
         chain.push((rename, Takes::Nothing.flags()));
-        let restarts = self.stats().restarts;
+        let restarts = self.shared().restarts_heard();
         let chain = Flight { client: self.clone(), slots: self.shared().start_chain(&chain)? };
         let (temporary_name, bytes) = (new.temporary_name.to_vec(), new.data.len());
         Ok(PendingFile { chain, dir: new.dir, temporary_name, bytes, restarts })
@@ -198,7 +198,7 @@ impl PendingFile {
         }
         match first_error {
             Some(error) => Err(error),
-            None if client.stats().restarts != self.restarts => Err(Error::WritesLost),
+            None if client.shared().restarts_heard() != self.restarts => Err(Error::WritesLost),
             None => Ok(fh),
         }
     }
@@ -262,8 +262,8 @@ impl Flight {
     /// Waits for all answers. A failure is an error.
     fn answers(&mut self) -> Vec<Result<ReplyMessage>> {
         let slots = std::mem::take(&mut self.slots);
-        let shared = self.client.shared();
-        slots.iter().map(|slot| shared.wait_reply(slot, None).and_then(succeeded)).collect()
+        let replies = self.client.shared().wait_replies(&slots);
+        replies.into_iter().map(|reply| reply.and_then(succeeded)).collect()
     }
 }
 

@@ -5,7 +5,9 @@
 
 mod served;
 
-use dafs_client::{CacheOptions, Create, OpenOptions, Stability, TransportChoice};
+use dafs_client::{
+    CacheOptions, Client, Create, NewFile, OpenOptions, SetAttributes, Stability, TransportChoice,
+};
 use dafs_mem::{Site, copied_bytes};
 use dafs_testkit::eventually;
 use served::{Served, TRANSPORTS, connected, pattern};
@@ -72,6 +74,8 @@ fn bulk_data_is_placed_once() {
     let found = copied(&before);
     assert!(found.contains(&(Site::ClientInlineWrite, 2 * 200)), "{found:?}");
 
+    a_small_file_is_copied_into_its_chain(&client);
+
     // Through the cache each byte is copied once on its way in and once on its way out.
     let client = served.client_with(|options| options.cache = Some(CacheOptions::default()));
     let file = client.open(b"cached", &OpenOptions::read_write().create(Create::New)).unwrap();
@@ -86,6 +90,23 @@ fn bulk_data_is_placed_once() {
     assert!(total < 2 * BYTES as u64 + (64 << 10), "{found:?}");
 
     hits_are_copied_once();
+}
+
+/// The content of a small file is copied into its chain, and out of it. The second copy is kept until the answer.
+fn a_small_file_is_copied_into_its_chain(client: &Client) {
+    let (content, attributes) = (pattern(4096), SetAttributes::mode(0o644));
+    let before = snapshot();
+    let new = NewFile {
+        dir: client.root(),
+        temporary_name: b".new",
+        name: b"new",
+        data: &content,
+        attributes: &attributes,
+    };
+    client.begin_new_file(&new).unwrap().wait().unwrap();
+    let found = copied(&before);
+    assert!(found.contains(&(Site::ClientInlineWrite, 3 * 4096)), "{found:?}");
+    assert!(found.contains(&(Site::ClientKept, 2 * 4096)), "{found:?}");
 }
 
 /// Optimistic reads. Over shared memory the one copy is that of the reader. By RDMA the adapter places the bytes,

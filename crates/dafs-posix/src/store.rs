@@ -60,6 +60,26 @@ impl PosixStore {
         }
     }
 
+    /// Renames. `target` is the object that has the new name, if the caller knows that.
+    fn rename_hinted(
+        &self,
+        cred: &Cred,
+        (from_dir, from): (&FileId, &[u8]),
+        (to_dir, to): (&FileId, &[u8]),
+        target: Option<Option<&FileId>>,
+    ) -> Result<(DirChange, DirChange)> {
+        check_name(from)?;
+        check_name(to)?;
+        self.export.writable()?;
+        match (self.found_dir(from_dir)?, self.found_dir(to_dir)?) {
+            (Found::Object(from_dir), Found::Object(to_dir)) => {
+                let caller = self.export.identity.caller(cred)?;
+                self.export.rename(&caller, (&from_dir, from), (&to_dir, to), target)
+            }
+            _ => Err(StoreError::NotSupported),
+        }
+    }
+
     /// Returns a directory of names, or of named attributes.
     fn found_dir(&self, id: &FileId) -> Result<Found> {
         match self.found(id)? {
@@ -308,16 +328,17 @@ impl Store for PosixStore {
         to_dir: &FileId,
         to: &[u8],
     ) -> Result<(DirChange, DirChange)> {
-        check_name(from)?;
-        check_name(to)?;
-        self.export.writable()?;
-        match (self.found_dir(from_dir)?, self.found_dir(to_dir)?) {
-            (Found::Object(from_dir), Found::Object(to_dir)) => {
-                let caller = self.export.identity.caller(cred)?;
-                self.export.rename(&caller, (&from_dir, from), (&to_dir, to))
-            }
-            _ => Err(StoreError::NotSupported),
-        }
+        self.rename_hinted(cred, (from_dir, from), (to_dir, to), None)
+    }
+
+    fn rename_known(
+        &self,
+        cred: &Cred,
+        from: (&FileId, &[u8]),
+        to: (&FileId, &[u8]),
+        target: Option<&FileId>,
+    ) -> Result<(DirChange, DirChange)> {
+        self.rename_hinted(cred, from, to, Some(target))
     }
 
     fn readdir(

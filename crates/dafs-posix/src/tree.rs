@@ -63,7 +63,7 @@ impl Export {
         let possible = self.check_wish(cred, dir, Kind::Regular, wish);
         for _ in 0..CREATE_RETRIES_MAX {
             let opened = match possible {
-                Ok(()) => umask::without(|| {
+                Ok(()) => umask::without(Mode::from_raw_mode(bits), || {
                     self.open_beneath(dir, name, flags, Mode::from_raw_mode(bits))
                 }),
                 // An existing file does not get these attributes.
@@ -128,7 +128,7 @@ impl Export {
         let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
         self.check_wish(cred, dir, Kind::Regular, wish)?;
         let mode_bits = Mode::from_raw_mode(bits);
-        let fd = umask::without(|| self.open_beneath(dir, b".", flags, mode_bits));
+        let fd = umask::without(mode_bits, || self.open_beneath(dir, b".", flags, mode_bits));
         let fd = Arc::new(fd.map_err(|errno| match errno {
             // The errors of file systems that do not support such files.
             Errno::ISDIR | Errno::INVAL => StoreError::NotSupported,
@@ -356,7 +356,7 @@ impl Export {
         }
         // File systems take their times from this clock.
         let earliest = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
-        let made = umask::without(|| match object {
+        let made = umask::without(Mode::all(), || match object {
             NewObject::Directory => {
                 let mode = Mode::from_raw_mode(bits(DIRECTORY_MODE_DEFAULT));
                 rustix::fs::mkdirat(dir, name, mode)
@@ -469,15 +469,21 @@ impl Export {
         self.changed(dir, before)
     }
 
-    /// Renames, replacing a target of a fitting kind.
+    /// Renames, replacing a target of a fitting kind. `target` is its id, if the caller knows it.
     pub(super) fn rename(
         &self,
         _caller: &Caller,
         (from_dir, from): (&Node, &[u8]),
         (to_dir, to): (&Node, &[u8]),
+        target: Option<Option<&FileId>>,
     ) -> Result<(DirChange, DirChange)> {
         let (from_before, to_before) = (self.before_change(from_dir)?, self.before_change(to_dir)?);
-        let replaced = self.known_before(to_dir, to);
+        let replaced = match target {
+            Some(target) if self.index.is_none() && !self.changes.need_notes() => {
+                target.map(|id| (*id, None))
+            }
+            _ => self.known_before(to_dir, to),
+        };
         let moved = if self.changes.need_notes() { self.step(from_dir, from).ok() } else { None };
         let renamed = rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::empty());
         match renamed {
@@ -503,7 +509,12 @@ impl Export {
             // Adds the new name to the index.
             let _ = self.step(to_dir, to);
         }
-        Ok((self.changed(from_dir, from_before)?, self.changed(to_dir, to_before)?))
+        let from_change = self.changed(from_dir, from_before)?;
+        if from_dir.id == to_dir.id {
+            // The directory has changed once.
+            return Ok((from_change, from_change));
+        }
+        Ok((from_change, self.changed(to_dir, to_before)?))
     }
 
     /// Returns the parent directory, which must be in the export.

@@ -4,7 +4,7 @@
 //! call, and a default list of the directory may remove some. But the umask belongs to the whole
 //! process. So each thread that makes objects gets its own (`unshare` with CLONE_FS), which is zero
 //! only during the call. Where the system refuses that, as the filters of some containers do, the
-//! umask of the process is zero meanwhile.
+//! umask of the process is zero meanwhile. A umask that would remove no bit of the call stays.
 //!
 //! Invariants
 //! * When no object is being made, every thread has the umask of the process.
@@ -34,9 +34,13 @@ fn umask() -> Mode {
     })
 }
 
-/// Runs a call that makes an object, without the umask.
-pub(super) fn without<T>(make: impl FnOnce() -> T) -> T {
-    let _without = Without::begin(SEPARATE.with(|separate| *separate));
+/// Runs a call that makes an object with these permission bits, without the umask.
+pub(super) fn without<T>(bits: Mode, make: impl FnOnce() -> T) -> T {
+    let separate = SEPARATE.with(|separate| *separate);
+    if !umask().intersects(bits) {
+        return make();
+    }
+    let _without = Without::begin(separate);
     make()
 }
 
@@ -92,7 +96,9 @@ mod tests {
         assert_eq!(now(), Mode::empty());
         drop(second);
         assert_eq!(now(), umask());
-        without(|| assert_eq!(now(), Mode::empty()));
+        without(Mode::all(), || assert_eq!(now(), Mode::empty()));
+        assert_eq!(now(), umask());
+        without(!umask(), || assert_eq!(now(), umask(), "it removes none of these bits"));
         assert_eq!(now(), umask());
     }
 }

@@ -237,7 +237,9 @@ impl Service {
             let removed = target.map(|handle| (export.key(&handle), RemoveMode::Unchecked));
             match self.conflicts.try_removal(caller, changed, removed) {
                 Ok(_guards) => {
-                    let renamed = store.rename(&cred, &from_dir.file, from, &to_dir.file, to);
+                    let replaced = target.as_ref().map(|handle| &handle.file);
+                    let (old, new) = ((&from_dir.file, from), (&to_dir.file, to));
+                    let renamed = store.rename_known(&cred, old, new, replaced);
                     if let Some(handle) = target {
                         self.opens.stateless.forget(&handle);
                     }

@@ -209,6 +209,19 @@ pub trait Store: Send + Sync + 'static {
         to: &[u8],
     ) -> Result<(DirChange, DirChange)>;
 
+    /// Renames like [`rename`](Self::rename), for a caller that has just looked up the new name.
+    /// `_target` is the id of the object that has it, if any. This can save another lookup. In a race,
+    /// the call may replace another object.
+    fn rename_known(
+        &self,
+        cred: &Cred,
+        from: (&FileId, &[u8]),
+        to: (&FileId, &[u8]),
+        _target: Option<&FileId>,
+    ) -> Result<(DirChange, DirChange)> {
+        self.rename(cred, from.0, from.1, to.0, to.1)
+    }
+
     /// Passes the entries after `cookie` (0: from the start) to `sink` until that returns false.
     /// The caller continues after the cookie of the last entry that it kept: that one or the one
     /// before. The sink may call the store. "." and ".." are left out; cookies are above 2 and stay

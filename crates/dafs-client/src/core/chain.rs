@@ -330,7 +330,7 @@ impl Calls {
         let mut requests = requests.into_iter().enumerate();
         while let Some((index, (call, bytes))) = requests.next() {
             let more = index + 1 < count;
-            match self.send_member(link, adapter, &call, &bytes, (index > 0, more)) {
+            match self.send_member(link, adapter, &call, bytes, (index > 0, more)) {
                 Ok(()) => {}
                 Err(SendError::Ended(done)) => self.finish(link, Purpose::Caller(call.tag), done),
                 Err(SendError::Refused(refused)) => {
@@ -382,22 +382,20 @@ impl Calls {
         link: &mut Link,
         adapter: &mut dyn Adapter,
         call: &Call,
-        bytes: &[u8],
+        bytes: Vec<u8>,
         (back, forw): (bool, bool),
     ) -> Result<(), SendError> {
-        let (_, request) = decode_request(bytes, link.order, 0)
+        let (_, request) = decode_request(&bytes, link.order, 0)
             .map_err(|error| Refused::Over(Failure::protocol(error)))?;
         let procedure = request.procedure();
         let user = call.user.clone();
         let mut header = link.next_header(procedure, user.as_ref())?;
-        let kept = self.chains.task(call.tag).filter(|_| link.config.recovery.is_some());
-        // One copy from the chain to rename it, one to keep it with the outstanding requests.
-        count_data(&request, &[Site::ClientKept; 2]);
+        // One copy from the chain to send it, which is kept with the outstanding requests unless it
+        // has other names than the application gave.
+        let is_renamed = link.stats.recoveries > 0;
+        count_data(&request, &[Site::ClientKept]);
+        count_data(&request, if is_renamed { &[Site::ClientKept] } else { &[] });
         count_data(&request, &[Site::ClientInlineWrite; 2]);
-        let work = match kept {
-            Some(Task::Message { bytes, memory }) => Work::Message { bytes, memory },
-            _ => Work::own(),
-        };
         if let Some(member) = self.chains.member(call.tag) {
             header.chain_flags.set(ChainFlags::BACK, back);
             header.chain_flags.set(ChainFlags::FORW, forw);
@@ -410,8 +408,17 @@ impl Calls {
             chain.sent = true;
         }
         let request = padded(&request, link.padding_of(&request));
-        let bytes = encode_request(&mut link.scratch, link.order, &header, &request)?;
-        let purpose = Purpose::Caller(call.tag);
+        let encoded = encode_request(&mut link.scratch, link.order, &header, &request)?;
+        let kept = match link.config.recovery {
+            None => None,
+            Some(_) if is_renamed => self.chains.task(call.tag),
+            Some(_) => Some(Task::Message { bytes, memory: Pieces::new() }),
+        };
+        let work = match kept {
+            Some(Task::Message { bytes, memory }) => Work::Message { bytes, memory },
+            _ => Work::own(),
+        };
+        let (purpose, bytes) = (Purpose::Caller(call.tag), encoded);
         let due = unless_silent(call.due, link.answered_at);
         let (data, renewed) = (None, call.renewed);
         let message =

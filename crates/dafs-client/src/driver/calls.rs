@@ -81,8 +81,7 @@ impl Shared {
         &self,
         members: &[(Request<'_>, ChainFlags)],
     ) -> Result<Vec<Result<ReplyMessage>>> {
-        let slots = self.start_chain(members)?;
-        Ok(slots.iter().map(|slot| self.wait_reply(slot, None)).collect())
+        Ok(self.wait_replies(&self.start_chain(members)?))
     }
 
     /// Sends requests as a chain. Each has an answer of its own.
@@ -127,10 +126,53 @@ impl Shared {
         }
     }
 
+    /// Waits for the answers to the members of a chain. They complete together, so that the lock is
+    /// most often taken once for all.
+    pub(crate) fn wait_replies(&self, slots: &[Slot]) -> Vec<Result<ReplyMessage>> {
+        let Some((first, rest)) = slots.split_first() else { return Vec::new() };
+        let mut taken = Vec::new();
+        let first = self.lock().and_then(|driver| {
+            self.wait_slot_and(driver, first, None, |driver| {
+                taken.extend(rest.iter().map(|slot| driver.operations.take(slot)));
+            })
+        });
+        let reply = |done: Result<Done>| -> Result<ReplyMessage> {
+            match done? {
+                Done::Answered(reply) => Ok(reply),
+                done => Err(failure_of(done, &self.server)),
+            }
+        };
+        let mut replies = vec![reply(first)];
+        let mut taken = taken.into_iter();
+        for slot in rest {
+            replies.push(match taken.next().flatten() {
+                Some(done) => reply(Ok(done)),
+                None => self.wait_reply(slot, None),
+            });
+        }
+        replies
+    }
+
     /// Waits for the end of an operation, for up to `time`. Without a time it is over afterwards in
     /// any case: the operation times out with its caller.
     fn wait_slot(&self, driver: Guard<'_>, slot: &Slot, time: Option<Duration>) -> Result<Done> {
-        let take = |driver: &mut Driver| driver.operations.take(slot);
+        self.wait_slot_and(driver, slot, time, |_| {})
+    }
+
+    /// As [`wait_slot`](Self::wait_slot). Calls `also` with the lock when the operation has ended in
+    /// time.
+    fn wait_slot_and(
+        &self,
+        driver: Guard<'_>,
+        slot: &Slot,
+        time: Option<Duration>,
+        mut also: impl FnMut(&mut Driver),
+    ) -> Result<Done> {
+        let take = |driver: &mut Driver| {
+            let done = driver.operations.take(slot)?;
+            also(driver);
+            Some(done)
+        };
         if time.is_some() {
             return self.wait_of(driver, time, Some(slot.tag()), take);
         }

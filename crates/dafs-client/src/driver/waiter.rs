@@ -7,8 +7,10 @@
 //! * No wake-up is lost. A follower is on the list from before it releases the lock until it is
 //!   rung. The thread that rings it has removed it from the list under the lock, and always rings
 //!   it once the lock is free: a sleep on a bell notices rings after the release of the lock.
-//! * A thread that leaves without a leader removes a follower from the list to lead; a thread that
-//!   was removed to lead and leaves at once does the same.
+//! * A thread that has waited and leaves without a leader removes a follower from the list to lead; a
+//!   thread that was removed to lead and leaves at once does the same. So while the list has followers
+//!   and there is no leader, a thread that was removed is on its way. A thread whose result is there
+//!   when it comes need wake no other.
 
 use super::followed::Followed;
 use super::followers::{Bells, ring};
@@ -39,6 +41,8 @@ pub(super) struct Waiter<'a> {
     /// The operation whose end it waits for, if it is one.
     tag: Option<u64>,
     leading: bool,
+    /// Its result was not there when it came.
+    waited: bool,
     /// It has its result, or has given up.
     left: bool,
     spins: u32,
@@ -59,6 +63,7 @@ impl<'a> Waiter<'a> {
             look,
             tag,
             leading: false,
+            waited: false,
             left: false,
             spins: 0,
             bells: Bells::new(),
@@ -81,6 +86,7 @@ impl<'a> Waiter<'a> {
             self.leave(driver);
             return Ok(result);
         }
+        self.waited = true;
         loop {
             if let Some(time) = self.time {
                 let now = if self.coarse { coarse_now() } else { Instant::now() };
@@ -254,7 +260,8 @@ impl<'a> Waiter<'a> {
         }
         let mut is_followed = false;
         self.followed.append(&mut driver.followed);
-        if driver.leader == Leader::Nobody {
+        let passes_on = self.waited || driver.followers.is_empty();
+        if driver.leader == Leader::Nobody && passes_on {
             driver.followers.take_next(&mut self.bells);
             is_followed = self.bells.is_empty() && driver.is_followed();
             if self.bells.is_empty() && !is_followed && driver.is_unattended() {
@@ -370,6 +377,29 @@ mod tests {
             let answered: Result<_> = hears.recv_timeout(STUCK).expect(way);
             answered.unwrap();
         }
+    }
+
+    #[test]
+    fn a_thread_whose_result_is_there_wakes_no_follower() {
+        let served = Served::new();
+        let wire = Wire::new(served.address, || None);
+        let client = wire.client();
+        client.shared().helper.stop();
+        let held = wire.held.lock().unwrap();
+        let (driver, hears) = followed(&client, |client| client.ping());
+        let shared = client.shared();
+        Waiter::new(shared, None, None).run(driver, |_| Some(())).unwrap();
+        let driver = shared.lock_regardless();
+        assert!(!driver.followers.is_empty());
+        let mut looks = 0;
+        let waited = Waiter::new(shared, None, None).run(driver, |_| {
+            looks += 1;
+            (looks > 1).then_some(())
+        });
+        waited.unwrap();
+        drop(held);
+        let answered: Result<_> = hears.recv_timeout(STUCK).unwrap();
+        answered.unwrap();
     }
 
     #[test]

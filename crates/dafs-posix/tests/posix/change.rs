@@ -51,8 +51,11 @@ fn every_change_counts(path: &Path) {
         directory.moved("link");
         assert_eq!(change.after, directory.last);
         file.moved("link of the file");
-        w.rename(&dir, "l", &dir, "m").unwrap();
+        let (from, to) = store.rename(&w.cred, &dir, b"l", &dir, b"m").unwrap();
+        assert_eq!((from.before, from.after), (to.before, to.after));
+        assert_eq!(from.before, directory.last);
         directory.moved("rename");
+        assert_eq!(from.after, directory.last);
         file.moved("rename of the file");
         w.remove(&dir, "m").unwrap();
         directory.moved("remove");

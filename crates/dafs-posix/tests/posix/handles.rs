@@ -74,6 +74,26 @@ fn a_lost_name_does_not_lose_the_object_under_its_other_name() {
 }
 
 #[test]
+fn a_rename_forgets_what_it_replaces_also_if_the_caller_knows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let w = open(&dir);
+    let root = w.root();
+    let (f, g) = (w.create(&root, "f").id, w.create(&root, "g").id);
+    // Its descriptor is kept now.
+    assert_eq!(w.lookup(&root, "g"), Ok(g));
+    let (one, two) = ((&root, &b"f"[..]), (&root, &b"g"[..]));
+    w.store.rename_known(&w.cred, one, two, Some(&g)).unwrap();
+    let fds = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let paths = fds.filter_map(|fd| fs::read_link(fd.path()).ok());
+    let held = paths.filter(|path| path.starts_with(dir.path().join("g (deleted)"))).count();
+    assert_eq!(held, 0);
+    assert_eq!(w.store.getattr(&g), Err(StoreError::Stale));
+    assert_eq!(w.lookup(&root, "g"), Ok(f));
+    w.store.rename_known(&w.cred, two, one, None).unwrap();
+    assert_eq!((w.lookup(&root, "f"), w.names(&root)), (Ok(f), vec!["f".into()]));
+}
+
+#[test]
 fn files_that_others_removed_or_replaced_are_stale() {
     let dir = tempfile::tempdir().unwrap();
     let w = open(&dir);

@@ -144,13 +144,12 @@ impl Opens {
     ) -> Result<Opened> {
         let cred = export.map_cred(caller.cred);
         let store = export.store();
-        // An exclusive create must reach the store even if the name exists: it may be a retry.
-        if !matches!(request.how, OpenHow::Create(CreateHow::Exclusive(_), _)) {
+        // An exclusive create must reach the store even if the name exists: it may be a retry. A
+        // guarded one most often makes a file, and the store finds out if the name exists.
+        let is_guarded = matches!(request.how, OpenHow::Create(CreateHow::Guarded, _));
+        if !is_guarded && !matches!(request.how, OpenHow::Create(CreateHow::Exclusive(_), _)) {
             match store.lookup(&cred, &dir.file, name) {
                 Ok((id, attr)) => {
-                    if matches!(request.how, OpenHow::Create(CreateHow::Guarded, _)) {
-                        return Err(StoreError::Exists.into());
-                    }
                     let handle = Handle { fs: dir.fs, file: id };
                     return self.open_existing(caller, export, request, right, handle, attr);
                 }
@@ -167,9 +166,22 @@ impl Opens {
         };
         // Do not create a file that cannot be opened afterwards.
         let by = self.state.applicant(caller);
-        self.conflicts.enter(caller, |table, _| table.check_room(by))?;
-        let made = store.create(&cred, &dir.file, name, how, &attr, request.share.mode())?;
-        self.open_made(caller, export, request, dir, made)
+        let made = self.conflicts.enter(caller, |table, _| table.check_room(by)).and_then(|()| {
+            let mode = request.share.mode();
+            Ok(store.create(&cred, &dir.file, name, how, &attr, mode)?)
+        });
+        match made {
+            Ok(made) => self.open_made(caller, export, request, dir, made),
+            // That the name exists goes before any other reason.
+            Err(error)
+                if is_guarded
+                    && error != ServiceError::Store(StoreError::Exists)
+                    && store.lookup(&cred, &dir.file, name).is_ok() =>
+            {
+                Err(StoreError::Exists.into())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Makes a file without a name. A retry could not find it again, so there is no exclusive

@@ -6,8 +6,10 @@ use dafs_service::{
     Client, Handle, LockKind, OpenHow, OpenRequest, OpenTarget, RemoveMode, ServiceError, Share,
     StateId, StateKind, StateRef,
 };
-use dafs_store::{CreateHow, NewObject, SetAttr, StoreError};
+use dafs_store::{CreateHow, MemoryStore, NewObject, SetAttr, StoreError};
+use dafs_testkit::stores::layer::{Call, Layer, Layered};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 #[test]
 fn sequence_numbers_tell_old_state_ids_from_new_ones() {
@@ -72,6 +74,51 @@ fn a_create_in_a_removed_directory_fails_at_once() {
             assert_eq!(error(opened), ServiceError::Store(StoreError::Stale));
         }
     }
+}
+
+/// Counts the lookups of names. Creations of files fail while it is full.
+#[derive(Default)]
+struct Lookups {
+    count: AtomicU32,
+    is_full: AtomicBool,
+}
+
+impl Layer for Lookups {
+    fn before(&self, call: Call<'_>) -> dafs_store::Result<()> {
+        match call {
+            Call::Lookup => {
+                self.count.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Call::Create(..) if self.is_full.load(Ordering::Relaxed) => Err(StoreError::NoSpace),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_guarded_create_looks_a_name_up_only_when_it_fails() {
+    let store = Arc::new(Layered::new(Arc::new(MemoryStore::default()), Lookups::default()));
+    let world = World::over(store.clone());
+    let client = world.dafs("a");
+    let open = |name| {
+        let how = OpenHow::Create(CreateHow::Guarded, SetAttr::default());
+        let request = OpenRequest { how, ..world.plain(name, "owner", WRITE) };
+        world.service.opens.open(world.caller(&client), &request)
+    };
+    let exists = ServiceError::Store(StoreError::Exists);
+    assert!(open("f").unwrap().created);
+    assert_eq!(error(open("f")), exists);
+    let (caller, none) = (world.caller(&client), SetAttr::default());
+    world.service.make(caller, &world.root, b"d", NewObject::Directory, &none).unwrap();
+    assert_eq!(error(open("d")), exists);
+    assert_eq!(store.count.load(Ordering::Relaxed), 0, "the store has said so");
+    // A name that exists goes before a full file system.
+    store.is_full.store(true, Ordering::Relaxed);
+    assert_eq!(error(open("f")), exists);
+    assert_eq!(error(open("d")), exists);
+    assert_eq!(error(open("g")), ServiceError::Store(StoreError::NoSpace));
+    assert_eq!(store.count.load(Ordering::Relaxed), 3);
 }
 
 /// RFC 8881 18.18.3.

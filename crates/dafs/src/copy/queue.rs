@@ -1,4 +1,7 @@
 //! The bounded queue between the walk through a tree and the workers.
+//!
+//! The walk is most often faster than the workers. A walk that has met a full queue goes on when half of it
+//! is free, so that the two do not wake each other for each object.
 
 use super::report::Report;
 use crate::limits::{QUEUED_OBJECTS_MAX, WORKERS};
@@ -14,6 +17,8 @@ struct State<T> {
     waiting: VecDeque<T>,
     /// Workers that wait for an object. A wake-up is a system call, also without a waiter.
     idle: usize,
+    /// Threads that wait for room.
+    blocked: usize,
     closed: bool,
 }
 
@@ -28,7 +33,7 @@ pub(super) struct Queue<'a, T> {
 
 impl<'a, T> Queue<'a, T> {
     fn new(report: &'a Report) -> Self {
-        let state = State { waiting: VecDeque::new(), idle: 0, closed: false };
+        let state = State { waiting: VecDeque::new(), idle: 0, blocked: 0, closed: false };
         let (filled, emptied) = (Condvar::new(), Condvar::new());
         Self { state: Mutex::new(state), filled, emptied, report }
     }
@@ -37,7 +42,9 @@ impl<'a, T> Queue<'a, T> {
     pub(super) fn push(&self, object: T) {
         let mut state = self.state.lock();
         while state.waiting.len() >= QUEUED_OBJECTS_MAX && !self.report.is_stopped() {
+            state.blocked += 1;
             state = self.emptied.wait_timeout(state, STOP_CHECK).0;
+            state.blocked -= 1;
         }
         if !self.report.is_stopped() {
             state.waiting.push_back(object);
@@ -73,7 +80,7 @@ impl<'a, T> Queue<'a, T> {
             return None;
         }
         let object = state.waiting.pop_front()?;
-        if state.waiting.len() + 1 == QUEUED_OBJECTS_MAX {
+        if state.blocked > 0 && state.waiting.len() == QUEUED_OBJECTS_MAX / 2 {
             self.emptied.notify_all();
         }
         Some(object)
@@ -121,6 +128,25 @@ mod tests {
             },
         );
         assert_eq!(sum.into_inner(), 50_005_000);
+    }
+
+    #[test]
+    fn a_walk_that_met_a_full_queue_goes_on() {
+        let report = Report::new();
+        let queue = Queue::new(&report);
+        std::thread::scope(|scope| {
+            let walk =
+                scope.spawn(|| (0..=QUEUED_OBJECTS_MAX).for_each(|number| queue.push(number)));
+            while queue.state.lock().blocked == 0 {
+                std::thread::yield_now();
+            }
+            for number in 0..=QUEUED_OBJECTS_MAX {
+                assert_eq!(queue.pop(), Some(number));
+            }
+            walk.join().unwrap();
+        });
+        assert_eq!(queue.state.lock().blocked, 0);
+        assert_eq!(queue.pop_now(), None);
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub(super) struct Entry {
     pub(super) name: Vec<u8>,
     /// `None` if the listing does not say.
     pub(super) is_directory: Option<bool>,
+    /// The listing of this host says that it is a regular file.
+    pub(super) is_regular: bool,
     /// Those that came with the listing.
     pub(super) attributes: Option<Attributes>,
 }
@@ -194,6 +196,7 @@ impl Iterator for Listing {
                 return Some(entries.next()?.map_err(Trouble::from).map(|entry| Entry {
                     name: entry.name,
                     is_directory: entry.attributes.as_ref().map(Attributes::is_directory),
+                    is_regular: false,
                     attributes: entry.attributes,
                 }));
             }
@@ -212,7 +215,9 @@ impl Iterator for Listing {
                 FileType::Unknown => None,
                 kind => Some(kind == FileType::Directory),
             };
-            return Some(Ok(Entry { name: name.to_vec(), is_directory, attributes: None }));
+            let is_regular = entry.file_type() == FileType::RegularFile;
+            let (name, attributes) = (name.to_vec(), None);
+            return Some(Ok(Entry { name, is_directory, is_regular, attributes }));
         }
     }
 }

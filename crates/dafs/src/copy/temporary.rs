@@ -18,23 +18,28 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Letters of temporary names; 64, so that six random bits choose one.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
 
-/// A name for an unfinished file: `.dafs-XXXXXX.part`.
+/// A name for an unfinished file: `.dafs-XXXXXX.part`. The names are hashes of numbers under a random key
+/// of this process, so other processes cannot foretell them.
 pub(super) fn temporary_name() -> String {
-    let mut random = [0; 6];
-    if getrandom::fill(&mut random).is_err() {
-        // Only uniqueness matters here: making the file fails if the name exists.
-        random.copy_from_slice(&std::process::id().to_ne_bytes().repeat(2)[..6]);
-    }
-    let letters: String =
-        random.iter().map(|byte| char::from(LETTERS[usize::from(byte & 63)])).collect();
+    static KEY: OnceLock<RandomState> = OnceLock::new();
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let bits = KEY.get_or_init(RandomState::new).hash_one(number);
+    let letters: String = (0..6).map(|index| letter(bits.into(), index)).collect();
     format!(".dafs-{letters}.part")
+}
+
+/// The letter of six bits of a hash.
+fn letter(bits: u128, index: u32) -> char {
+    char::from(LETTERS[((bits >> (6 * index)) & 63) as usize])
 }
 
 /// The name of an unfinished file that a later run goes on with. `key` names the original in its
@@ -46,8 +51,7 @@ pub(super) fn resumable_name(key: impl Hash) -> String {
         hasher.finish()
     };
     let bits = (u128::from(half(0)) << 64) | u128::from(half(1));
-    let letter = |index: u32| char::from(LETTERS[((bits >> (6 * index)) & 63) as usize]);
-    let letters: String = (0..16).map(letter).collect();
+    let letters: String = (0..16).map(|index| letter(bits, index)).collect();
     format!(".dafs-{letters}.part")
 }
 
@@ -183,6 +187,7 @@ impl Drop for Temporary<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
     use std::fs;
 
     fn parent(dir: &tempfile::TempDir) -> Parent {
@@ -203,6 +208,12 @@ mod tests {
         assert!(names(&dir)[0].to_str().unwrap().starts_with(".dafs-"));
         temporary.rename(&"final".into()).unwrap();
         assert_eq!(names(&dir), ["final"]);
+    }
+
+    #[test]
+    fn each_unfinished_file_has_a_name_of_its_own() {
+        let names: HashSet<String> = (0..100).map(|_| temporary_name()).collect();
+        assert_eq!(names.len(), 100);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! Invariants
 //! * A worker never waits for the walk while it has files under way, because the walk may wait for them.
+//! * A worker with as many files under way as it may have ends half of them before it begins others. It
+//!   waits for the youngest of these first. The older ones are most often over then, so that it sleeps once.
 //! * Each object's outcome is booked once, before the object is dropped.
 
 use super::error::Outcome;
@@ -26,11 +28,16 @@ pub(super) fn work<T, S>(
     mut step: impl FnMut(&T, Option<S>) -> Outcome<Option<S>>,
 ) {
     let mut under_way = VecDeque::with_capacity(under_way_max);
+    // Files to end before others begin: the oldest ones.
+    let mut due: usize = 0;
     loop {
         let next = match under_way.len() {
             0 => queue.pop(),
-            count if count < under_way_max => queue.pop_now(),
-            _ => None,
+            count if due == 0 && count < under_way_max => queue.pop_now(),
+            count => {
+                due = if due == 0 { count.div_ceil(2) } else { due };
+                None
+            }
         };
         let (object, active, outcome) = match next {
             Some(object) => {
@@ -44,7 +51,8 @@ pub(super) fn work<T, S>(
                 }
             }
             None => {
-                let Some((object, active, small)) = under_way.pop_front() else { return };
+                due = due.saturating_sub(1);
+                let Some((object, active, small)) = under_way.remove(due) else { return };
                 let outcome = step(&object, Some(small));
                 (object, active, outcome)
             }
@@ -84,7 +92,7 @@ mod tests {
                 is_filled.store(true, Ordering::Relaxed);
             },
             |queue| {
-                let mut own = 0;
+                let (mut own, mut due) = (0_usize, 0_usize);
                 work(
                     (&report, &late),
                     (queue, share(usize::MAX)),
@@ -95,13 +103,16 @@ mod tests {
                             while !is_filled.load(Ordering::Relaxed) {
                                 std::thread::yield_now();
                             }
+                            assert_eq!(due, 0, "it ends half of them first");
                             own += 1;
+                            due = if own == SMALL_UNDER_WAY_MAX { own.div_ceil(2) } else { 0 };
                             most.fetch_max(own, Ordering::Relaxed);
                             Ok(Some(number))
                         }
                         Some(small) => {
                             assert_eq!(small, number);
                             own -= 1;
+                            due = due.saturating_sub(1);
                             ended.lock().push(small);
                             match small {
                                 7 => Err(CopyError::NoSpace("full".to_owned())),

@@ -121,6 +121,8 @@ struct Object<'a> {
     name: OsString,
     /// Its name on the server, if that differs.
     renamed: Option<Vec<u8>>,
+    /// The listing of this host has shown a regular file under its name.
+    is_regular: bool,
     /// Its attributes, if the listing of the source had them.
     listed: Option<Box<Attributes>>,
     /// The object that the directory of the copy listed under its name.
@@ -328,6 +330,7 @@ impl<'a> Put<'a> {
             directory,
             name: name.unwrap_or_default(),
             renamed: Some(target_name),
+            is_regular: false,
             listed: Some(Box::new(attributes)),
             there: None,
         });
@@ -399,8 +402,8 @@ impl<'a> Put<'a> {
         }
         if !is_directory {
             let (listed, there) = (listed.map(Box::new), there.map(Box::new));
-            let directory = directory.clone();
-            queue.push(Object { directory, name, renamed: None, listed, there });
+            let (directory, is_regular) = (directory.clone(), entry.is_regular);
+            queue.push(Object { directory, name, renamed: None, is_regular, listed, there });
             return Ok(Step::Object);
         }
         // Taken before the directory is read, for its time of access.

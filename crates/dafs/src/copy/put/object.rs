@@ -22,6 +22,12 @@ impl Put<'_> {
         worker: &mut Worker<'_>,
         object: &Object<'_>,
     ) -> Outcome<Option<Small>> {
+        if object.is_regular
+            && self.policy.is_none()
+            && let Some(begun) = self.begin_unseen(object)?
+        {
+            return Ok(Some(begun));
+        }
         let original = object.attributes()?;
         let there = self.unchanged(worker, object, &original)?;
         if !self.may_change() {

@@ -42,9 +42,7 @@ impl Put<'_> {
     ) -> Outcome<Option<Small>> {
         self.report.go_on()?;
         let bytes_max = self.client.small_bytes_max();
-        let options = self.options;
-        let is_more = options.verify || options.sync || options.xattrs;
-        if is_more || !is_small(original, bytes_max) {
+        if self.needs_more() || !is_small(original, bytes_max) {
             return Ok(None);
         }
         let read = match &object.directory.local {
@@ -54,15 +52,40 @@ impl Put<'_> {
                 read_there(server, (directory, name), original).map_err(Trouble::from)
             }
         };
-        let read = read.map_err(|error| object.failed(&error))?;
-        let Some(Read { data, attributes }) = read else { return Ok(None) };
+        match read.map_err(|error| object.failed(&error))? {
+            Some(read) => self.send_small(object, &read),
+            None => Ok(None),
+        }
+    }
+
+    /// Begins to send a small file of this host with one name, without a look at its attributes before it
+    /// is open. `None` for others, and for one that cannot be read.
+    pub(super) fn begin_unseen(&self, object: &Object<'_>) -> Outcome<Option<Small>> {
+        self.report.go_on()?;
+        let Folder::Local(directory) = &object.directory.local else { return Ok(None) };
+        if self.needs_more() {
+            return Ok(None);
+        }
+        match read_here(directory, &object.name, self.client.small_bytes_max()) {
+            Ok(Some(read)) => self.send_small(object, &read),
+            _ => Ok(None),
+        }
+    }
+
+    /// True if a copy takes more than one round trip.
+    fn needs_more(&self) -> bool {
+        self.options.verify || self.options.sync || self.options.xattrs
+    }
+
+    fn send_small(&self, object: &Object<'_>, read: &Read) -> Outcome<Option<Small>> {
+        let Read { data, attributes } = read;
         let bytes = data.len() as u64;
         let begun = self.client.begin_new_file(&NewFile {
             dir: &object.directory.handle,
             temporary_name: temporary_name().as_bytes(),
             name: object.target_name(),
-            data: &data,
-            attributes: &self.final_attributes(&attributes),
+            data,
+            attributes: &self.final_attributes(attributes),
         });
         let pending = begun.map_err(|error| object.remote(&error))?;
         Ok(pending.map(|pending| Small { pending, bytes }))
@@ -87,7 +110,7 @@ impl Put<'_> {
     }
 }
 
-/// Reads a file of this host; `None` if it is not small after all.
+/// Reads a file of this host; `None` if it is not small, or has several names.
 fn read_here(
     directory: &Parent,
     name: &OsString,
@@ -95,14 +118,14 @@ fn read_here(
 ) -> Result<Option<Read>, Trouble> {
     let source = local::open_for_reading(directory, name)?;
     let attributes = Attributes::of_stat(&fstat(&source)?);
-    if !is_small(&attributes, bytes_max) {
+    if !is_small(&attributes, bytes_max) || attributes.links > 1 {
         return Ok(None);
     }
     // One byte more tests for the end. Files of /proc say that they are empty, and some have content
     // only for a read at their start.
     let size = attributes.size as usize;
     let mut data = vec![0; 1 + if size == 0 { bytes_max } else { size }];
-    let count = read_full(&source, &mut data)?;
+    let count = read_full(&source, &mut data, size)?;
     if count < size || count == data.len() {
         return Ok(None);
     }
@@ -132,13 +155,19 @@ fn read_there(
     Ok(is_it.then(|| Read { data: start.data, attributes: original.clone() }))
 }
 
-/// Reads until `data` is full or the file ends; returns the number of bytes.
-fn read_full(source: &OwnedFd, data: &mut [u8]) -> Result<usize, Errno> {
+/// Reads until `data` is full or the file ends; returns the number of bytes. A read that was to go beyond
+/// `size`, the length of the file, and ends there has met the end.
+fn read_full(source: &OwnedFd, data: &mut [u8], size: usize) -> Result<usize, Errno> {
     let mut count = 0;
     while count < data.len() {
         match pread(source, &mut data[count..], count as u64) {
             Ok(0) => break,
-            Ok(more) => count += more,
+            Ok(more) => {
+                count += more;
+                if count == size {
+                    break;
+                }
+            }
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
@@ -152,4 +181,25 @@ fn is_small(original: &Attributes, bytes_max: usize) -> bool {
         && original.size <= bytes_max as u64
         && original.space_used >= original.size
         && original.mode & 0o6000 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn a_file_is_read_to_its_end_whatever_its_length_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        for bytes in [0, 1, 2048] {
+            std::fs::write(&path, vec![7; bytes]).unwrap();
+            let file: OwnedFd = File::open(&path).unwrap().into();
+            for size in [bytes, 1000, 3000] {
+                let mut data = vec![0; 2049];
+                assert_eq!(read_full(&file, &mut data, size), Ok(bytes), "{size}");
+                assert!(data[..bytes].iter().all(|byte| *byte == 7));
+            }
+        }
+    }
 }
