@@ -26,7 +26,7 @@ use crate::tls::{
 };
 use dafs_dat::tls::limits::HANDSHAKE_TIMEOUT;
 use dafs_mem::{VolatileSlice, readv, sendmsg};
-use dafs_tls::ktls::{self, InstallError, KernelTls, Received};
+use dafs_tls::ktls::{self, InstallError, KernelTls, NoKernelTls, Received};
 use dafs_tls::{Alert, Channel, End, Facts, Protocol, ServerSide, TrafficKeys};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -277,10 +277,11 @@ impl<H: Handler> Worker<H> {
         let established = shaking.finish()?;
         let (facts, keys) = (established.facts, established.keys);
         let uses_kernel = self.shared.tls.as_ref().is_some_and(|host| host.kernel().is_ok());
-        tls.state = protect(&peer.socket, keys, uses_kernel)?;
+        let (state, refusal) = protect(&peer.socket, keys, uses_kernel)?;
+        tls.state = state;
         let (level, is_kernel) = (facts.level(), tls.is_kernel());
         self.count_tls(level, is_kernel);
-        tell(peer.connection.peer, &facts, level, is_kernel);
+        tell(peer.connection.peer, &facts, (level, is_kernel), refusal);
         tls.generation = facts.generation;
         tls.is_trusted = level == TransportSecurity::Mtls;
         let ends_seconds = |client: &dafs_tls::Peer| client.ends_seconds(now_seconds());
@@ -463,24 +464,35 @@ fn cut(end: End) -> TlsEnding {
     }
 }
 
-/// Gives the keys to the kernel, or to this process.
-fn protect(socket: &OwnedFd, keys: TrafficKeys, uses_kernel: bool) -> Result<State, TlsEnding> {
-    let keys = if uses_kernel {
+/// Gives the keys to the kernel, or to this process. Returns the reason of a kernel that has TLS and did not
+/// take them.
+fn protect(
+    socket: &OwnedFd,
+    keys: TrafficKeys,
+    uses_kernel: bool,
+) -> Result<(State, Option<NoKernelTls>), TlsEnding> {
+    let (keys, refusal) = if uses_kernel {
         match ktls::install(socket.as_fd(), keys) {
-            Ok(kernel) => return Ok(State::Kernel(kernel)),
-            Err(InstallError::Unavailable { keys, .. }) => *keys,
+            Ok(kernel) => return Ok((State::Kernel(kernel), None)),
+            Err(InstallError::Unavailable { reason, keys }) => (*keys, Some(reason)),
             Err(error) => return Err(error.into()),
         }
     } else {
-        keys
+        (keys, None)
     };
     let Channel { sealer, opener } = Channel::new(keys);
-    Ok(State::User(Receiving::new(opener), Sending::new(sealer)))
+    Ok((State::User(Receiving::new(opener), Sending::new(sealer)), refusal))
 }
 
-/// Tells the log which protection a connection got.
-fn tell(peer: std::net::SocketAddr, facts: &Facts, level: TransportSecurity, is_kernel: bool) {
+/// Tells the log which protection a connection got, and why the kernel does not give it.
+fn tell(
+    peer: std::net::SocketAddr,
+    facts: &Facts,
+    (level, is_kernel): (TransportSecurity, bool),
+    refusal: Option<NoKernelTls>,
+) {
     let by = if is_kernel { "kernel" } else { "user space" };
+    let refusal = refusal.map(tracing::field::display);
     let client = facts.peer.as_ref().map(|client| client.certificate().subject().to_owned());
     let client = client.as_deref().unwrap_or("none");
     let user = facts.peer.as_ref().and_then(dafs_tls::Peer::user);
@@ -489,9 +501,11 @@ fn tell(peer: std::net::SocketAddr, facts: &Facts, level: TransportSecurity, is_
         dafs_tls::Standing::Unverified(distrust) => Some(distrust.to_string()),
     });
     match doubt {
-        None => tracing::info!(%peer, %level, by, client, user, suite = %facts.suite, "TLS is on"),
+        None => {
+            tracing::info!(%peer, %level, by, refusal, client, user, suite = %facts.suite, "TLS is on");
+        }
         Some(reason) => tracing::info!(
-            %peer, %level, by, client, reason,
+            %peer, %level, by, refusal, client, reason,
             "TLS is on, and the client's certificate does not count"
         ),
     }

@@ -288,7 +288,7 @@ fn an_export_that_goes_takes_its_state_along() {
     let lock = world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
     let (caller, handle) = (world.caller(&client), *opened.state.handle());
     let state = opened.state.reference();
-    let store = Arc::new(dafs_store::MemoryStore::default());
+    let store = Arc::new(MemoryStore::default());
     let export = dafs_service::Export::new("", store, Default::default());
     // The same file system under the same name is the same export.
     world.service.replace_namespace(dafs_service::Namespace::new(vec![export]).unwrap());
@@ -297,7 +297,7 @@ fn an_export_that_goes_takes_its_state_along() {
         fs_id: dafs_store::FsId(*b"another fs      "),
         ..Default::default()
     };
-    let store = Arc::new(dafs_store::MemoryStore::new(options));
+    let store = Arc::new(MemoryStore::new(options));
     let export = dafs_service::Export::new("", store, Default::default());
     world.service.replace_namespace(dafs_service::Namespace::new(vec![export]).unwrap());
     let used = world.service.opens.io_file(caller, &handle, state, MODE_READ);

@@ -33,6 +33,9 @@ pub enum NoKernelTls {
     /// The kernel was built without it, or its module is missing.
     #[error("the kernel has no TLS (CONFIG_TLS); load its module if there is one: modprobe tls")]
     NotBuilt,
+    /// It takes over whole connections alone (`tls_init` in `net/tls/tls_main.c`).
+    #[error("the peer has ended the connection already, so the kernel does not take it over")]
+    Ended,
     /// The kernel refuses, for another reason.
     #[error("the kernel refuses TLS on this socket: {0}")]
     Refused(io::Error),
@@ -42,6 +45,7 @@ impl NoKernelTls {
     fn new(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ENOENT) => Self::NotBuilt,
+            Some(libc::ENOTCONN) => Self::Ended,
             _ => Self::Refused(error),
         }
     }

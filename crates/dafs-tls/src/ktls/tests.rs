@@ -4,7 +4,7 @@ use super::*;
 use crate::keys::Side;
 use crate::{Channel, OpenError, Opened, sealed_bytes};
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 
 fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -103,10 +103,22 @@ fn check_kernel() {
     assert_eq!(other.opener.open(&mut alert), Err(wanted));
 }
 
+/// A connection that its peer has ended stays in user space, for what the peer has sent before.
+fn check_ended() {
+    let (client, mut server) = tcp_pair();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(server.read(&mut [0]).unwrap(), 0);
+    let refused = install(server.as_fd(), keys(Side::Server));
+    assert!(matches!(refused, Err(InstallError::Unavailable { reason: NoKernelTls::Ended, .. })));
+}
+
 #[test]
 fn the_kernel_takes_over_or_the_keys_come_back() {
     match available() {
-        Ok(()) => check_kernel(),
+        Ok(()) => {
+            check_kernel();
+            check_ended();
+        }
         Err(reason) => check_fallback(&reason),
     }
 }
