@@ -218,9 +218,9 @@ impl DataNode {
         self.address
     }
 
-    /// Puts the secrets in force that were read again. What clients show is judged by the new ones. A
-    /// connection by another secret goes on for a while, for the metadata server to replace it. True if they
-    /// differ from those before.
+    /// Puts the secrets in force that were read again. They judge the proofs of clients. A connection by
+    /// another secret goes on for a while, for the metadata server to replace it. True if they differ from
+    /// those before.
     pub fn follow_secret(&self, read: &ClusterSecret) -> bool {
         let changed = self.shared.secret.follow(read);
         if let Some(Serving { opened, .. }) = self.shared.serving.get() {

@@ -47,7 +47,7 @@ impl<T> Probe<T> {
     }
 }
 
-/// What is known of a node.
+/// The last answer of a node, and its silence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Probed<T> {
     /// The last answer. `None` without any.
