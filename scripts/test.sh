@@ -215,7 +215,9 @@ causes() {
         grep -aE -B 6 -m 1 "^--- the end of the server's log" "$1"
         # Errors that servers repeat often differ from the first one, the cause.
         grep -aE ' ERROR ' "$1" | head -n 3
-        grep -aA 3 -E 'panicked at|^error' "$1" | tail -n 12
+        # A thread that a test started panics before the test does.
+        grep -aA 3 -E 'panicked at' "$1" | head -n 12
+        grep -aA 3 -E '^error' "$1" | tail -n 8
         # The findings of fuzzing: the cause, and the input that leads there.
         grep -aE '^found in |^input ' "$1" | head -n 60
         tail -n 4 "$1"

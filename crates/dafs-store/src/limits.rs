@@ -65,7 +65,7 @@ pub(crate) const READ_THROUGH_MAX: usize = 2;
 pub const COOKIE_FIRST: u64 = 3;
 
 /// Inode file systems: the most attempts of a create while the name appears and disappears.
-pub(crate) const CREATE_TRIES_MAX: usize = 8;
+pub(crate) const CREATE_TRIES_MAX: usize = 32;
 
 /// Inode file systems: the reported limit of links of a file. The engines enforce their own.
 pub(crate) const INODE_LINKS_MAX: u32 = 65_000;

@@ -155,7 +155,7 @@ impl<'a, F: InodeFs> Directory<'a, F> {
                 // A lost object that was there again: another attempt may succeed.
                 Err(if is_lost && removed.is_ok() { StoreError::Busy } else { error })
             }
-            Ok(_) | Err(StoreError::NotFound) if is_lost && is_removed(made.inode.stat()) => Ok(()),
+            found if is_lost && is_elsewhere(&found) && is_removed(made.inode.stat()) => Ok(()),
             _ => Err(error),
         }
     }
@@ -245,6 +245,12 @@ impl<'a, F: InodeFs> Directory<'a, F> {
     }
 }
 
+/// True if a name leads to another object or to none. `found` is the answer to a lookup that did
+/// not find the expected object. A library that still knows a former object answers `Stale`.
+fn is_elsewhere<T>(found: &Result<T>) -> bool {
+    matches!(found, Ok(_) | Err(StoreError::NotFound | StoreError::Stale))
+}
+
 /// True if an object has no name any more. `attr` is the answer to a question for its attributes.
 fn is_removed(attr: Result<Attr>) -> bool {
     match attr {
@@ -282,6 +288,13 @@ mod tests {
         assert!(is_removed(linked(0)) && !is_removed(linked(1)));
         assert!(is_removed(Err(StoreError::NotFound)) && is_removed(Err(StoreError::Stale)));
         assert!(!is_removed(Err(StoreError::Io)) && !is_removed(Err(StoreError::Access)));
+    }
+
+    #[test]
+    fn a_name_that_others_make_and_remove_is_elsewhere() {
+        assert!(is_elsewhere(&Ok(())) && is_elsewhere::<()>(&Err(StoreError::NotFound)));
+        assert!(is_elsewhere::<()>(&Err(StoreError::Stale)));
+        assert!(!is_elsewhere::<()>(&Err(StoreError::Io)));
     }
 
     #[test]
