@@ -67,7 +67,10 @@ pub const HANDOVER_KEEPING_PATIENCE: Duration = Duration::from_secs(10);
 /// The time that the first of them waits for requests for locks that are under way.
 pub const HANDOVER_LOCKS_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The pause of a process that waits until the address of the former process is free.
+/// How long a process that asks for a mount waits until one listens: a moment after the hand-over before.
+pub const HANDOVER_MEETING: Duration = Duration::from_secs(5);
+
+/// The pause of a process that waits until the address of the former process is free, or in use again.
 pub const HANDOVER_PAUSE: Duration = Duration::from_millis(10);
 
 /// The longest message of a handover, in bytes: enough for ten million nodes.

@@ -5,7 +5,7 @@ use super::state::{Codec as _, Introduction, OwnerState, State};
 use crate::content::{self, OpenFile};
 use crate::delegated;
 use crate::kernel::Device;
-use crate::limits::{HANDOVER_FILL, LOCK_WAITERS_MAX};
+use crate::limits::{HANDOVER_FILL, HANDOVER_MEETING, HANDOVER_PAUSE, LOCK_WAITERS_MAX};
 use crate::listing::OpenDirectory;
 use crate::mounting::MountOptions;
 use crate::serve::Server;
@@ -17,6 +17,7 @@ use dafs_client::{
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// The reason why a mount could not be taken over. The process that has it goes on.
@@ -63,7 +64,7 @@ pub(crate) fn take<E: From<TakeOverError>>(
     options: &MountOptions,
     connect: impl FnOnce(ClientIdentity) -> Result<Client, E>,
 ) -> Result<Taken, E> {
-    let (stream, introduction) = meet(device)?;
+    let (stream, introduction) = meet(device, HANDOVER_MEETING)?;
     if introduction.source != options.source.as_bytes() {
         let source = String::from_utf8_lossy(&introduction.source).into_owned();
         return Err(TakeOverError::Source(source).into());
@@ -97,7 +98,27 @@ pub(crate) fn take<E: From<TakeOverError>>(
     Ok(Taken { session, former: stream })
 }
 
-fn meet(device: &str) -> Result<(UnixStream, Introduction), TakeOverError> {
+/// Connects to the process that serves the mount. Right after a hand-over the former process ends, and
+/// the present one listens only then, so attempts are repeated for `patience`.
+fn meet(device: &str, patience: Duration) -> Result<(UnixStream, Introduction), TakeOverError> {
+    let until = Instant::now() + patience;
+    loop {
+        match introduced(device) {
+            Err(TakeOverError::Process(error)) if may_change(&error) && Instant::now() < until => {
+                std::thread::sleep(HANDOVER_PAUSE);
+            }
+            met => return met,
+        }
+    }
+}
+
+/// True if no process listens, or the one that did ends.
+fn may_change(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | UnexpectedEof)
+}
+
+fn introduced(device: &str) -> Result<(UnixStream, Introduction), TakeOverError> {
     let stream = UnixStream::connect_addr(&address(device)?)?;
     check(&stream)?;
     greet(&stream)?;
@@ -212,4 +233,38 @@ fn agree(stream: &UnixStream) -> Result<(), TakeOverError> {
         return Err(TakeOverError::Malformed);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_client::FileHandle;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_process_is_met_that_listens_when_the_former_one_has_ended() {
+        let device = format!("test-{}", std::process::id());
+        let identity = ClientIdentity { name: vec![1], verifier: [2; 8], next_owner: 3 };
+        let root = FileHandle::ZERO;
+        let introduction = Introduction { identity, root, source: b"dafs://h/".to_vec() };
+        let at = address(&device).unwrap();
+        let ends = UnixListener::bind_addr(&at).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // It is gone between the connection and its hello.
+                drop(ends.accept().unwrap());
+                drop(ends);
+                let present = UnixListener::bind_addr(&at).unwrap();
+                let (stream, _) = present.accept().unwrap();
+                greet(&stream).unwrap();
+                send(&stream, &introduction.encode()).unwrap();
+            });
+            let (_, told) = meet(&device, Duration::from_secs(60)).unwrap();
+            assert_eq!(told, introduction);
+        });
+        assert!(matches!(
+            meet(&device, Duration::ZERO),
+            Err(TakeOverError::Process(error)) if error.kind() == io::ErrorKind::ConnectionRefused
+        ));
+    }
 }
