@@ -179,7 +179,7 @@ static struct fio_option options[] = {
         .type = FIO_OPT_STR_STORE,
         .off1 = offsetof(struct dafs_fio_options, url),
         .help = "dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...], where OPTION is deadline, recovery,"
-            " connect-timeout, transport, wait, checksums or fence-id",
+            " connect-timeout, transport, wait, checksums, optimistic or fence-id",
         .category = FIO_OPT_C_ENGINE,
         .group = FIO_OPT_G_INVALID,
     },

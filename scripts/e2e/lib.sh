@@ -392,3 +392,14 @@ counted() {
     exec 3<&-
     echo "$sum"
 }
+
+# The READ requests of DAFS that the server with this log, `$log`, has answered since its start.
+read_requests() {
+    local address
+    address=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
+    exec 3<>"/dev/tcp/${address%:*}/${address##*:}"
+    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+    awk '/^dafs_operation_duration_seconds_count\{front_end="dafs",operation="READ_/ { sum += $2 }
+        END { print sum + 0 }' <&3
+    exec 3<&-
+}

@@ -53,24 +53,13 @@ stop_reader() {
 # A reader that is left behind ends.
 undo+=("python3 '$program' stop '$state'")
 writer() { timeout 300 "$dafs" run --at "/data=$url" python3 "$program" "$1" /data/file "$state" "$2"; }
-# The READ requests that the server has answered since its start.
-requests() {
-    local address
-    address=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
-    exec 3<>"/dev/tcp/${address%:*}/${address##*:}"
-    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-    awk '/^dafs_operation_duration_seconds_count\{front_end="dafs",operation="READ_/ { sum += $2 }
-        END { print sum + 0 }' <&3
-    exec 3<&-
-}
-
 # Reads, of which most are no requests. A server that is held up for a second is asked.
 read_without_requests() {
     local reads=20000 try before asked
     for ((try = 0; ; try++)); do
-        before=$(requests)
+        before=$(read_requests)
         read_blocks $reads || fail "a reader found something else"
-        asked=$(($(requests) - before))
+        asked=$(($(read_requests) - before))
         [[ $asked -ge $((reads / 4)) ]] || break
         [[ $try -lt 10 ]] || fail "the server was asked $asked times for $reads reads"
     done
@@ -80,9 +69,9 @@ read_small_files() {
     local files=50 rounds=40 before asked
     mkdir "$work/export/small"
     python3 "$program" fill "$work/export/small" $files
-    before=$(requests)
+    before=$(read_requests)
     optimistically python3 "$program" look /data/small $rounds || fail "a reader found something else"
-    asked=$(($(requests) - before))
+    asked=$(($(read_requests) - before))
     [[ $asked -lt $((files * rounds / 2)) ]] || fail "the server was asked $asked times"
 }
 # change_under_a_reader CHANGE... -- another client writes or cuts the file under a reader.
@@ -122,10 +111,10 @@ if [[ ${#squash[@]} -gt 0 ]]; then
 fi
 
 step "without the option all are requests"
-before=$(requests)
+before=$(read_requests)
 timeout 300 "$dafs" run --at "/data=$url/?transport=shm" python3 "$program" read /data/file "$state" 2000 ||
     fail "a reader found something else"
-[[ $(($(requests) - before)) -ge 2000 ]] || fail "only $(($(requests) - before)) requests"
+[[ $(($(read_requests) - before)) -ge 2000 ]] || fail "only $(($(read_requests) - before)) requests"
 
 step "another client writes, and cuts the file and writes it again"
 change_under_a_reader "write 1000" "cut 50"
@@ -167,7 +156,7 @@ step "an export that does not say so shows other hosts nothing"
 stop_server
 options=("${options[@]/--optimistic=remote/--optimistic}")
 serve "$work/export" "${options[@]}" --listen "$place"
-before=$(requests)
+before=$(read_requests)
 read_blocks 2000 || fail "a reader found something else"
-[[ $(($(requests) - before)) -ge 2000 ]] || fail "only $(($(requests) - before)) requests"
+[[ $(($(read_requests) - before)) -ge 2000 ]] || fail "only $(($(read_requests) - before)) requests"
 stop_server

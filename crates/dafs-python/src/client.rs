@@ -226,6 +226,26 @@ impl Client {
         Ok(time.as_secs_f64())
     }
 
+    /// The reads so far that could have been optimistic: a dictionary of their numbers by outcome, with
+    /// the `bytes` of the hits and the channels that were `lost`. A forked child begins anew.
+    fn optimistic_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let session = self.session(py)?;
+        let found = py.detach(|| session.client.optimistic_stats());
+        let said = PyDict::new(py);
+        for (name, value) in [
+            ("hits", found.hits),
+            ("bytes", found.bytes),
+            ("absent", found.absent),
+            ("stale", found.stale),
+            ("unknown", found.unknown),
+            ("dead", found.dead),
+            ("lost", found.lost),
+        ] {
+            said.set_item(name, value)?;
+        }
+        Ok(said)
+    }
+
     /// Memory that the server reads and writes directly, over every transport.
     fn buffer(&self, py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
         let session = self.session(py)?;

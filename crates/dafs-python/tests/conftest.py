@@ -13,13 +13,13 @@ import pytest
 class Server:
     """A `dafs serve` on a port of its own, with its directory."""
 
-    def __init__(self, command, folder, listen="127.0.0.1:0", config=None):
+    def __init__(self, command, folder, listen="127.0.0.1:0", config=None, more=()):
         self.root = folder / "export"
         self.root.mkdir(exist_ok=True)
         state = folder / "state"
         arguments = [command, "serve", "--state-directory", str(state)]
         if config is None:
-            arguments += [str(self.root), "--listen", listen, "--no-root-squash"]
+            arguments += [str(self.root), "--listen", listen, "--no-root-squash", *more]
         else:
             arguments += ["--config", str(config)]
         self.log = open(folder / "log", "wb")

@@ -96,7 +96,10 @@ fn hints_reach_the_cache_of_the_server() {
 fn blocks_that_the_server_shows_are_read_without_requests() {
     let served = Served::with(|setup| setup.optimistic = true);
     std::fs::write(served.path().join("file"), pattern(20 * 4096)).unwrap();
-    let said = program("tests/c/optimistic.c", &served, &[]);
+    let said = program("tests/c/optimistic.c", &served, &["no"]);
+    assert!(said.ends_with("done\n"), "{said}");
+    assert_eq!(served.exposure_counts().grants, 0);
+    let said = program("tests/c/optimistic.c", &served, &["yes"]);
     assert!(said.ends_with("done\n"), "{said}");
     let counts = served.exposure_counts();
     assert!(counts.grants > 0 && counts.published >= 20, "{counts:?}");

@@ -12,7 +12,6 @@ use super::files::{ExposedFile, Exposure};
 use crate::handle::Handle;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A change in one exposure.
 struct Change {
@@ -47,18 +46,16 @@ impl Exposure {
     }
 
     /// The same, where the first byte costs a question. One relaxed load for most files that are not
-    /// exposed.
+    /// exposed, and a look into one list for most of the others.
     pub(crate) fn begin_change_from(
         &self,
         key: &Handle,
         offset: impl FnOnce() -> u64,
         bytes: u64,
     ) -> Option<Changing> {
-        if self.slot(key).load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let own = self.files.read().get(key).cloned();
-        let small = self.small.read().get(key).cloned();
+        let (has_own, has_small) = self.slot(key).has();
+        let own = has_own.then(|| self.files.read().get(key).cloned()).flatten();
+        let small = has_small.then(|| self.small.read().get(key).cloned()).flatten();
         let own = own.map(|file| Change::begin(file, blocks(offset(), bytes)));
         let small = small.map(|(file, part)| Change::begin(file, part.blocks()));
         (own.is_some() || small.is_some()).then_some(Changing { _own: own, _small: small })

@@ -30,7 +30,7 @@ use dafs_store::{FsId, Store, Waits, Watch};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
 
 /// Slots that files share by their hash. A collision costs a writer a look into the list.
@@ -82,10 +82,34 @@ pub(super) struct Counters {
     withdrawn: AtomicU64,
 }
 
+/// One file with an exposure of its own, and a small one, in the word of a [`Slot`].
+pub(super) const OWN: u64 = 1;
+pub(super) const SMALL: u64 = 1 << 32;
+
+/// The numbers of exposed files in a slot: of those with an exposure of their own, and of small ones. They
+/// share a word, so a writer reads both at once, and looks into the list alone that may have its file.
+#[derive(Default)]
+pub(super) struct Slot(AtomicU64);
+
+impl Slot {
+    pub(super) fn add(&self, one: u64) {
+        self.0.fetch_add(one, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove(&self, one: u64) {
+        self.0.fetch_sub(one, Ordering::Relaxed);
+    }
+
+    /// True if there are files with exposures of their own, and if there are small ones.
+    pub(super) fn has(&self) -> (bool, bool) {
+        let counts = self.0.load(Ordering::Relaxed);
+        (counts & (SMALL - 1) != 0, counts >= SMALL)
+    }
+}
+
 /// The exposed files.
 pub(crate) struct Exposure {
-    /// The number of exposed files in each slot, with the small ones.
-    slots: Box<[AtomicU32]>,
+    slots: Box<[Slot]>,
     pub(super) memory: OnceLock<Arc<dyn Memory>>,
     pub(super) files: RwLock<FxHashMap<Handle, Arc<ExposedFile>>>,
     /// The small files that have a part of a shared exposure.
@@ -109,7 +133,7 @@ pub(super) struct Shared {
 
 impl Default for Exposure {
     fn default() -> Self {
-        let slots = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
+        let slots = (0..SLOTS).map(|_| Slot::default()).collect();
         let (memory, files, small) = (OnceLock::new(), RwLock::default(), RwLock::default());
         let (looking, room) = (Mutex::default(), Mutex::default());
         Self { slots, memory, files, small, looking, room, shared: Arc::default() }
@@ -123,7 +147,7 @@ impl fmt::Debug for Exposure {
 }
 
 impl Exposure {
-    pub(super) fn slot(&self, key: &Handle) -> &AtomicU32 {
+    pub(super) fn slot(&self, key: &Handle) -> &Slot {
         let mut hasher = FxHasher::default();
         key.hash(&mut hasher);
         &self.slots[hasher.finish() as usize % SLOTS]
@@ -148,7 +172,7 @@ impl Exposure {
         let mut files = self.files.write();
         let file = files.entry(new.key).or_insert_with(|| {
             // A later writer finds it: the lock that keeps writers out orders this before its load.
-            self.slot(&new.key).fetch_add(1, Ordering::Relaxed);
+            self.slot(&new.key).add(OWN);
             new.clone()
         });
         file.clone()
@@ -156,10 +180,8 @@ impl Exposure {
 
     /// Returns an exposed file. One relaxed load for most files that are not exposed.
     fn find(&self, key: &Handle) -> Option<Arc<ExposedFile>> {
-        if self.slot(key).load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        self.files.read().get(key).cloned()
+        let (has_own, _) = self.slot(key).has();
+        has_own.then(|| self.files.read().get(key).cloned()).flatten()
     }
 
     /// Ends the exposure of all files of a store.
@@ -195,7 +217,7 @@ impl Exposure {
         let mut files = self.files.write();
         if files.get(&file.key).is_some_and(|known| Arc::ptr_eq(known, file)) {
             files.remove(&file.key);
-            self.slot(&file.key).fetch_sub(1, Ordering::Relaxed);
+            self.slot(&file.key).remove(OWN);
             self.shared.counters.withdrawn.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -27,7 +27,7 @@
 
 use super::entry::{BLOCK_BYTES, WINDOW_BLOCKS};
 use super::file::{File, blocks};
-use super::files::{ExposedFile, Exposure, Grant, is_exposable};
+use super::files::{ExposedFile, Exposure, Grant, SMALL, is_exposable};
 use super::share::Payer;
 use super::window::PagePlace;
 use crate::client::Client;
@@ -172,10 +172,8 @@ impl ClientGrants {
 impl Exposure {
     /// Returns the exposure and the part of a small file that has one.
     fn small_file(&self, key: &Handle) -> Option<(Arc<ExposedFile>, SmallPart)> {
-        if self.slot(key).load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        self.small.read().get(key).cloned()
+        let (_, has_small) = self.slot(key).has();
+        has_small.then(|| self.small.read().get(key).cloned()).flatten()
     }
 
     /// Returns the exposure of the file of an open, and the blocks there that a request has read, if its
@@ -209,7 +207,7 @@ impl Exposure {
         watched.push(Some(key.file));
         let part = SmallPart(watched.len() as u64);
         // A later writer finds it: the lock that keeps writers out orders this before its load.
-        self.slot(&key).fetch_add(1, Ordering::Relaxed);
+        self.slot(&key).add(SMALL);
         files.insert(key, (exposed.clone(), part));
         Some((part, true))
     }
@@ -229,7 +227,7 @@ impl Exposure {
         }
         files.remove(key);
         drop(files);
-        self.slot(key).fetch_sub(1, Ordering::Relaxed);
+        self.slot(key).remove(SMALL);
         exposed.small.iter().for_each(|small| small.unwatch_one(part, &*exposed.store));
     }
 
@@ -240,7 +238,7 @@ impl Exposure {
         self.small.write().retain(|key, (known, _)| {
             let stays = !Arc::ptr_eq(known, exposed);
             if !stays {
-                self.slot(key).fetch_sub(1, Ordering::Relaxed);
+                self.slot(key).remove(SMALL);
             }
             stays
         });

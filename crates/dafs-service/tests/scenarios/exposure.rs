@@ -36,7 +36,7 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    fn is_shown(&self, page: PagePlace, at: usize) -> bool {
+    pub(crate) fn is_shown(&self, page: PagePlace, at: usize) -> bool {
         let entries = self.entries.lock().unwrap();
         entries.get(&(page, at)).is_some_and(|entry| entry.block.is_some())
     }

@@ -190,6 +190,31 @@ fn requests_of_an_open_fill_the_part_of_a_file_that_has_shrunk() {
 }
 
 #[test]
+fn a_change_of_a_file_that_is_exposed_in_two_ways_takes_its_blocks_away_in_both() {
+    let small = Small::new();
+    let opening = small.make("f", SMALL_FILE_BYTES as usize + 1);
+    let other = small.world.dafs("b");
+    let second = small.open(&other, "f");
+    let (handle, state) = (*second.opened.state.handle(), second.opened.state.reference());
+    let caller = small.world.patient(&other);
+    let own = small.world.service.expose(caller, &handle, state, false).unwrap().unwrap();
+    let page = own.page(0).unwrap();
+    opening.file.set_size(SHORT as u64).unwrap();
+    let place = small.place(&small.client, &opening.opened);
+    // The question of the first client counts as a request, that of the second one does not.
+    assert_eq!([&opening, &second, &second].map(|one| small.read(one)), [3, 0, 3]);
+    let shown_alone = || [0, 1, 2].map(|at| small.shown.is_shown(page, at));
+    assert_eq!((small.entries(&place), shown_alone()), ([FULL, FULL, Some(100)], [true; 3]));
+    write(&*second.file, 5, 1);
+    assert_eq!((small.entries(&place), shown_alone()), ([None; 3], [false, true, true]));
+    // Without one of the exposures, a change finds the other.
+    small.world.close(&other, &second.opened);
+    assert_eq!((small.read(&opening), small.read(&opening), small.counts().0), (0, 3, 1));
+    write(&*opening.file, 5, 1);
+    assert_eq!(small.entries(&place), [None; 3]);
+}
+
+#[test]
 fn a_file_that_loses_a_name_leaves_its_part_for_good() {
     let small = Small::new();
     let (one, two) = (small.make("one", SHORT), small.make("two", SHORT));
