@@ -45,7 +45,7 @@ help:
 	@echo 'make setup      only install what all of these need'
 
 run:
-	$(SETUP) build
+	$(SETUP) run
 	@scripts/run.sh
 
 build:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# setup.sh PART... -- install what PART needs on Debian 12 or 13. Parts: build, format, lint, deb, test, lab, bench.
+# setup.sh PART... -- install what PART needs on Debian 12 or 13. Parts: run, build, format, lint, deb, test, lab, bench.
 #
 # Invariants
 # * Only missing packages are installed, by name, without merely recommended ones. If none is
@@ -93,24 +93,23 @@ candidate_version() {
 # Debian has the compiler under two names: `rustc` is as old as the release, `rustc-web` follows
 # the web browsers. Where neither is new enough, its rustup package fetches the stable one.
 install_rust() {
-    local wanted rustc others
+    local wanted rustc packages
     wanted=$(rust_version_wanted)
     ! rust_is_ready || return 0
     refresh_lists
-    for others in "rustc cargo rustfmt rust-clippy" \
-        "rustc-web cargo-web rustfmt-web rust-web-clippy"; do
-        rustc=${others%% *}
+    for packages in "rustc cargo" "rustc-web cargo-web"; do
+        rustc=${packages%% *}
         [[ $(candidate_version "$rustc") ]] || continue
         if version_at_least "$(candidate_version "$rustc")" "$wanted"; then
             # shellcheck disable=SC2086
-            install_packages $others
+            install_packages $packages
             hash -r
             ! rust_is_ready || return 0
         fi
     done
     if [[ $(candidate_version rustup) ]]; then
         install_packages rustup
-        rustup toolchain install stable --profile minimal --component rustfmt,clippy >&2 ||
+        rustup toolchain install stable --profile minimal >&2 ||
             die "rustup could not fetch the stable toolchain; is there a way to the network?"
         rustup default >/dev/null 2>&1 || rustup default stable >&2
         hash -r
@@ -122,11 +121,18 @@ install_rust() {
         "run this again; ~/.cargo/bin need not be in PATH."
 }
 
-# Formatter and lints come with the compiler or not at all; the tests report them when missing.
+# Formatter and lints come from where the compiler does, or not at all; the tests report them when missing.
 install_rust_tools() {
     cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && return
-    command -v rustup >/dev/null || return 0
-    rustup component add rustfmt clippy >&2 || echo "setup: no rustfmt or clippy" >&2
+    if command -v rustup >/dev/null; then
+        rustup component add rustfmt clippy >&2 || echo "setup: no rustfmt or clippy" >&2
+    elif [[ $(command -v rustc) == /usr/bin/rustc ]]; then
+        if is_installed rustc-web; then
+            install_packages rustfmt-web rust-web-clippy
+        elif is_installed rustc; then
+            install_packages rustfmt rust-clippy
+        fi
+    fi
 }
 
 # Building the guest downloads packages by today's lists, as an ordinary user.
@@ -137,9 +143,13 @@ refresh_lists_for_guest() {
     refresh_lists
 }
 
-[[ $# -gt 0 ]] || die "usage: setup.sh PART...   (build, format, lint, deb, test, lab, bench)"
+[[ $# -gt 0 ]] || die "usage: setup.sh PART...   (run, build, format, lint, deb, test, lab, bench)"
 for part in "$@"; do
     case $part in
+    run)
+        install_packages ca-certificates gcc libc6-dev
+        install_rust
+        ;;
     build)
         install_packages ca-certificates gcc g++ make pkg-config libc6-dev
         install_rust
@@ -186,6 +196,6 @@ for part in "$@"; do
             librdmacm-dev make sqlite3 tar tshark util-linux xz-utils
         refresh_lists_for_guest
         ;;
-    *) die "no part named $part; there are: build, format, lint, deb, test, lab, bench" ;;
+    *) die "no part named $part; there are: run, build, format, lint, deb, test, lab, bench" ;;
     esac
 done

@@ -109,6 +109,9 @@ eventually all_there
 step "removal goes on without a data server, and a new content when it is back"
 kill_data 3
 eventually is_missed 3
+"$dafs" layout --state-directory "$work/state" /wide/three >"$work/drawn"
+[[ $(grep '^missing: ' "$work/drawn") == "missing: node 3 at ${control[3]}: "* ]] ||
+    { cat "$work/drawn"; fail "it does not say which node is missing"; }
 "$dafs" rm "$url/wide/one" "$url/wide/two" "$url/wide/five"
 [[ ! -e $work/names/one ]] || fail "the name is still there"
 echo short >"$work/short"

@@ -38,9 +38,10 @@ wrong 1 'write a list in brackets' <<<$'listen = "127.0.0.1:1"\n'"$export_table"
 wrong 1 'HOST:PORT' <<<$'listen = ["nowhere"]\n'"$export_table"
 wrong 1 'password_file' <<<$'listen = ["0.0.0.0:0"]\n'"$export_table"
 wrong 1 '[[export]]' <<<$'[export]\nname = "a"\npath = "export"'
-wrong 1 'without a unit' <<<$'lease_time_seconds = "30s"\n'"$export_table"
+wrong 1 'such as "30s"' <<<$'lease_time_seconds = "30 days"\n'"$export_table"
 wrong 1 'use 1 to 3600' <<<$'lease_time_seconds = 0\n'"$export_table"
-wrong 1 'without a unit' <<<$'optimistic_memory_bytes = "4MiB"\n'"$export_table"
+wrong 1 'such as "4MiB"' <<<$'optimistic_memory_bytes = "4MB"\n'"$export_table"
+wrong 1 'without a unit' <<<$'threads = "4"\n'"$export_table"
 wrong 1 'true or false' <<<$'crc = "yes"\n'"$export_table"
 wrong 1 'adaptive' <<<$'wake = "often"\n'"$export_table"
 wrong 1 '192.0.2.0/24' <<<$'trusted = ["10/8"]\n'"$export_table"
@@ -54,6 +55,10 @@ wrong 5 'an export without a name' <<<"$export_table"$'\n'"${export_table/data/}
 wrong 3 'make it first' <<<"${export_table/= \"export/= \"gone}"
 wrong 3 'is not UTF-8' < <(printf '%s\n# caf\xe9\n' "${export_table%$'\n'*}")
 wrong 1 'TOML' <<<$'listen = = 3\n'"$export_table"
+
+step "units"
+printf '%s\n' 'lease_time_seconds = "30s"' 'optimistic_memory_bytes = "4MiB"' "$export_table" >"$config"
+expect 0 'right' "$dafs" config check "$config"
 
 step "files that it names"
 named() {

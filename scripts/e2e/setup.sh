@@ -31,6 +31,7 @@ asked() {
 step "parts"
 [[ $(asked format) == ca-certificates ]] || fail "formatting asks for $(asked format | xargs)"
 [[ $(asked lint | xargs) == 'git python3 shellcheck' ]] || fail "lints ask for $(asked lint | xargs)"
+[[ $(asked run | xargs) == 'ca-certificates gcc libc6-dev' ]] || fail "the demonstration asks for $(asked run | xargs)"
 asked build | grep -x gcc >/dev/null || fail "a build asks for $(asked build | xargs)"
 asked lab | grep -x iproute2 >/dev/null || fail "the stand-ins note nothing: $(asked lab | xargs)"
 
@@ -43,6 +44,7 @@ eventually has_warning
 step "targets"
 # setup MAKE_ARGUMENT... -- the parts that a target sets up.
 setup() { env -u MAKEFLAGS -u MFLAGS -u PARTS -u SINCE make -n "$@" | sed -n 's/^scripts\/setup.sh //p'; }
+[[ $(setup run) == run ]] || fail "make run sets up $(setup run)"
 [[ $(setup fmt) == format ]] || fail "make fmt sets up $(setup fmt)"
 [[ $(setup lint) == 'build lint' ]] || fail "make lint sets up $(setup lint)"
 [[ $(setup test PARTS='tidy dependencies') == 'build lint' ]] || fail "small parts set up too much"

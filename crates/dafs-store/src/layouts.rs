@@ -292,6 +292,16 @@ pub trait Layouts: Send + Sync {
     fn copies(&self, _file: &FileId) -> Result<Vec<CopyState>> {
         Ok(Vec::new())
     }
+
+    /// Returns the numbers of the nodes that have content of a file, for administrators, also while
+    /// clients get no placement. Empty for a file at the server itself, and where the file system
+    /// does not say it.
+    ///
+    /// # Errors
+    /// The store's.
+    fn nodes(&self, _file: &FileId) -> Result<Vec<u32>> {
+        Ok(Vec::new())
+    }
 }
 
 #[cfg(test)]

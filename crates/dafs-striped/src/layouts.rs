@@ -279,4 +279,13 @@ impl Layouts for StripedStore {
     fn copies(&self, file: &FileId) -> Result<Vec<CopyState>> {
         self.shared.state(file).list_copies()
     }
+
+    fn nodes(&self, file: &FileId) -> Result<Vec<u32>> {
+        let state = self.shared.state(file);
+        let place = state.enter()?;
+        match &*place {
+            Place::Striped(record) => Ok(record.nodes.clone()),
+            _ => Ok(Vec::new()),
+        }
+    }
 }

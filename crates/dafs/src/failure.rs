@@ -87,8 +87,8 @@ fn remedy(status: Status) -> Option<&'static str> {
             "ask the owner, or if you are root mind that the server may treat root as nobody"
         }
         Status::Delay => {
-            "if that lasts, a data server of this file may be missing: the server's administrator sees that \
-             with dafs cluster status"
+            "if that lasts, a data server of this file may be missing: the server's administrator sees which \
+             with dafs layout /EXPORT/FILE, and all of them with dafs cluster status"
         }
         Status::DQuot => "remove something or ask for more quota",
         Status::NoSpc => "free some space on the server",

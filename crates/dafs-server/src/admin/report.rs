@@ -531,6 +531,12 @@ pub struct LayoutReport {
     pub dense: bool,
     /// The numbers in `servers` of the data servers with incomplete copies.
     pub stale: Vec<u32>,
+    /// The numbers of the nodes with content of the file; empty where the file system does not say it.
+    #[serde(default)]
+    pub nodes: Vec<u32>,
+    /// Those of them that cannot be used now, each in words: number, place and reason.
+    #[serde(default)]
+    pub missing: Vec<String>,
 }
 
 /// The fence of a file system.

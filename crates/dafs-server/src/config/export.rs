@@ -4,6 +4,7 @@ use super::cephfs::CephFile;
 use super::gluster::GlusterFile;
 use super::keys::table;
 use super::rules::{self, OptimisticFile};
+use super::units::Bytes;
 use super::{
     DataRdma, ExportConfig, ExportSource, NodeConfig, NodePlace, Wrong, parse_listen_nfs,
     parse_listen_nfs_rdma,
@@ -25,7 +26,7 @@ table! {
         /// The directory with the files, or with their names where the export has nodes.
         path: Option<PathBuf>,
         /// Bytes for files in memory instead of in a directory. They are gone when the server ends.
-        memory_bytes: Option<u64>,
+        memory_bytes: Option<Bytes>,
         /// The server refuses every change. Default: false.
         #[serde(default)]
         read_only: bool,
@@ -66,7 +67,7 @@ table! {
         subtree_check: bool,
         /// Bytes of a stripe of new files, where the export has nodes: 4096 to 1073741824, a multiple of
         /// 64. Default: 1048576.
-        stripe_bytes: Option<u32>,
+        stripe_bytes: Option<Bytes>,
         /// Whole copies of each new file on so many nodes: 1 to 8, where 1 means stripes. Default: 1.
         copies: Option<usize>,
         /// A node that keeps stripes or copies of files.
@@ -322,7 +323,7 @@ impl ExportFile {
                 }
                 self.spread(path, base, cluster_secret, wrong)
             }
-            (None, Some(bytes_max)) => Ok(ExportSource::Memory { bytes_max }),
+            (None, Some(Bytes(bytes_max))) => Ok(ExportSource::Memory { bytes_max }),
             (Some(_), Some(_)) => Err(wrong("memory_bytes", "leave it out, or path".to_owned())),
             (None, None) => {
                 let remedy = "write path = \"DIRECTORY\", or memory_bytes = N for files in memory";
@@ -417,9 +418,11 @@ impl ExportFile {
                 }
             };
         }
-        let bytes = self.stripe_bytes.unwrap_or(STRIPE_BYTES_DEFAULT);
-        let unit_bytes = NonZeroU32::new(bytes)
-            .filter(|_| (4096..=1 << 30).contains(&bytes) && bytes.is_multiple_of(64))
+        let bytes = self.stripe_bytes.map_or(STRIPE_BYTES_DEFAULT.into(), |Bytes(bytes)| bytes);
+        let unit_bytes = u32::try_from(bytes)
+            .ok()
+            .filter(|bytes| (4096..=1 << 30).contains(bytes) && bytes.is_multiple_of(64))
+            .and_then(NonZeroU32::new)
             .ok_or_else(|| {
                 wrong("stripe_bytes", "use 4096 to 1073741824, a multiple of 64".to_owned())
             })?;

@@ -8,6 +8,7 @@ use super::keys::table;
 use super::nfs::NfsFile;
 use super::rules;
 use super::tls::{self, TlsFile};
+use super::units::{Bytes, Milliseconds, Seconds};
 use super::{
     CLEAR_PASSWORDS_SENTENCE, Config, DANGER_SENTENCE, Wrong, parse_listen, parse_listen_verbs,
     wrong,
@@ -41,13 +42,13 @@ table! {
         metrics_transport_security: Option<String>,
         /// The server logs requests that take longer than so many milliseconds: 1 to 3600000. Default:
         /// none are logged.
-        slow_operation_ms: Option<u64>,
+        slow_operation_ms: Option<Milliseconds>,
         /// Memory in bytes in which exports with `optimistic` show files to clients: 1048576 or more.
         /// Default: 268435456.
-        optimistic_memory_bytes: Option<u64>,
+        optimistic_memory_bytes: Option<Bytes>,
         /// The seconds for which the server keeps the opens and locks of a silent client: 1 to 3600.
         /// Default: 30.
-        lease_time_seconds: Option<u64>,
+        lease_time_seconds: Option<Seconds>,
         /// How threads wait for work: `adaptive` polls for a while as long as that pays, `poll` never
         /// sleeps and uses a whole core for each thread, `sleep` never polls. Default: `adaptive`.
         #[serde(default, with = "WakeFile")]
@@ -138,7 +139,7 @@ table! {
         /// Requests in flight of one DAFS session: 1 or more. Default: 256.
         credits_per_session: Option<u16>,
         /// Bytes of the longest read or write: 65536 to 67108864. Default: 4194304.
-        transfer_bytes: Option<u32>,
+        transfer_bytes: Option<Bytes>,
     }
 }
 
@@ -181,7 +182,7 @@ impl ConfigFile {
                 |error: NoTransportSecurity| wrong("metrics_transport_security", error.to_string());
             config.metrics_transport_security = text.parse().map_err(wrong_level)?;
         }
-        if let Some(ms) = self.slow_operation_ms {
+        if let Some(Milliseconds(ms)) = self.slow_operation_ms {
             if !(1..=3_600_000).contains(&ms) {
                 return Err(wrong("slow_operation_ms", "use 1 to 3600000, or leave it out"));
             }
@@ -189,10 +190,10 @@ impl ConfigFile {
         }
         config.access_log =
             access_log::check(self.access_log, config.slow_operation.is_some(), base)?;
-        if let Some(bytes) = self.optimistic_memory_bytes {
+        if let Some(Bytes(bytes)) = self.optimistic_memory_bytes {
             config.optimistic_memory_bytes = rules::optimistic_bytes(bytes)?;
         }
-        if let Some(seconds) = self.lease_time_seconds {
+        if let Some(Seconds(seconds)) = self.lease_time_seconds {
             if !(1..=3600).contains(&seconds) {
                 return Err(wrong("lease_time_seconds", "use 1 to 3600"));
             }
@@ -293,11 +294,11 @@ impl LimitsFile {
             limits.credits_per_session_max = credits;
             limits.credits_initial = limits.credits_initial.min(credits);
         }
-        if let Some(bytes) = self.transfer_bytes {
-            if !(65_536..=64 << 20).contains(&bytes) {
-                return Err(wrong("limits.transfer_bytes", "use 65536 to 67108864"));
-            }
-            limits.transfer_bytes_max = bytes;
+        if let Some(Bytes(bytes)) = self.transfer_bytes {
+            let bytes =
+                u32::try_from(bytes).ok().filter(|bytes| (65_536..=64 << 20).contains(bytes));
+            let outside = || wrong("limits.transfer_bytes", "use 65536 to 67108864");
+            limits.transfer_bytes_max = bytes.ok_or_else(outside)?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 use super::engine::EngineFile;
 use super::file::ConfigFile;
 use super::rules::{OptimisticFile, UserFile};
+use super::units::{Bytes, Milliseconds, Seconds};
 use dafs_dat::Wake;
 use std::path::PathBuf;
 
@@ -96,6 +97,7 @@ values! {
     "true or false": bool;
     "true, false or \"remote\"": OptimisticFile;
     "number": u16, u32, u64, usize;
+    "number, or text with a unit": Bytes, Seconds, Milliseconds;
     "path": PathBuf;
     "text": String;
     "text or number": UserFile;

@@ -17,6 +17,7 @@ mod nfs;
 mod review;
 mod rules;
 mod tls;
+mod units;
 
 pub use access_log::AccessLogConfig;
 pub use addresses::{parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, parse_listen_verbs};

@@ -1,6 +1,7 @@
 //! The table `[nfs]`.
 
 use super::keys::table;
+use super::units::Seconds;
 use super::{NfsConfig, Wrong, kerberos, parse_listen_nfs, parse_listen_nfs_rdma, wrong};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ table! {
         rdma_verbs_listen: Vec<String>,
         /// The seconds after a start in which NFS clients of the last run reclaim their opens and locks:
         /// 0 to 3600. Default: the lease time.
-        grace_time_seconds: Option<u64>,
+        grace_time_seconds: Option<Seconds>,
         /// The server grants delegations. Default: true.
         delegations: Option<bool>,
         /// The server registers NFS, MOUNT and the locks of NFSv3 (NLM, NSM) with the rpcbind of this host,
@@ -56,7 +57,7 @@ impl NfsFile {
                 format!("{address} is in rdma_listen too; give one of them another port"),
             ));
         }
-        if let Some(seconds) = self.grace_time_seconds {
+        if let Some(Seconds(seconds)) = self.grace_time_seconds {
             if seconds > 3600 {
                 return Err(wrong("nfs.grace_time_seconds", "use 0 to 3600"));
             }

@@ -152,10 +152,35 @@ fn types_are_named_as_one_writes_them() {
     };
     check(&format!("listen = \"1.2.3.4:1\"\n{EXPORT}"), "write a list in brackets");
     check("[export]\nname = \"data\"\npath = \"data\"\n", "[[export]]");
-    check(&format!("lease_time_seconds = \"30s\"\n{EXPORT}"), "without a unit");
+    check(&format!("lease_time_seconds = \"30 days\"\n{EXPORT}"), "such as \"30s\"");
+    check(&format!("lease_time_seconds = -1\n{EXPORT}"), "such as \"30s\"");
+    check(&format!("lease_time_seconds = 1.5\n{EXPORT}"), "such as \"30s\"");
+    check(&format!("optimistic_memory_bytes = \"4MB\"\n{EXPORT}"), "such as \"4MiB\"");
+    check(&format!("optimistic_memory_bytes = [4]\n{EXPORT}"), "such as \"4MiB\"");
+    check(&format!("threads = \"4s\"\n{EXPORT}"), "without a unit");
     check(&format!("threads = \"4\"\n{EXPORT}"), "without quotes");
     check(&format!("crc = \"yes\"\n{EXPORT}"), "true or false");
     check(&format!("password_file = 3\n{EXPORT}"), "in quotes");
+}
+
+#[test]
+fn bytes_and_times_may_have_units() {
+    let text = "lease_time_seconds = \"1min\"\nslow_operation_ms = \"2s\"\n\
+                optimistic_memory_bytes = \"64MiB\"\n[nfs]\ngrace_time_seconds = \"90s\"\n\
+                [limits]\ntransfer_bytes = \"1MiB\"\n[[export]]\nname = \"m\"\n\
+                memory_bytes = \"1GiB\"\n";
+    let config = load(text).unwrap();
+    assert_eq!(config.lease_time, Duration::from_secs(60));
+    assert_eq!(config.slow_operation, Some(Duration::from_secs(2)));
+    assert_eq!(config.optimistic_memory_bytes, 64 << 20);
+    assert_eq!(config.nfs.grace_time, Some(Duration::from_secs(90)));
+    assert_eq!(config.limits.transfer_bytes_max, 1 << 20);
+    let ExportSource::Memory { bytes_max } = &config.exports[0].source else { panic!("{text}") };
+    assert_eq!(*bytes_max, 1 << 30);
+    let beyond = load(&format!("lease_time_seconds = \"2h\"\n{EXPORT}")).unwrap_err();
+    assert!(beyond.to_string().contains("line 1: lease_time_seconds: use 1 to 3600"), "{beyond}");
+    let beyond = load(&format!("{EXPORT}[limits]\ntransfer_bytes = \"8GiB\"\n")).unwrap_err();
+    assert!(beyond.to_string().contains("use 65536 to 67108864"), "{beyond}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The layouts of files, for administrators, and the repair of their copies.
 
 use super::administration::Administration;
-use crate::admin::LayoutReport;
+use crate::admin::{LayoutReport, NodeReport};
 use dafs_service::{Export, Namespace};
 use dafs_store::{
     Attr, CopyState, Cred, DeviceKey, FileId, Kind, Layouts, NfsAddresses, Packing, Placement,
@@ -27,7 +27,21 @@ impl Administration {
         {
             describe(layouts, &placement, &mut report);
         }
+        let nodes = layouts.map(|layouts| layouts.nodes(&file)).transpose().map_err(failed)?;
+        report.nodes = nodes.unwrap_or_default();
+        report.missing = self.missing(export.name(), &report.nodes);
         Ok(report)
+    }
+
+    /// Returns those of these nodes of an export that cannot be used now, in words.
+    fn missing(&self, export: &str, numbers: &[u32]) -> Vec<String> {
+        if numbers.is_empty() {
+            return Vec::new();
+        }
+        let Ok((name, store)) = self.with_data_servers(Some(export)) else { return Vec::new() };
+        let nodes = store.nodes(&name);
+        let missing = |node: &&NodeReport| !node.connected && numbers.contains(&node.number);
+        nodes.iter().filter(missing).map(in_words).collect()
     }
 
     /// Makes all copies of a file like the one on a node. Returns a text for the administrator.
@@ -51,6 +65,12 @@ impl Administration {
             _ => Err(format!("{path} is no file with content")),
         }
     }
+}
+
+/// Returns a node that cannot be used, with its place and the reason.
+fn in_words(node: &NodeReport) -> String {
+    let reason = if node.trouble.is_empty() { "it is missing" } else { &*node.trouble };
+    format!("node {} at {}: {reason}", node.number, node.place)
 }
 
 /// Returns the export that a path leads to, and the names below it.

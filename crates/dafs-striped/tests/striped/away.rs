@@ -77,6 +77,9 @@ fn files_are_spread_also_while_a_node_was_not_there_yet_since_the_start() {
         "not as if nobody had written"
     );
     assert_eq!(layouts(&store).placement(&id, false), Ok(None));
+    let mut nodes_of_file = layouts(&store).nodes(&id).unwrap();
+    nodes_of_file.sort_unstable();
+    assert_eq!(nodes_of_file, [1, 2, 3], "an administrator sees where it lies");
     set_away(false);
     layouts(&store).refresh_size(&id).unwrap();
     let (_, file) = reopen(&store, "f");

@@ -12,7 +12,8 @@ const STRIPES_DRAWN_MAX: u64 = 64;
 /// Draw the layout of a file of a running server over its data servers
 ///
 /// Each line is a data server, each column a stripe of the file, from its start on; # marks the
-/// server of the stripe. A file that is not striped lies at the server itself.
+/// server of the stripe. A file that is not striped lies at the server itself. The last lines name the
+/// nodes of the file that are missing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Layout {
     #[command(flatten)]
@@ -42,7 +43,7 @@ impl Layout {
         for (name, row) in names.iter().zip(rows) {
             say!("{name:>width$} {row}")?;
         }
-        Ok(())
+        layout.missing.iter().try_for_each(|node| say!("missing: {node}"))
     }
 }
 
@@ -56,6 +57,9 @@ fn summary(layout: &LayoutReport) -> String {
             format!("{size} in {count} stripes of {unit}{packing}")
         }
         "copies" => format!("{size} in {} copies", layout.servers.len()),
+        _ if !layout.nodes.is_empty() => {
+            format!("{size} on {} nodes; clients go through the server for now", layout.nodes.len())
+        }
         _ => format!("{size} at the server itself"),
     }
 }
@@ -101,6 +105,8 @@ mod tests {
             servers: vec![vec!["10.0.0.1:2051".to_owned()]; 3],
             dense: false,
             stale: vec![],
+            nodes: vec![],
+            missing: vec![],
         }
     }
 
@@ -121,5 +127,7 @@ mod tests {
         assert_eq!(summary(&copies), "64.00 KiB in 3 copies");
         let here = LayoutReport { size_bytes: 5, ..LayoutReport::default() };
         assert_eq!((rows(&here).len(), summary(&here).as_str()), (0, "5 B at the server itself"));
+        let away = LayoutReport { nodes: vec![1, 2], ..here };
+        assert_eq!(summary(&away), "5 B on 2 nodes; clients go through the server for now");
     }
 }

@@ -17,6 +17,9 @@ pub(super) fn page() -> Page {
         "The file is in TOML. It belongs to root or to the server's user, and others may not write to it. \
          Relative paths in it begin at its own folder. An unknown key and a value that cannot be used stop \
          the server; the message has the line and the remedy.\n\n\
+         A number is in the unit that the name of its key ends with. Text may have another unit: \
+         `\"4MiB\"`, with `B`, `KiB`, `MiB`, `GiB` and `TiB`, where the key ends with `_bytes`, and `\"30s\"`, \
+         with `ms`, `s`, `min` and `h`, where it ends with `_seconds` or `_ms`.\n\n\
          `dafs config init` writes a first file, and `dafs config check` checks a file. A running server \
          reads the file again at SIGHUP and at `dafs reload`: exports, the users of `password_file`, the \
          secrets in the file of `cluster.secret`, and the rules `[[importance]]` and `[[identity]]` with \
