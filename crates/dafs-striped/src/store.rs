@@ -410,14 +410,22 @@ impl Store for StripedStore {
         self.shared.meta.sweep();
         let shared = &self.shared;
         shared.finish_all_pending();
-        if let Err(error) = shared.sweep_moved() {
-            tracing::warn!(%error, "components that files have left wait to be removed");
+        match shared.failing.left.news(&shared.sweep_moved()) {
+            Some(Err(error)) => {
+                tracing::warn!(%error, "components that files have left wait to be removed");
+            }
+            Some(Ok(_)) => tracing::info!("components that files have left can be removed again"),
+            None => {}
         }
         let settle = || shared.meta.sync_file_system();
         let remove = |entry: &Entry| shared.remove_components(entry);
         let swept = shared.removed.work_off(|| shared.as_server(), settle, remove);
-        if let Err(error) = swept {
-            tracing::warn!(%error, "components of removed files wait to be removed");
+        match shared.failing.removed.news(&swept) {
+            Some(Err(error)) => {
+                tracing::warn!(%error, "components of removed files wait to be removed");
+            }
+            Some(Ok(_)) => tracing::info!("components of removed files can be removed again"),
+            None => {}
         }
     }
 
