@@ -19,17 +19,22 @@ use std::sync::Arc;
 /// The attribute by which a brick returns the path of a directory from the root of the volume.
 const PATH: &[u8] = b"glusterfs.ancestry.path";
 
+/// True if only the owner may make a change of attributes.
+fn is_of_owner(wish: &SetAttr) -> bool {
+    let times = [wish.atime, wish.mtime];
+    let owners = wish.mode.is_some() || wish.uid.is_some() || wish.gid.is_some();
+    owners || times.iter().any(|time| matches!(time, Some(SetTime::To(_))))
+}
+
 /// Rejects a change of attributes before any part of it is made. The bricks check each part again.
 fn check_change(cred: &Cred, known: &Attr, wish: &SetAttr) -> Result<()> {
     if cred.uid == 0 || cred.uid == known.uid {
         return Ok(());
     }
-    let times = [wish.atime, wish.mtime];
-    let owners = wish.mode.is_some() || wish.uid.is_some() || wish.gid.is_some();
-    if owners || times.iter().any(|time| matches!(time, Some(SetTime::To(_)))) {
+    if is_of_owner(wish) {
         return Err(StoreError::NotOwner);
     }
-    let now = times.iter().any(Option::is_some);
+    let now = wish.atime.is_some() || wish.mtime.is_some();
     if now && !allows(cred, known, WRITE) { Err(StoreError::Access) } else { Ok(()) }
 }
 
@@ -67,7 +72,8 @@ fn change_patiently(
         matches!(error, StoreError::Access | StoreError::NotOwner)
             && object.stat().is_ok_and(|known| may_change(cred, &known, wish))
     };
-    repeat(OTHERS_TRIES_MAX, is_passing, ask)
+    let tries = if is_of_owner(wish) { OWNER_TRIES_MAX } else { OTHERS_TRIES_MAX };
+    repeat(tries, is_passing, ask)
 }
 
 /// Repeats a request while `is_passing` says so of its error, with pauses that double.
