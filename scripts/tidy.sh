@@ -112,13 +112,19 @@ for path in scripts/e2e/*.sh lab/tests/*.sh crates/*; do
     [[ ! -x $path ]] || parts | grep -E "[ :]$path( |/|\$)" >/dev/null || echo "$path"
 done | rule "tests and crates that no row of scripts/parts.txt names"
 # A part that runs always shows what it shares with others. Of a file that only long parts use, each says so.
-for path in scripts/e2e/*.py lab/*.sh lab/tests/guest/*; do
+for path in scripts/e2e/*.{c,py} lab/*.sh lab/tests/guest/*; do
     users=$(grep -lwF -- "${path##*/}" scripts/e2e/*.sh lab/*.sh lab/tests/*.sh || true)
     ! grep -E '^lab/(nfs|lab)\.sh$' <<<"$users" >/dev/null || continue
     rows=$(for user in $users; do parts | grep -F " $user :" || true; done)
     [[ $rows ]] && ! grep ' always ' <<<"$rows" >/dev/null || continue
     grep -vE "[ :]$path( |\$)" <<<"$rows" | sed "s|^\([^ ]*\).*|\1: uses $path|"
 done | rule "files that rows of scripts/parts.txt do not name"
+# A page whose examples or tables a part reads.
+for path in docs/*.md; do
+    for user in $(grep -lE -- "^[^#]*$path" scripts/e2e/*.sh lab/tests/*.sh || true); do
+        parts | grep -F " $user :" | grep -vE "[ :]$path( |\$)" | sed "s|^\([^ ]*\).*|\1: reads $path|"
+    done
+done | rule "pages that rows of scripts/parts.txt do not name"
 # Not about names that a sourced file sets or uses, nor about commas in arguments.
 files '*.sh' 'lab/guest/*' .ci/run |
     checked xargs -0 -r shellcheck -x -S warning -e SC2034,SC2054,SC2154 |

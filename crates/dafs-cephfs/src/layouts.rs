@@ -19,7 +19,7 @@ pub(crate) use crate::server::{Evict, Place, Server};
 use crate::stripes::Stripes;
 use crate::sys::{Inode, NO_SNAPSHOT};
 use crate::{CephStore, Shared, server};
-use dafs_mem::Mutex;
+use dafs_mem::{Failing, Mutex};
 use dafs_store::inode::{Ids, Inode as _, Placed};
 use dafs_store::{
     Device, DeviceKey, FileId, FsId, Layouts, NfsAddresses, Placement, Result, StoreError,
@@ -57,6 +57,7 @@ pub(crate) struct Spread {
     looked: AtomicU64,
     devices: Mutex<Devices>,
     told: Mutex<Told>,
+    asks: Failing,
 }
 
 /// The devices that clients may ask about. The oldest are dropped first. A client that does not
@@ -181,9 +182,9 @@ impl Spread {
         (data_fs, by): (FsId, crate::Told),
         evict: Arc<Evict>,
     ) -> Self {
-        let (looks, devices, told) = Default::default();
+        let (looks, devices, told, asks) = Default::default();
         let looked = AtomicU64::new(map.number());
-        Self { map, servers, ids, data_fs, by, evict, looks, looked, devices, told }
+        Self { map, servers, ids, data_fs, by, evict, looks, looked, devices, told, asks }
     }
 
     /// Returns the data servers of this process.
@@ -345,8 +346,10 @@ impl Spread {
 
     /// Does the periodic work.
     pub(crate) fn turn(&self) {
-        if let Err(error) = self.map.refresh() {
-            tracing::warn!(%error, "the monitors of ceph do not answer");
+        match self.asks.news(&self.map.refresh()) {
+            Some(Err(error)) => tracing::warn!(%error, "the monitors of ceph do not answer"),
+            Some(Ok(_)) => tracing::info!("the monitors of ceph answer again"),
+            None => {}
         }
         // A request for a placement may have fetched the new map before.
         let number = self.map.number();

@@ -14,7 +14,7 @@ use crate::nudge::{Nudge, Waits};
 use crate::server::{component, object};
 use crate::sys::{ClusterOptions, Mount, MountOptions, Rados};
 use crate::{OpenError, in_time};
-use dafs_mem::Mutex;
+use dafs_mem::{Failing, Mutex};
 use dafs_store::inode::Ids;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::vital::Periodic;
@@ -104,11 +104,16 @@ impl CephNode {
         let ids = Arc::new(Ids::of_data_servers(ID_VERSION, data_keys));
         let (data_fs, daemons) = (ids.fs_id(), options.daemons.into_iter().collect());
         let data = Arc::new(CephData::new(mount, map.clone(), ids, data_fs, daemons, true));
+        let asks = Failing::default();
         let turn = move |data: &CephData| {
-            match map.refresh() {
-                Ok(true) => data.learn(),
-                Ok(false) => {}
-                Err(error) => tracing::warn!(%error, "the monitors of ceph do not answer"),
+            let refreshed = map.refresh();
+            match asks.news(&refreshed) {
+                Some(Err(error)) => tracing::warn!(%error, "the monitors of ceph do not answer"),
+                Some(Ok(_)) => tracing::info!("the monitors of ceph answer again"),
+                None => {}
+            }
+            if matches!(refreshed, Ok(true)) {
+                data.learn();
             }
             data.close_idle();
         };

@@ -32,6 +32,10 @@ pub(crate) const SLOW_WORKERS: usize = WORKERS - 1;
 /// How long a metadata server waits for an answer, which may need a device.
 pub(crate) const CALL_TIME: Duration = Duration::from_secs(60);
 
+/// How long a question for the space of a data server waits for the first answer to another one. A node
+/// without an answer counts as one like the others.
+pub(crate) const SPACE_TIME: Duration = Duration::from_secs(1);
+
 /// Requests of clients that wait for one data server at once, through the metadata server.
 pub(crate) const NODE_CALLS_MAX: usize = 8;
 

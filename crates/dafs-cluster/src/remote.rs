@@ -14,8 +14,8 @@ use crate::data::NodeCounters;
 use crate::gate::Gate;
 use crate::hello::Member;
 use crate::limits::{
-    ADVICE_CALLS_MAX, ADVICE_TURN_TIME, CALL_TIME, GRANT_TTL_MAX, NODE_CALLS_MAX, STUCK_TIME,
-    TURN_TIME,
+    ADVICE_CALLS_MAX, ADVICE_TURN_TIME, CALL_TIME, GRANT_TTL_MAX, NODE_CALLS_MAX, SPACE_TIME,
+    STUCK_TIME, TURN_TIME,
 };
 use crate::link::Link;
 use crate::memory;
@@ -455,12 +455,14 @@ impl Node for RemoteNode {
         self.call(Call::Remove { component: component.0 }, done)
     }
 
-    /// For a node that is away, or is being asked, this is the last known space. A call that hangs keeps a
-    /// thread of the data server, which has few.
+    /// For a node that is away, or is being asked, this is the last known space. The first answer is waited
+    /// for a moment. A call that hangs keeps a thread of the data server, which has few.
     fn space(&self) -> Result<NodeSpace> {
         let mut state = self.shared.lock();
         if std::mem::replace(&mut state.asks_space, true) {
-            return state.space.ok_or(StoreError::Busy);
+            let is_coming = |state: &mut State| state.asks_space && state.space.is_none();
+            let waited = self.shared.changed.wait_timeout_while(state, SPACE_TIME, is_coming);
+            return waited.0.space.ok_or(StoreError::Busy);
         }
         drop(state);
         let space = self.call(Call::Space, |answer| match answer {
@@ -469,6 +471,7 @@ impl Node for RemoteNode {
         });
         let mut state = self.shared.lock();
         state.asks_space = false;
+        self.shared.changed.notify_all();
         match space {
             Ok(space) => state.space = Some(space),
             Err(StoreError::Busy) => return state.space.ok_or(StoreError::Busy),

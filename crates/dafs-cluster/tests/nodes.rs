@@ -16,6 +16,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Barrier;
 use std::time::Duration;
 
 const ONE: ComponentId = ComponentId([1; 16]);
@@ -65,6 +66,24 @@ fn a_node_far_away_does_what_one_here_does() {
     assert_eq!(node.size(&ONE), Ok(0));
     node.drop_grants(&ONE).expect("forgotten");
     assert_eq!(write(&node, u64::MAX, b"x"), Err(StoreError::FileTooBig));
+}
+
+/// All but one find a question under way, whose answer is the first.
+#[test]
+fn all_that_ask_for_the_space_at_once_get_it() {
+    const AT_ONCE: usize = 8;
+    let (_cluster, _data, node) = Cluster::joined();
+    let start = Barrier::new(AT_ONCE);
+    let ask = || {
+        start.wait();
+        node.space().map(|space| space.total > 0)
+    };
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(ask)).collect();
+        for asked in asked {
+            assert_eq!(asked.join().expect("an answer"), Ok(true));
+        }
+    });
 }
 
 #[test]

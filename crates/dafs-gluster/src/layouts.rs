@@ -22,7 +22,7 @@ use crate::limits::{PRIVILEGE_BITS, UNIT_BYTES};
 use crate::sys::{Gfid, Mount, Object};
 use crate::volume::Volume;
 use crate::{GlusterStore, Shared, server};
-use dafs_mem::Mutex;
+use dafs_mem::{Failing, Mutex};
 use dafs_store::inode::{Ids, Inode, Placed};
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::{
@@ -152,6 +152,7 @@ pub(crate) struct Spread {
     volume: Mutex<Volume>,
     /// The numbers of the data servers of files with placements in use.
     told: Mutex<Placed<Gfid, usize>>,
+    looks: Failing,
 }
 
 /// Sets the mtime of a file to now.
@@ -177,7 +178,7 @@ impl Spread {
         volume: Volume,
     ) -> Self {
         let (volume, told) = (Mutex::new(volume), Mutex::default());
-        Self { mount, servers, ids, data_fs, volume, told }
+        Self { mount, servers, ids, data_fs, volume, told, looks: Failing::default() }
     }
 
     /// Returns the data servers of this process.
@@ -246,8 +247,12 @@ impl Spread {
 
     /// Does the periodic work.
     pub(crate) fn turn(&self) {
-        if let Err(error) = self.look_again() {
-            tracing::warn!(%error, "the volume of GlusterFS is not described");
+        match self.looks.news(&self.look_again()) {
+            Some(Err(error)) => {
+                tracing::warn!(%error, "the volume of GlusterFS is not described");
+            }
+            Some(Ok(())) => tracing::info!("the volume of GlusterFS is described again"),
+            None => {}
         }
         for (at, server) in self.servers.iter().enumerate() {
             if let Place::Here(data, _) = &server.place {

@@ -41,7 +41,7 @@ pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// The most views in one call of the library (the kernel's IOV_MAX).
 pub(crate) const VIEWS_MAX: usize = 1024;
 
-/// The most attempts of an open that a brick refuses although the mode allows it, for the owner and
+/// The most attempts of a request that a brick refuses although the mode allows it, for the owner and
 /// for others.
 pub(crate) const OWNER_TRIES_MAX: usize = 7;
 pub(crate) const OTHERS_TRIES_MAX: usize = 4;

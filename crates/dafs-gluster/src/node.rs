@@ -15,6 +15,7 @@ use crate::limits::{ID_VERSION, WATCH_INTERVAL};
 use crate::sys::{Mount, MountOptions};
 use crate::volume::Volume;
 use crate::{OpenError, mounted, open_brick, path_of_brick, plain_volume};
+use dafs_mem::Failing;
 use dafs_store::inode::Ids;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::vital::Periodic;
@@ -78,9 +79,15 @@ impl GlusterNode {
         let ids = Arc::new(Ids::of_data_servers(ID_VERSION, data_keys));
         let data_fs = ids.fs_id();
         let data = Arc::new(GlusterData::new(mount.clone(), opened, ids, data_fs));
-        let watched = mount.clone();
+        let (watched, looks) = (mount.clone(), Failing::default());
         let turn = move |data: &GlusterData| {
-            look_again(&watched, data, &brick);
+            match looks.news(&look_again(&watched, data, &brick)) {
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "the volume of GlusterFS is not described");
+                }
+                Some(Ok(())) => tracing::info!("the volume of GlusterFS is described again"),
+                None => {}
+            }
             data.close_idle();
         };
         let watch = Periodic::start("dafs-gluster-watch", WATCH_INTERVAL, &data, turn);
@@ -104,19 +111,14 @@ impl GlusterNode {
 }
 
 /// Reads the description of the volume, which may have changed.
-fn look_again(mount: &Mount, data: &GlusterData, brick: &str) {
-    let volume = match mount.volfile() {
-        Ok(text) => Volume::parse(&text),
-        Err(error) => {
-            tracing::warn!(%error, "the volume of GlusterFS is not described");
-            return;
-        }
-    };
+fn look_again(mount: &Mount, data: &GlusterData, brick: &str) -> Result<()> {
+    let volume = Volume::parse(&mount.volfile()?);
     let direct = volume.other.is_none() && volume.bricks.iter().any(|known| known == brick);
     if data.set_direct(direct) {
         let other = &volume.other;
         tracing::warn!(brick, direct, ?other, "the volume of GlusterFS was changed");
     }
+    Ok(())
 }
 
 impl Node for GlusterNode {

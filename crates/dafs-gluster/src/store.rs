@@ -19,17 +19,22 @@ use std::sync::Arc;
 /// The attribute by which a brick returns the path of a directory from the root of the volume.
 const PATH: &[u8] = b"glusterfs.ancestry.path";
 
+/// True if only the owner may make a change of attributes.
+fn is_of_owner(wish: &SetAttr) -> bool {
+    let times = [wish.atime, wish.mtime];
+    let owners = wish.mode.is_some() || wish.uid.is_some() || wish.gid.is_some();
+    owners || times.iter().any(|time| matches!(time, Some(SetTime::To(_))))
+}
+
 /// Rejects a change of attributes before any part of it is made. The bricks check each part again.
 fn check_change(cred: &Cred, known: &Attr, wish: &SetAttr) -> Result<()> {
     if cred.uid == 0 || cred.uid == known.uid {
         return Ok(());
     }
-    let times = [wish.atime, wish.mtime];
-    let owners = wish.mode.is_some() || wish.uid.is_some() || wish.gid.is_some();
-    if owners || times.iter().any(|time| matches!(time, Some(SetTime::To(_)))) {
+    if is_of_owner(wish) {
         return Err(StoreError::NotOwner);
     }
-    let now = times.iter().any(Option::is_some);
+    let now = wish.atime.is_some() || wish.mtime.is_some();
     if now && !allows(cred, known, WRITE) { Err(StoreError::Access) } else { Ok(()) }
 }
 
@@ -39,21 +44,48 @@ fn rights(mode: OpenMode) -> u32 {
     right(mode.read, READ) | right(mode.write, WRITE)
 }
 
+/// True if the owner and the mode allow a change of attributes. An owner may give an object only a
+/// group of their own.
+fn may_change(cred: &Cred, known: &Attr, wish: &SetAttr) -> bool {
+    wish.uid.is_none_or(|uid| uid == known.uid)
+        && wish.gid.is_none_or(|gid| cred.is_in(gid))
+        && check_change(cred, known, wish).is_ok()
+}
+
 /// Retries a request that a brick refuses although the mode allows it. In a race, a brick may just
 /// have got to know the object, because another thread makes it or looks it up. Until the brick has
 /// read its owner, it treats the object as owned by root and closed to all others. An ACL may refuse
 /// others than the owner for good, so they are refused sooner.
-fn patiently<T>(
+fn patiently<T>(cred: &Cred, known: &Attr, want: u32, ask: impl FnMut() -> Result<T>) -> Result<T> {
+    let tries = if cred.uid == known.uid { OWNER_TRIES_MAX } else { OTHERS_TRIES_MAX };
+    repeat(tries, |error| error == StoreError::Access && allows(cred, known, want), ask)
+}
+
+/// Retries a change of attributes like [`patiently`]. To such a brick the caller is not the owner.
+fn change_patiently(
     cred: &Cred,
-    known: &Attr,
-    want: u32,
+    object: &Object,
+    wish: &SetAttr,
+    ask: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let is_passing = |error: StoreError| {
+        matches!(error, StoreError::Access | StoreError::NotOwner)
+            && object.stat().is_ok_and(|known| may_change(cred, &known, wish))
+    };
+    let tries = if is_of_owner(wish) { OWNER_TRIES_MAX } else { OTHERS_TRIES_MAX };
+    repeat(tries, is_passing, ask)
+}
+
+/// Repeats a request while `is_passing` says so of its error, with pauses that double.
+fn repeat<T>(
+    tries: usize,
+    is_passing: impl Fn(StoreError) -> bool,
     mut ask: impl FnMut() -> Result<T>,
 ) -> Result<T> {
     let mut pause = ACCESS_PAUSE;
-    let tries = if cred.uid == known.uid { OWNER_TRIES_MAX } else { OTHERS_TRIES_MAX };
     for _ in 1..tries {
         match ask() {
-            Err(StoreError::Access) if allows(cred, known, want) => {
+            Err(error) if is_passing(error) => {
                 std::thread::sleep(pause);
                 pause *= 2;
             }
@@ -144,7 +176,7 @@ impl InodeFs for GlusterStore {
     }
 
     /// The bricks evaluate access control lists. One question is enough for a caller with all
-    /// rights.
+    /// rights. A caller who has waited for the answer to it does not wait for the others.
     fn rights(
         &self,
         cred: &Cred,
@@ -152,16 +184,28 @@ impl InodeFs for GlusterStore {
         attr: &Attr,
         wanted: u32,
     ) -> Result<u32> {
-        let may = |want: u32| match object {
-            Ok(object) if cred.uid != 0 => object.allows(want as i32, cred),
-            _ => Ok(allows(cred, attr, want)),
+        let may = |want: u32, waits: bool| {
+            let Ok(object) = object else { return Ok(allows(cred, attr, want)) };
+            if cred.uid == 0 {
+                return Ok(allows(cred, attr, want));
+            }
+            let ask = || match object.allows(want as i32, cred) {
+                Ok(true) => Ok(true),
+                Ok(false) => Err(StoreError::Access),
+                Err(error) => Err(error),
+            };
+            match if waits { patiently(cred, attr, want, ask) } else { ask() } {
+                Err(StoreError::Access) => Ok(false),
+                answer => answer,
+            }
         };
-        if wanted == 0 || may(wanted)? {
+        if wanted == 0 || may(wanted, true)? {
             return Ok(wanted);
         }
+        let waits = !allows(cred, attr, wanted);
         let mut held = 0;
         for want in [READ, WRITE, EXECUTE] {
-            if wanted & want != 0 && wanted != want && may(want)? {
+            if wanted & want != 0 && wanted != want && may(want, waits)? {
                 held |= want;
             }
         }
@@ -182,7 +226,7 @@ impl InodeFs for GlusterStore {
 
     /// Changes the size as a caller, which clears setuid and setgid.
     fn resize(&self, cred: &Cred, object: &Object, known: &Attr, size: u64) -> Result<()> {
-        object.truncate(size, cred)?;
+        patiently(cred, known, WRITE, || object.truncate(size, cred))?;
         if cred.uid != 0 && is_privileged(known) {
             crate::layouts::end_privilege(object, known.mode)?;
         }
@@ -201,7 +245,7 @@ impl InodeFs for GlusterStore {
         ] {
             let (stat, mask) = change(&part)?;
             if mask != 0 {
-                object.set_stat(stat, mask, cred)?;
+                change_patiently(cred, object, &part, || object.set_stat(stat, mask, cred))?;
             }
         }
         if mode.is_some_and(|mode| mode & PRIVILEGE_BITS != 0)
@@ -341,5 +385,19 @@ mod tests {
         assert_eq!(refused(99, 7, 0o600), (Err(StoreError::Access), OWNER_TRIES_MAX));
         assert_eq!(refused(99, 8, 0o660), (Err(StoreError::Access), OTHERS_TRIES_MAX));
         assert_eq!(refused(2, 7, 0o400), (Err(StoreError::Access), 1));
+    }
+
+    #[test]
+    fn a_change_that_the_owner_may_not_make_is_asked_for_once() {
+        let known = Attr { uid: 7, gid: 7, mode: 0o602, ..nameless(Kind::Regular) };
+        let none = SetAttr::default();
+        let may = |uid, wish: SetAttr| may_change(&Cred::new(uid, 7), &known, &wish);
+        assert!(may(7, SetAttr { mode: Some(0o600), ..none }));
+        assert!(may(7, SetAttr { uid: Some(7), gid: Some(7), ..none }));
+        assert!(!may(7, SetAttr { uid: Some(8), ..none }), "only root gives a file away");
+        assert!(!may(7, SetAttr { gid: Some(8), ..none }), "a group of others");
+        assert!(!may(8, SetAttr { mode: Some(0o600), ..none }));
+        let now = SetAttr { mtime: Some(SetTime::Now), ..none };
+        assert!(may(7, now) && !may(8, now), "the group of the file may not write");
     }
 }

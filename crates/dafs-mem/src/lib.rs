@@ -1,7 +1,7 @@
 //! Memory that moves: owned buffers, views of memory that a peer may change at any time, vectored
 //! file and socket I/O on such views, and the counters of every user-space copy of file data. Below
-//! all other crates, it also has the locks without poison, tables that shrink, and libraries that
-//! are loaded at run time; the module `sys` holds the identity with
+//! all other crates, it also has the locks without poison, tables that shrink, the memory of repeated
+//! failures, and libraries that are loaded at run time; the module `sys` holds the identity with
 //! which a thread uses files.
 //!
 //! Invariants
@@ -16,6 +16,7 @@ mod buffer;
 mod cached;
 mod checked;
 mod copies;
+mod failing;
 mod guard;
 mod io;
 mod library;
@@ -28,6 +29,7 @@ pub use buffer::{Buffer, PAGE_BYTES};
 pub use cached::cached_pages;
 pub use checked::{CheckedSlice, Inaccessible};
 pub use copies::{CopyCount, Site, copied_bytes, copies, count_copy};
+pub use failing::Failing;
 pub use guard::prepare_copies;
 pub use io::{
     IOV_COUNT_MAX, preadv2, pwritev2, readv, recvmsg, sendmsg, unacknowledged_bytes, writev,

@@ -68,6 +68,9 @@ pub(crate) const ADMIN_FENCE_TIME: std::time::Duration = std::time::Duration::fr
 /// The time within which a node answers a question of an administrator. Later it counts as silent.
 pub(crate) const PROBE_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// The exports that are asked about their nodes at once.
+pub(crate) const EXPORTS_ASKED_AT_ONCE: usize = 16;
+
 const _: () = assert!(PROBE_TIME.as_secs() < ADMIN_HTTP_TIMEOUT.as_secs());
 const _: () = assert!(PROBE_TIME.as_secs() < ADMIN_TIMEOUT.as_secs());
 

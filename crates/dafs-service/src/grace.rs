@@ -32,8 +32,8 @@ use crate::error::ServiceError;
 use crate::limits::RECORDS_CHECKED_AT_ONCE;
 use crate::records::{ClientRecord, RecordsError};
 use crate::table::StateTable;
-use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
+use dafs_mem::{Failing, Mutex};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -53,6 +53,10 @@ pub(crate) struct Grace {
     inner: Mutex<Inner>,
     /// Held while the record of a client is written or removed.
     record_order: Mutex<()>,
+    /// Clients without state are tried again twice a second, while their records cannot be removed.
+    removals: Failing,
+    /// The same for the end of grace.
+    ends: Failing,
 }
 
 struct Inner {
@@ -91,6 +95,8 @@ impl Grace {
                 ending: false,
             }),
             record_order: Mutex::default(),
+            removals: Failing::default(),
+            ends: Failing::default(),
         }
     }
 
@@ -321,14 +327,17 @@ impl Clients {
         drop(order);
         let mut grace = self.grace.lock();
         grace.ending = false;
-        match removed {
-            Ok(()) => {
-                grace.waiting.clear();
-                self.grace.active.store(false, Ordering::SeqCst);
-            }
-            Err(error) => {
+        if removed.is_ok() {
+            grace.waiting.clear();
+            self.grace.active.store(false, Ordering::SeqCst);
+        }
+        drop(grace);
+        match self.grace.ends.news(&removed) {
+            Some(Err(error)) => {
                 tracing::error!(%error, "client records cannot be removed; grace goes on");
             }
+            Some(Ok(())) => tracing::info!("client records could be removed; grace is over"),
+            None => {}
         }
     }
 
@@ -505,11 +514,17 @@ impl Clients {
                 drop(order);
                 recorded.iter().for_each(|(client, _)| self.wait_no_more(client));
             }
-            Err(error) => {
-                recorded.iter().for_each(|(client, written)| client.set_written(*written));
-                let (client, count) = (recorded[0].0.name().escape_ascii(), recorded.len());
+            Err(_) => recorded.iter().for_each(|(client, written)| client.set_written(*written)),
+        }
+        let (client, count) = (recorded[0].0.name().escape_ascii(), recorded.len());
+        match self.grace.removals.news(&removed) {
+            Some(Err(error)) => {
                 tracing::error!(%client, count, %error, "records of clients cannot be removed");
             }
+            Some(Ok(())) => {
+                tracing::info!(%client, count, "records of clients can be removed again");
+            }
+            None => {}
         }
         removed
     }

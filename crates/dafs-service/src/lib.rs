@@ -76,8 +76,8 @@ pub use export::{
     Export, ExportOptions, NO_USER, Namespace, NamespaceError, OptimisticReads, Squash, Touch,
 };
 pub use exposure::{
-    BLOCK_BYTES, BlockEntry, ExposedFile, ExposureCounts, Fill, FramePlace, Memory, PagePlace,
-    SMALL_FILE_BYTES, SegmentKind, SmallFile, SmallPart, WINDOW_BLOCKS,
+    BLOCK_BYTES, Begun, BlockEntry, ExposedFile, ExposureCounts, Fill, FramePlace, Memory,
+    PagePlace, SMALL_FILE_BYTES, SegmentKind, SmallFile, SmallPart, WINDOW_BLOCKS,
 };
 pub use fence::{
     Drain, Drained, Draining, FenceEntry, FenceObject, FenceRecord, FenceRecords, FenceRight,

@@ -42,7 +42,7 @@ mod truncations;
 pub use copies::{Fault, Faults, Leaving, Scrubbed};
 pub use moving::{Relocation, Walk};
 
-use dafs_mem::{Mutex, VolatileSlice};
+use dafs_mem::{Failing, Mutex, VolatileSlice};
 use dafs_posix::{PosixStore, ServerGuard};
 use dafs_store::backend::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN, before};
 use dafs_store::node::{ComponentId, Node, component_store_fs};
@@ -173,6 +173,18 @@ struct Shared {
     /// The files of the components that this run has handed out to clients, for as long as the file
     /// is in use.
     files: Mutex<FxHashMap<ComponentId, Known>>,
+    failing: Repeated,
+}
+
+/// Work that is tried again and again.
+#[derive(Default)]
+struct Repeated {
+    /// To remove components that files have left.
+    left: Failing,
+    /// To remove components of removed files.
+    removed: Failing,
+    /// To read the list of files to be repaired.
+    repairs: Failing,
 }
 
 /// A device that was handed out to clients.
@@ -256,6 +268,7 @@ impl StripedStore {
             devices: Mutex::default(),
             files: Mutex::default(),
             truncations: Mutex::default(),
+            failing: Repeated::default(),
         });
         shared.note_devices();
         Ok(Self { shared })

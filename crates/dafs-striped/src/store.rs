@@ -47,6 +47,19 @@ impl Shared {
         self.enter_removed(state.id(), &record);
     }
 
+    /// Removes the name of a new file that cannot be placed, if it still leads there. A caller who repeats a
+    /// guarded create would find it. In a race, a file that another caller puts there in between is removed, too.
+    fn take_back(self: &Arc<Self>, dir: &FileId, name: &[u8], made: &FileId) {
+        if !self.meta.peek(&server(), dir, name).is_ok_and(|(found, _)| found == *made) {
+            return;
+        }
+        let victim = self.victim(dir, name);
+        // If this fails as well, the caller still gets the first error.
+        if self.meta.remove(&server(), dir, name).is_ok() {
+            self.lost_name(victim);
+        }
+    }
+
     /// Lists the components of a file for removal, when it cannot be found any more.
     pub(super) fn enter_removed(&self, file: FileId, record: &Record) {
         let (component, nodes) = (record.component, record.nodes.clone());
@@ -202,8 +215,10 @@ impl Store for StripedStore {
         let mut created = self.shared.wrap_created(created, mode);
         if created.created {
             if attr.size.is_some_and(|size| size > 0) {
-                self.shared.state(&created.id).place_new()?;
-                created.attr = created.file.attr()?;
+                let placed = self.shared.state(&created.id).place_new();
+                let placed = placed.and_then(|()| created.file.attr());
+                created.attr =
+                    placed.inspect_err(|_| self.shared.take_back(dir, name, &created.id))?;
             }
         } else if cuts && how == CreateHow::Unchecked {
             let cut = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -395,14 +410,22 @@ impl Store for StripedStore {
         self.shared.meta.sweep();
         let shared = &self.shared;
         shared.finish_all_pending();
-        if let Err(error) = shared.sweep_moved() {
-            tracing::warn!(%error, "components that files have left wait to be removed");
+        match shared.failing.left.news(&shared.sweep_moved()) {
+            Some(Err(error)) => {
+                tracing::warn!(%error, "components that files have left wait to be removed");
+            }
+            Some(Ok(_)) => tracing::info!("components that files have left can be removed again"),
+            None => {}
         }
         let settle = || shared.meta.sync_file_system();
         let remove = |entry: &Entry| shared.remove_components(entry);
         let swept = shared.removed.work_off(|| shared.as_server(), settle, remove);
-        if let Err(error) = swept {
-            tracing::warn!(%error, "components of removed files wait to be removed");
+        match shared.failing.removed.news(&swept) {
+            Some(Err(error)) => {
+                tracing::warn!(%error, "components of removed files wait to be removed");
+            }
+            Some(Ok(_)) => tracing::info!("components of removed files can be removed again"),
+            None => {}
         }
     }
 

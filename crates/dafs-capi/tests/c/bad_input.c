@@ -11,16 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void expect_at(int line, int64_t result, int64_t wanted)
-{
-    if (result != wanted) {
-        fprintf(stderr, "line %d: %s (%lld) instead of %s (%lld): %s\n", line,
-                dap_error_name(result), (long long)result, dap_error_name(wanted),
-                (long long)wanted, dap_last_error());
-        exit(1);
-    }
-}
-#define expect(result, wanted) expect_at(__LINE__, (result), (wanted))
+#include "expect.h"
 
 static dap_session_t session, other;
 static dap_group_t group;

@@ -14,19 +14,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "expect.h"
+
 enum { NUMBERS = 64, BYTES = 1 << 16 };
 
 static const char *url;
 static uint32_t transport;
-
-static void check_at(int line, int holds, const char *what)
-{
-    if (!holds) {
-        fprintf(stderr, "line %d: %s does not hold; %s\n", line, what, dap_last_error());
-        exit(1);
-    }
-}
-#define check(condition) check_at(__LINE__, (condition), #condition)
 
 /* The replacement of a descriptor. */
 enum kind { FILE_KIND, PAIR_KIND, TCP_KIND, EPOLL_KIND, KINDS };

@@ -7,15 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void expect_at(int line, int64_t result, int64_t wanted)
-{
-    if (result != wanted) {
-        fprintf(stderr, "line %d: %lld (%s) instead of %lld: %s\n", line, (long long)result,
-                dap_error_name(result), (long long)wanted, dap_last_error());
-        exit(1);
-    }
-}
-#define expect(result, wanted) expect_at(__LINE__, (result), (wanted))
+#include "expect.h"
+
 #define RDWR (DAP_OPEN_READ | DAP_OPEN_WRITE)
 
 static dap_session_t session;

@@ -3,17 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define BYTES (2 << 20)
+#include "expect.h"
 
-static void expect_at(int line, int64_t result, int64_t wanted)
-{
-    if (result != wanted) {
-        fprintf(stderr, "line %d: %lld (%s) instead of %lld: %s\n", line, (long long)result,
-                dap_error_name(result), (long long)wanted, dap_last_error());
-        exit(1);
-    }
-}
-#define expect(result, wanted) expect_at(__LINE__, (result), (wanted))
+#define BYTES (2 << 20)
 
 static dap_session_t session;
 static char content[BYTES];

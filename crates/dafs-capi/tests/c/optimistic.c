@@ -5,19 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expect.h"
+
 #define BLOCK 4096
 #define BLOCKS 20
 #define READS 20000
-
-static void expect_at(int line, int64_t result, int64_t wanted)
-{
-    if (result != wanted) {
-        fprintf(stderr, "line %d: %lld (%s) instead of %lld: %s\n", line, (long long)result,
-                dap_error_name(result), (long long)wanted, dap_last_error());
-        exit(1);
-    }
-}
-#define expect(result, wanted) expect_at(__LINE__, (result), (wanted))
 
 int main(int argc, char **argv)
 {

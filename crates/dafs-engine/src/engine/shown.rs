@@ -229,8 +229,7 @@ impl Remainders {
 fn fill_more(memory: &ExposedMemory, exposed: &ExposedFile, file: &dyn OpenFile) -> bool {
     let Some(fills) = exposed.begin_remainder() else { return false };
     let mut is_over = false;
-    for fill in fills {
-        // Each fill that has begun must end, or its block and its frame stay out of use.
+    for fill in exposed.begun(fills) {
         let read = || confined(|| memory.read_block(file, &fill)).flatten().unwrap_or(0);
         let is_shown = exposed.fill(fill, || if is_over { 0 } else { read() });
         if !is_shown && !is_over {
@@ -338,6 +337,7 @@ impl Context<'_> {
         }
         let noted = self.shared.service.note_read(open, (offset, len as u64), self.now.0);
         let Some((exposed, fills)) = noted else { return };
+        let fills = exposed.begun(fills);
         // Over iWARP the answer has not left yet, and over shared memory its reader may sleep.
         self.link.adapter.flush();
         // Behind a block that is not in memory, others are not worth a try.

@@ -12,7 +12,7 @@ use dafs_mem::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -120,10 +120,12 @@ impl Listener {
     ) -> io::Result<()> {
         check(&stream)?;
         greet(&stream)?;
+        // Before it is told anything: its end would not be noticed later, if it has no number any more.
+        let process = process(socket_peercred(&stream)?.pid)?;
         let tree = &session.server.tree;
         let tell = || tree.client.identity().map_err(|error| io::Error::other(error.to_string()));
         let mut identity = self.others.add(tell)?;
-        if let Err(error) = self.await_end(session, &stream) {
+        if let Err(error) = process.and_then(|process| self.await_end(session, process)) {
             // A restarted server is never told that this client has reclaimed all.
             tracing::warn!(%error, "the end of the next process of the mount cannot be noticed");
         }
@@ -157,8 +159,7 @@ impl Listener {
     }
 
     /// When the other process has ended, this one has its client for itself again.
-    fn await_end(&self, session: &Arc<Session>, stream: &UnixStream) -> io::Result<()> {
-        let process = pidfd_open(socket_peercred(stream)?.pid, PidfdFlags::empty())?;
+    fn await_end(&self, session: &Arc<Session>, process: OwnedFd) -> io::Result<()> {
         let session = Arc::downgrade(session);
         self.others.await_end(process, move || {
             if let Some(session) = session.upgrade() {
@@ -176,6 +177,18 @@ impl Listener {
     /// The process for which this one has stopped.
     pub(crate) fn ready(&self) -> Option<UnixStream> {
         self.ready.lock().take()
+    }
+}
+
+/// Returns a running process, or why its end cannot be waited for, such as that it belongs to another
+/// name space.
+///
+/// # Errors
+/// It has ended.
+fn process(number: Pid) -> io::Result<io::Result<OwnedFd>> {
+    match pidfd_open(number, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => Err(io::Error::other("it has ended")),
+        process => Ok(process.map_err(io::Error::from)),
     }
 }
 
@@ -304,7 +317,6 @@ fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<Sta
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::Pid;
     use std::process::{Child, Command, Stdio};
     use std::sync::mpsc::{TryRecvError, channel};
     use std::time::Duration;
@@ -335,6 +347,15 @@ mod tests {
         end(second);
         alone.recv_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!(told(), 0);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_told_nothing() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let number = Pid::from_child(&child);
+        assert!(process(number).unwrap().is_ok());
+        child.wait().unwrap();
+        process(number).unwrap_err();
     }
 
     #[test]

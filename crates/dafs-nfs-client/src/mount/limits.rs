@@ -82,8 +82,8 @@ pub(crate) const DRIVER_SAMPLE_BYTES: u64 = 1 << 20;
 /// Devices that a mount remembers; for more it asks the server again.
 pub(crate) const DEVICES_MAX: usize = 256;
 
-/// Files of which a mount notes that the server has their unstable data. If there were more, every
-/// commit of the mount goes to the server as well.
+/// Files of which a mount notes that the server has their unstable data. If there were more, the next
+/// commit of each file goes to the server as well.
 pub(crate) const MARKED_FILES_MAX: usize = 16 << 10;
 
 /// The longest layout or device that is asked for, in bytes.

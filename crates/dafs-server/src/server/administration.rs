@@ -2,6 +2,7 @@
 //! `users.rs`, `status.rs`.
 
 use super::data::{DataCounters, DataServers};
+use super::node_probes::ask_at_once;
 use super::stores::open_store;
 use super::tls::{Tls, Users};
 use super::{Server, StartError};
@@ -104,8 +105,10 @@ impl Administration {
         self.stores.lock().iter().all(is_cached)
     }
 
+    /// Returns the reports on the nodes of all exports.
     fn nodes(&self) -> Vec<NodeReport> {
-        data_servers(&self.stores).iter().flat_map(|(name, store)| store.nodes(name)).collect()
+        let reports = ask_at_once(&data_servers(&self.stores), |(name, store)| store.nodes(name));
+        reports.into_iter().flatten().collect()
     }
 
     /// Drains a node, or undoes that. Returns a text for the administrator.

@@ -1,4 +1,5 @@
-//! Questions of administrators to the nodes of an export: to all at once, with a time limit.
+//! Questions of administrators to the nodes of an export, and to exports: to all at once. Those to nodes have
+//! a time limit.
 //!
 //! Invariants
 //! * A node whose disk hangs delays the first report by `PROBE_TIME`, and later ones not at all. Questions that
@@ -6,9 +7,10 @@
 //! * A node has one question at a time. A call that hangs keeps a thread here, and one at the data
 //!   server.
 
-use crate::limits::PROBE_TIME;
+use crate::limits::{EXPORTS_ASKED_AT_ONCE, PROBE_TIME};
 use dafs_mem::{Condvar, Mutex};
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -125,6 +127,28 @@ impl<T> Drop for Turn<T> {
     }
 }
 
+/// Asks so many at once, each in a thread of its own. Where the system has none left, it takes longer. Returns
+/// the answers in the order of the asked ones.
+pub(super) fn ask_at_once<A: Sync, T: Send>(asked: &[A], ask: impl Fn(&A) -> T + Sync) -> Vec<T> {
+    let ask = &ask;
+    let mut answers = Vec::new();
+    for some in asked.chunks(EXPORTS_ASKED_AT_ONCE) {
+        std::thread::scope(|scope| {
+            let begun = some.iter().map(|one| {
+                let thread = std::thread::Builder::new().name("dafs-report".to_owned());
+                (one, thread.spawn_scoped(scope, move || ask(one)))
+            });
+            // All begin before the first one is waited for.
+            let begun: Vec<_> = begun.collect();
+            answers.extend(begun.into_iter().map(|(one, thread)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(_) => ask(one),
+            }));
+        });
+    }
+    answers
+}
+
 /// Returns the trouble of a node that has not answered for some time.
 pub(super) fn silent_text(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -134,6 +158,7 @@ pub(super) fn silent_text(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// The answers, and whether the node is silent.
@@ -169,6 +194,20 @@ mod tests {
         // The last answer is known while the node hangs again.
         let _closed = gate.lock();
         assert_eq!(known(&probes.ask([question(2)])), [(Some(20), true)]);
+    }
+
+    #[test]
+    fn several_are_asked_at_once_and_answer_in_their_order() {
+        assert!(ask_at_once(&[0_u8; 0], |_| 0).is_empty());
+        let (all, meet) = (EXPORTS_ASKED_AT_ONCE, Barrier::new(EXPORTS_ASKED_AT_ONCE));
+        let numbers: Vec<usize> = (0..2 * all).collect();
+        let ask = |number: &usize| {
+            // All of a group are here before the first one goes on.
+            meet.wait();
+            number * 10
+        };
+        let expected: Vec<usize> = numbers.iter().map(|number| number * 10).collect();
+        assert_eq!(ask_at_once(&numbers, ask), expected);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! * No exposure ends under the lock of the table: its memory and its store take time.
 
 use super::Memory;
+use super::begun::Unread;
 use super::file::{Events, File, Fill, blocks};
 use super::frames::FrameCounts;
 use super::room::Room;
@@ -327,8 +328,10 @@ impl ExposedFile {
     pub fn fill(&self, fill: Fill, read: impl FnOnce() -> usize) -> bool {
         // While this is held, the segment is not discarded, and no end of a grant is over.
         let _filling = self.filling.read();
+        let mut unread = Unread { exposed: self, fill: Some(fill) };
         let may_write = self.file.lock().may_write(&fill);
         let bytes = if may_write { read() } else { 0 };
+        unread.fill = None;
         let is_published = self.file.lock().end_fill(fill, bytes, &*self.memory);
         let Counters { published, wasted, .. } = &self.shared.counters;
         if is_published {

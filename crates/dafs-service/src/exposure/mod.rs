@@ -25,6 +25,7 @@
 //! * A file becomes exposed while no change of it is under way, so none is missed.
 //! * A file that is not exposed costs a writer one relaxed load.
 
+mod begun;
 mod chance;
 mod changing;
 #[cfg(test)]
@@ -49,6 +50,7 @@ mod small_tests;
 mod tests;
 mod window;
 
+pub use begun::Begun;
 pub(crate) use changing::Changing;
 pub use entry::{BLOCK_BYTES, BlockEntry, FramePlace, WINDOW_BLOCKS};
 pub use file::Fill;

@@ -28,7 +28,7 @@ use crate::hosts::{Host, has_share};
 use crate::limits::{FENCE_LISTS_MAX, FENCE_LISTS_SWEPT_MAX};
 use crate::records::RecordsError;
 use crate::{Caller, Client, ClientKey, Clients, Result, Service, ServiceError};
-use dafs_mem::{Mutex, RwLock};
+use dafs_mem::{Failing, Mutex, RwLock};
 use dafs_store::{FsId, StoreError};
 use gate::{Entered, Gate};
 use rustc_hash::FxHashMap;
@@ -141,6 +141,7 @@ pub struct Fences {
     waiting: Arc<AtomicUsize>,
     /// Where the sweep goes on.
     swept: AtomicUsize,
+    sweeps: Failing,
 }
 
 impl Fences {
@@ -156,6 +157,7 @@ impl Fences {
             gate: Gate::new(),
             waiting: Arc::default(),
             swept: AtomicUsize::new(0),
+            sweeps: Failing::default(),
         }
     }
 
@@ -416,9 +418,16 @@ impl Fences {
         }
         let _updating = self.update.lock();
         let records: Vec<FenceRecord> = gone.iter().map(|&object| (object, None)).collect();
-        match self.put(&records) {
-            Ok(()) => self.enter(gone.into_iter().map(|object| (object, None)).collect()),
-            Err(error) => tracing::warn!(%error, "fences of files that are gone cannot be removed"),
+        let put = self.put(&records);
+        match self.sweeps.news(&put) {
+            Some(Err(error)) => {
+                tracing::warn!(%error, "fences of files that are gone cannot be removed");
+            }
+            Some(Ok(())) => tracing::info!("fences of files that are gone can be removed again"),
+            None => {}
+        }
+        if put.is_ok() {
+            self.enter(gone.into_iter().map(|object| (object, None)).collect());
         }
     }
 }

@@ -11,6 +11,7 @@ use dafs_service::{
 };
 use dafs_store::{OpenFile, OpenMode, SetAttr, Stability, Wait};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -244,6 +245,29 @@ fn memory_for_which_no_request_has_asked_for_long_is_taken_back() {
     assert!(exposed.discarded() > 0);
     let again = expose(world, client, &exposed.opened).unwrap().unwrap();
     assert_ne!(again.id(), exposed.exposed.id());
+}
+
+#[test]
+fn a_panic_leaves_no_fill_under_way() {
+    let exposed = Exposed::new();
+    write(&*exposed.file, 0, 2 * BLOCK_BYTES + 100);
+    let fills = exposed.begin();
+    let count = fills.len();
+    assert!(count > 0);
+    let fill_all = || {
+        for fill in exposed.exposed.begun(fills) {
+            exposed.exposed.fill(fill, || panic!("on purpose"));
+        }
+    };
+    catch_unwind(AssertUnwindSafe(fill_all)).unwrap_err();
+    assert_eq!(exposed.entries(), [None; 3]);
+    let note = || {
+        let now_ns = exposed.world.now_ns.get();
+        exposed.world.service.note_read(&exposed.opened.state, (0, 3 * BLOCK), now_ns)
+    };
+    let again = [note(), note()].into_iter().flatten().flat_map(|(_, fills)| fills);
+    let ended: Vec<bool> = again.map(|fill| exposed.end(fill)).collect();
+    assert_eq!(ended, vec![true; count]);
 }
 
 /// Returns the frame of a block before and after a change of it. The client's sessions map its memory,

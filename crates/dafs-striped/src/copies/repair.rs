@@ -50,9 +50,13 @@ impl StripedStore {
             }
         }
         let entries = shared.as_server().and_then(|_server| shared.repairs.due());
-        let entries = entries.inspect_err(|error| {
-            tracing::error!(%error, "the list of files to be repaired cannot be read");
-        });
+        match shared.failing.repairs.news(&entries) {
+            Some(Err(error)) => {
+                tracing::error!(%error, "the list of files to be repaired cannot be read");
+            }
+            Some(Ok(_)) => tracing::info!("the list of files to be repaired can be read again"),
+            None => {}
+        }
         for entry in entries.unwrap_or_default() {
             if !pace(0) {
                 return;

@@ -7,7 +7,7 @@ use dafs_store::DeviceTrouble::{Failed, Full};
 use dafs_store::node::Node;
 use dafs_store::*;
 use dafs_striped::Clock as _;
-use dafs_testkit::stores::{me, read, write};
+use dafs_testkit::stores::{READ_WRITE, me, read, write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -562,4 +562,23 @@ fn readers_wait_for_the_node_of_the_authoritative_copy() {
     copies[0].set_crowded(1);
     assert_eq!(read(&*file, 0, 99), Err(StoreError::Busy));
     assert_eq!(read(&*file, 0, 99).unwrap(), b"both", "another one would be another content");
+}
+
+/// A caller who repeats the create would find the file.
+#[test]
+fn a_new_file_that_cannot_be_placed_leaves_no_name() {
+    let world = World::new();
+    let (list, elsewhere) = (world.dir.path().join("repairs"), world.dir.path().join("moved"));
+    world.nodes[1..].iter().for_each(|node| node.set_away(true));
+    let root = Store::root(world.store());
+    let create = || {
+        let wish = SetAttr { size: Some(5), ..SetAttr::default() };
+        world.store().create(&me(), &root, b"f", CreateHow::Guarded, &wish, READ_WRITE)
+    };
+    // Its stale copy cannot be listed for repair.
+    std::fs::rename(&list, &elsewhere).unwrap();
+    assert!(create().is_err());
+    assert_eq!(world.store().lookup(&me(), &root, b"f").err(), Some(StoreError::NotFound));
+    std::fs::rename(&elsewhere, &list).unwrap();
+    assert_eq!(create().map(|created| created.attr.size), Ok(5));
 }

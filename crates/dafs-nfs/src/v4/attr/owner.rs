@@ -13,7 +13,7 @@
 use dafs_service::{OwnerAnswer, OwnerKind, OwnerNames, OwnerQuery};
 use dafs_wire::nfs4::Status;
 use rustc_hash::FxHashSet;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 /// The longest name of a user or group that is looked up, in bytes.
 const NAME_BYTES_MAX: usize = 256;
@@ -81,6 +81,8 @@ pub(crate) struct Names<'a> {
     /// Any name will do: only the kinds of attributes matter.
     ignores: bool,
     unknown: RefCell<Unknown>,
+    /// A number stands in place of a name whose look-up has failed.
+    has_failed: Cell<bool>,
 }
 
 impl<'a> Names<'a> {
@@ -92,6 +94,11 @@ impl<'a> Names<'a> {
     /// Takes every name, for attributes that were set before.
     pub(crate) fn ignored() -> Self {
         Self { ignores: true, ..Self::default() }
+    }
+
+    /// True if the look-up of a name has failed, so that [`text`](Self::text) has returned a number.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.get()
     }
 
     /// Returns the names that were not known.
@@ -114,7 +121,8 @@ impl<'a> Names<'a> {
             OwnerAnswer::Missing => {
                 unknown.missing.insert(OwnerQuery::Name(kind, number));
             }
-            OwnerAnswer::None | OwnerAnswer::Failed => {}
+            OwnerAnswer::None => {}
+            OwnerAnswer::Failed => self.has_failed.set(true),
         }
         plain
     }
@@ -195,7 +203,7 @@ mod tests {
     use dafs_service::{Directory, LocalUser};
     use std::io;
 
-    /// User anna is 1000, and group staff is 50. There is no user bert.
+    /// User anna is 1000, and group staff is 50. There is no user bert. Those of gone and 13 are not told.
     #[derive(Debug)]
     struct Toy;
 
@@ -217,6 +225,9 @@ mod tests {
         }
 
         fn user_name(&self, uid: u32) -> io::Result<Option<String>> {
+            if uid == 13 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             Ok((uid == 1000).then(|| "anna".to_owned()))
         }
 
@@ -290,6 +301,21 @@ mod tests {
         assert!(names.into_unknown().missing.is_empty());
         let claims = Names::new(Some(&known), 0, false);
         assert_eq!(written(&claims, OwnerKind::User, 1000), "1000");
+    }
+
+    #[test]
+    fn a_number_in_place_of_a_name_that_is_not_told_is_noted() {
+        let known = OwnerNames::new("a.org", Box::new(Toy));
+        for uid in [13, 50] {
+            known.resolve(&OwnerQuery::Name(OwnerKind::User, uid), 0);
+        }
+        let told = |uid: u32, tells| {
+            let names = Names::new(Some(&known), 0, tells);
+            (written(&names, OwnerKind::User, uid), names.has_failed())
+        };
+        assert_eq!(told(13, true), ("13".to_owned(), true));
+        assert_eq!(told(13, false), ("13".to_owned(), false), "this caller gets numbers");
+        assert_eq!(told(50, true), ("50".to_owned(), false), "no user has this number");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! VERIFY and NVERIFY (RFC 8881 18.15, 18.31): attributes are equal when their encodings are.
+//! VERIFY and NVERIFY (RFC 8881 18.15, 18.31): attributes are equal when their encodings are. While the
+//! name of an owner cannot be looked up, attributes that differ may be equal, so the answer is DELAY.
 
 use super::getattr::check_request;
 use crate::v4::attr::get::{self, Object};
@@ -33,7 +34,11 @@ fn is_same(cx: &mut OpContext<'_>, theirs: &Fattr<'_>) -> Result<bool, OpError> 
     let object = Object { service, caller, minor, names: &names, handle, attr, mounted_on_file_id };
     let mut ours = Vec::new();
     get::encode(&mut Encoder::new(&mut ours), &object, mask).map_err(without_perm)?;
+    let has_failed = names.has_failed();
     cx.await_names(names)?;
     let ours = Fattr::decode(&mut Decoder::new(&ours))?;
-    Ok(ours.values == theirs.values)
+    match ours.values == theirs.values {
+        false if has_failed => Err(Status::Delay.into()),
+        is_same => Ok(is_same),
+    }
 }

@@ -197,6 +197,29 @@ fn an_operation_goes_on_without_names_that_are_given_up() {
     assert!(!world.shared.looks_up_names());
 }
 
+/// The name may be the one that the client compares with.
+#[test]
+fn a_comparison_without_the_name_of_an_owner_is_put_off() {
+    let (world, mut session, toy) = world();
+    let (root, proof) = (claims(0), proves("root@R", 0, Flavour::Krb5));
+    let top = world.root_of("");
+    world.file(&root, &mut session, &top, b"f");
+    let (mask, values) = chown("1000", "50");
+    let numbers = VerifyArgs { attributes: Fattr { mask, values: &values } };
+    let attributes = numbers.attributes;
+    let set = Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
+    let answer = world.next(&root, &mut session, &[ROOT, lookup(b"f"), set]);
+    assert_eq!(answer.status(), Status::Ok);
+    toy.gives_up.store(true, Ordering::Relaxed);
+    let (mask, values) = chown("anna@a.org", "staff@a.org");
+    let names = VerifyArgs { attributes: Fattr { mask, values: &values } };
+    let mut compare = |who, op| world.next(who, &mut session, &[ROOT, lookup(b"f"), op]).status();
+    assert_eq!(compare(&proof, Op::Nverify(names)), Status::Delay);
+    assert_eq!(compare(&proof, Op::Verify(names)), Status::Delay);
+    assert_eq!(compare(&root, Op::Nverify(numbers)), Status::Same, "this caller gets numbers");
+    assert_eq!(compare(&root, Op::Verify(names)), Status::NotSame);
+}
+
 /// A server that ends drops the compounds that still wait.
 #[test]
 fn a_change_is_in_doubt_when_its_compound_is_dropped_behind_it() {

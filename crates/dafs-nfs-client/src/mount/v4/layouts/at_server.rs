@@ -5,7 +5,8 @@
 //! * A file is marked before a write to the server returns to its caller. So a commit that begins later
 //!   finds the mark, whichever open of the file it comes from.
 //! * A COMMIT removes a mark only if no write has renewed it since the COMMIT was sent.
-//! * The number of marks is bounded. If there were more, all files count as marked from then on.
+//! * The number of notes is bounded. When there are more, all are dropped. From then on, a file without a
+//!   note counts as marked, and its next COMMIT notes that it is not.
 
 use super::Layouts;
 use crate::files::Handle;
@@ -15,36 +16,51 @@ use rustc_hash::FxHashMap;
 /// The marks of a mount.
 #[derive(Debug, Default)]
 pub(super) struct AtServer {
-    /// The number of the last write to each marked file.
-    files: FxHashMap<Handle, u64>,
+    /// The number of the last write to each marked file. After a drop there are also files without a mark.
+    files: FxHashMap<Handle, Option<u64>>,
     writes: u64,
-    /// There were too many marks to keep.
-    is_full: bool,
+    /// The number of the last write when notes were last dropped.
+    dropped: Option<u64>,
 }
 
 impl AtServer {
     fn mark(&mut self, file: &Handle) {
         self.writes += 1;
-        if let Some(last) = self.files.get_mut(file) {
-            *last = self.writes;
+        self.note(file, Some(self.writes));
+    }
+
+    /// Notes a file. Too many notes are dropped first.
+    fn note(&mut self, file: &Handle, mark: Option<u64>) {
+        if let Some(known) = self.files.get_mut(file) {
+            *known = mark;
             return;
         }
         if self.files.len() >= MARKED_FILES_MAX {
-            self.is_full = true;
+            self.dropped = Some(self.writes);
             self.files = FxHashMap::default();
         }
-        if !self.is_full {
-            self.files.insert(file.clone(), self.writes);
-        }
+        self.files.insert(file.clone(), mark);
     }
 
     fn mark_of(&self, file: &Handle) -> Option<u64> {
-        if self.is_full { Some(self.writes) } else { self.files.get(file).copied() }
+        match self.files.get(file) {
+            Some(mark) => *mark,
+            None => self.dropped.map(|_| self.writes),
+        }
     }
 
     fn committed(&mut self, file: &Handle, mark: u64) {
-        if self.files.get(file) == Some(&mark) {
-            self.files.remove(file);
+        let is_last = match self.files.get(file) {
+            Some(last) => *last == Some(mark),
+            // A write behind the drop would be noted.
+            None => self.dropped.is_some_and(|dropped| mark >= dropped),
+        };
+        match (is_last, self.dropped) {
+            (false, _) => {}
+            (true, None) => {
+                self.files.remove(file);
+            }
+            (true, Some(_)) => self.note(file, None),
         }
     }
 }
@@ -93,15 +109,58 @@ mod tests {
         assert!(marks.mark_of(&file(2)).is_some());
     }
 
-    #[test]
-    fn with_too_many_marks_every_file_has_one() {
+    /// Returns marks of which the first ones were dropped, and the number of a file with a mark.
+    fn dropped() -> (AtServer, usize) {
         let mut marks = AtServer::default();
         (0..MARKED_FILES_MAX).for_each(|number| marks.mark(&file(number)));
         assert_eq!(marks.mark_of(&file(MARKED_FILES_MAX)), None);
         marks.mark(&file(MARKED_FILES_MAX));
-        let mark = marks.mark_of(&file(MARKED_FILES_MAX + 1)).unwrap();
-        marks.committed(&file(MARKED_FILES_MAX + 1), mark);
-        assert!(marks.mark_of(&file(MARKED_FILES_MAX + 1)).is_some() && marks.files.is_empty());
+        assert_eq!(marks.files.len(), 1);
+        (marks, MARKED_FILES_MAX)
+    }
+
+    #[test]
+    fn with_too_many_marks_every_file_has_one_until_its_commit() {
+        let (mut marks, last) = dropped();
+        for number in [0, last, last + 1] {
+            let mark = marks.mark_of(&file(number)).unwrap();
+            marks.committed(&file(number), mark);
+            assert_eq!(marks.mark_of(&file(number)), None, "{number}");
+        }
+        assert!(marks.mark_of(&file(1)).is_some() && marks.mark_of(&file(last + 2)).is_some());
+        marks.mark(&file(0));
+        assert!(marks.mark_of(&file(0)).is_some());
+    }
+
+    #[test]
+    fn a_write_behind_the_commit_of_a_file_without_a_note_renews_its_mark() {
+        let (mut marks, _) = dropped();
+        let early = marks.mark_of(&file(1)).unwrap();
+        marks.mark(&file(1));
+        marks.committed(&file(1), early);
+        assert!(marks.mark_of(&file(1)).is_some());
+    }
+
+    #[test]
+    fn a_commit_from_before_a_drop_notes_nothing() {
+        let mut marks = AtServer::default();
+        marks.mark(&file(0));
+        let early = marks.mark_of(&file(0)).unwrap();
+        marks.mark(&file(0));
+        (1..=MARKED_FILES_MAX).for_each(|number| marks.mark(&file(number)));
+        marks.committed(&file(0), early);
+        assert!(marks.mark_of(&file(0)).is_some(), "its second write may be unstable");
+    }
+
+    #[test]
+    fn notes_of_committed_files_are_bounded_too() {
+        let (mut marks, last) = dropped();
+        for number in last + 1..=last + 2 * MARKED_FILES_MAX {
+            let mark = marks.mark_of(&file(number)).unwrap();
+            marks.committed(&file(number), mark);
+            assert!(marks.files.len() <= MARKED_FILES_MAX);
+        }
+        assert!(marks.mark_of(&file(last)).is_some(), "its write may still be unstable");
     }
 
     #[test]
