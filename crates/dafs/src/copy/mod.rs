@@ -55,6 +55,9 @@ pub(crate) struct CopyOptions {
     /// Means nothing: directories are always copied with their contents
     #[arg(short = 'r', long = "recursive", short_alias = 'R')]
     _recursive: bool,
+    /// Means nothing: on a terminal the progress is always shown
+    #[arg(short = 'P', long = "progress")]
+    _progress: bool,
     /// Keep owner and group too; requires root
     #[arg(long)]
     pub(crate) owner: bool,
