@@ -42,7 +42,7 @@ mod truncations;
 pub use copies::{Fault, Faults, Leaving, Scrubbed};
 pub use moving::{Relocation, Walk};
 
-use dafs_mem::{Failing, Mutex, VolatileSlice};
+use dafs_mem::{Failing, Mutex, RwLock, VolatileSlice};
 use dafs_posix::{PosixStore, ServerGuard};
 use dafs_store::backend::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN, before};
 use dafs_store::node::{ComponentId, Node, component_store_fs};
@@ -144,6 +144,8 @@ struct Shared {
     slots: Slots,
     options: StripedOptions,
     states: Mutex<FxHashMap<FileId, Weak<FileState>>>,
+    /// Held exclusively while no name may begin to lead to another file. Held shared by removals and renames.
+    names: RwLock<()>,
     /// Components of removed files that are still open.
     held: Mutex<FxHashSet<ComponentId>>,
     removed: Pending,
@@ -254,6 +256,7 @@ impl StripedStore {
             slots: Slots::open(nodes, &options.leaving, key)?,
             options,
             states: Mutex::default(),
+            names: RwLock::default(),
             held: Mutex::default(),
             removed,
             left,

@@ -47,16 +47,16 @@ impl Shared {
         self.enter_removed(state.id(), &record);
     }
 
-    /// Removes the name of a new file that cannot be placed, if it still leads there. A caller who repeats a
-    /// guarded create would find it. In a race, a file that another caller puts there in between is removed, too.
+    /// Removes the name of a new file that cannot be placed, if it still leads there: a caller who repeats a
+    /// guarded create would find it. Another caller may have placed the file meanwhile, to write to it. Then
+    /// it keeps its name.
     fn take_back(self: &Arc<Self>, dir: &FileId, name: &[u8], made: &FileId) {
-        if !self.meta.peek(&server(), dir, name).is_ok_and(|(found, _)| found == *made) {
-            return;
-        }
-        let victim = self.victim(dir, name);
-        // If this fails as well, the caller still gets the first error.
-        if self.meta.remove(&server(), dir, name).is_ok() {
-            self.lost_name(victim);
+        let _names = self.names.write();
+        let leads_there =
+            self.meta.peek(&server(), dir, name).is_ok_and(|(found, _)| found == *made);
+        if leads_there && matches!(self.state(made).try_look(), Ok(None)) {
+            // If this fails as well, the caller still gets the first error.
+            let _removed = self.meta.remove(&server(), dir, name);
         }
     }
 
@@ -270,7 +270,9 @@ impl Store for StripedStore {
     fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
         self.shared.visible(dir, name)?;
         let victim = self.shared.victim(dir, name);
+        let names = self.shared.names.read();
         let change = self.shared.meta.remove(cred, dir, name)?;
+        drop(names);
         self.shared.lost_name(victim);
         Ok(change)
     }
@@ -289,7 +291,9 @@ impl Store for StripedStore {
         {
             self.shared.note_wandering(&id);
         }
+        let names = self.shared.names.read();
         let change = self.shared.meta.rename(cred, from_dir, from, to_dir, to)?;
+        drop(names);
         self.shared.lost_name(victim);
         Ok(change)
     }
