@@ -113,7 +113,7 @@ struct Shared {
     config: RemoteConfig,
     metadata: OnceLock<Arc<dyn Metadata>>,
     state: Mutex<State>,
-    /// Notifies the end, the end of calls, and a renewed connection.
+    /// Notifies the end, the end of calls and of questions for space, and a renewed connection.
     changed: Condvar,
     /// Records of one direction after which a connection is replaced.
     records_max: u64,
