@@ -18,18 +18,22 @@ impl Administration {
         let store = export.store();
         let mut report = LayoutReport { size_bytes: attr.size, ..LayoutReport::default() };
         let layouts = store.layouts();
+        let nodes = layouts.map(|layouts| layouts.nodes(&file)).transpose().map_err(failed)?;
+        report.nodes = nodes.unwrap_or_default();
+        report.missing = self.missing(export.name(), &report.nodes);
         let copies = layouts.map(|layouts| layouts.copies(&file)).transpose().map_err(failed)?;
         let copies = copies.unwrap_or_default();
         if !copies.is_empty() {
             list(&copies, &mut report);
-        } else if let Some(layouts) = layouts
-            && let Some(placement) = layouts.placement(&file, false).map_err(failed)?
-        {
-            describe(layouts, &placement, &mut report);
+        } else if let Some(layouts) = layouts {
+            match layouts.placement(&file, false) {
+                Ok(Some(placement)) => describe(layouts, &placement, &mut report),
+                Ok(None) => {}
+                // The missing nodes are the reason.
+                Err(_) if !report.missing.is_empty() => {}
+                Err(error) => return Err(failed(error)),
+            }
         }
-        let nodes = layouts.map(|layouts| layouts.nodes(&file)).transpose().map_err(failed)?;
-        report.nodes = nodes.unwrap_or_default();
-        report.missing = self.missing(export.name(), &report.nodes);
         Ok(report)
     }
 
