@@ -1,8 +1,7 @@
 #!/bin/bash
 # The fio engine, built for the installed fio: it reads back its writes at all depths, from threads
 # and processes, from either memory; it waits for a server that is killed and restarted; it refuses
-# unsupported jobs with a sentence; it makes few system calls; it reads what a server shows without requests;
-# and the job file of docs/fio.md works.
+# unsupported jobs with a sentence; it makes few system calls; and the job file of docs/fio.md works.
 source "$(dirname "$0")/lib.sh"
 
 command -v fio >/dev/null || skip "there is no fio; install it with: scripts/setup.sh test"
@@ -153,37 +152,6 @@ grep -q "^dafs_url=$url" job.fio || fail "docs/fio.md has no job file"
 timeout 120 fio job.fio >"$work/said" 2>&1 || { cat "$work/said"; fail "the job file"; }
 [[ $(grep -c 'err= 0' "$work/said") == 3 ]] || { cat "$work/said"; fail "not all three jobs ran"; }
 timeout 20 fio --enghelp="$engine" | grep '^dafs_url ' >/dev/null || fail "no help about options"
-stop_server
-
-step "verified reads from memory that the server shows"
-serve "$work/tree" "${arguments[@]}" --optimistic=remote --metrics 127.0.0.1:0
-# The file is larger than the 64 KiB of small ones, and each block has its offset as content.
-reads=20480
-shown=(--name=shown --filename=shown --bs=4k --size=1m --verify=pattern --verify_pattern=%o)
-# read_shown QUERY -- verified reads by one open file, at random places. Sets asked, the server's requests.
-read_shown() {
-    local before
-    before=$(read_requests)
-    run "${shown[@]}" --dafs_url="$url/$1" --readonly --rw=randread --norandommap \
-        --io_size=$((reads * 4))k --iodepth=8
-    asked=$(($(read_requests) - before))
-}
-for transport in shm iwarp; do
-    base=(--dafs_transport="$transport")
-    run "${shown[@]}" --dafs_url="$url" --rw=write --do_verify=0
-    read_shown ''
-    [[ $asked -ge $reads ]] || fail "$asked requests for $reads reads without the option, over $transport"
-    # A server that is held up for a second is asked.
-    for ((try = 0; ; try++)); do
-        read_shown '?optimistic=yes'
-        [[ $asked -ge $((reads / 4)) ]] || break
-        [[ $try -lt 10 ]] || fail "$asked requests for $reads reads over $transport"
-    done
-    echo "$reads reads over $transport: $asked requests"
-done
-printf 'other' | dd of="$work/tree/shown" bs=1 seek=300000 conv=notrunc status=none
-refused "verify" "${base[@]}" "${shown[@]}" --dafs_url="$url/?optimistic=yes" --readonly --rw=randread \
-    --norandommap --io_size=$((reads * 4))k
 stop_server
 
 step "a user with a password"
